@@ -19,6 +19,8 @@ from types import TracebackType
 from uuid import uuid4
 
 from headwater.client import Client
+from headwater.node.users.binding import ADDRESS
+from headwater.protocol.scram import Binding, Scram
 from headwater.testing.node import Node, node
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -62,6 +64,13 @@ class Line:
         """Ask, and return the answer."""
         self.send(Frame(0x80, opcode, key, extras, value, vbucket=vbucket, opaque=7))
         return self.read()
+
+    def log_in_as_member(self, secret: str) -> None:
+        """Log in as nodes do at each other: by a proof of the members' secret that is bound to this connection."""
+        address, key = "{}:{}".format(*self.sock.getpeername()), b"SCRAM-SHA256-PLUS"
+        scram = Scram("SCRAM-SHA256", "@cluster", secret, "abcdef", Binding(ADDRESS, f"node {address}".encode()))
+        challenge = self.call(Opcode.SASL_AUTH, key, scram.first())
+        scram.verify(self.call(Opcode.SASL_STEP, key, scram.final(challenge.value)).value)
 
 
 def call(  # noqa: PLR0917 -- a frame's parts

@@ -33,7 +33,8 @@ EXAMPLES = [
     (
         errors.RollbackRequired(7, 900, 400, "uuid unknown"),
         "vbucket 7: cannot continue from seqno 900; the node shares our history up to seqno 400 only (uuid unknown). "
-        "Drop what lies after it, then ask again from 400",
+        "Go back to the newest complete position at or below it (headwater.client.safe_point), drop what lies after "
+        "that, then ask again from there",
     ),
     (
         errors.CorruptStore("/data/1.log", 4096, "checksum differs"),

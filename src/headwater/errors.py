@@ -374,6 +374,10 @@ class SyncWriteAmbiguous(StatusError, status=0xA3):
     """The durable write was not confirmed in time; it may or may not have happened. Read before deciding."""
 
 
+class SyncWriteReCommitInProgress(StatusError, status=0xA4, retriable=True):
+    """A durable write of before a restart or a failover waits for the copies that are left; retry."""
+
+
 def error_for(status: int, context: str = "") -> StatusError:
     """Return (not raise) the error that belongs to a response's status.
 
@@ -399,7 +403,8 @@ class RollbackRequired(HeadwaterError):
     Args:
         vbucket: which.
         requested: the seqno we wanted to continue from.
-        common: the last seqno both share; what lies after it must be dropped before asking again.
+        common: the last seqno both share. Go back to the newest state at or below it that was held whole
+            (`headwater.client.safe_point`), and drop what lies after that, before asking again.
         reason: the rule that decided, in words.
     """
 
@@ -411,7 +416,8 @@ class RollbackRequired(HeadwaterError):
         because = f" ({self.reason})" if self.reason else ""
         return (
             f"vbucket {self.vbucket}: cannot continue from seqno {self.requested}; the node shares our history up to "
-            f"seqno {self.common} only{because}. Drop what lies after it, then ask again from {self.common}"
+            f"seqno {self.common} only{because}. Go back to the newest complete position at or below it "
+            f"(headwater.client.safe_point), drop what lies after that, then ask again from there"
         )
 
 

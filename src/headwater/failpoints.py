@@ -46,6 +46,7 @@ FAILPOINTS = {
     "takeover.active_acked": "the consumer is active, the stream is not ended",
     "collections.before_rename": "a new collections manifest is written and synced beside the old one, not renamed",
     "collections.after_rename": "it is renamed; no vbucket has its system events yet",
+    "collections.before_events": "the next vbucket is about to get the events of a new collections manifest",
     "buckets.before_rename": "a new list of buckets is written and synced beside the old one, not renamed",
     "buckets.after_rename": "a new list of buckets is in place, the folder not synced",
     "buckets.listed": "a bucket is listed as being made, it has no folder",
@@ -104,7 +105,8 @@ FAILPOINTS = {
     "init.map_sent": "the first map is at all nodes, no vbucket was made active",
     "rebalance.joined": "the new replicas of a vbucket are in its chain and level with the owner",
     "rebalance.narrowed": "the copies that are to go are out of the map, and still on their nodes",
-    "failover.map_sent": "the map without the dead node is at all others, nobody is promoted",
+    "failover.ownerless": "the map without the dead node and without owners of its vbuckets is at all others",
+    "failover.map_sent": "the map with the new owners is at all others, nobody is promoted",
     "move.given_back": "a hand-over broke off: the source is active again, the target still pending",
 }
 

@@ -65,6 +65,16 @@ def test_it_is_over_when_all_vbuckets_have_what_there_was_at_the_beginning():
     assert watch(old, new) == 17
 
 
+def test_one_within_a_snapshot_is_not_level_whatever_its_seqnos():
+    new, left = follower(7, 9), [{0: 0, 1: 9}, {0: 7, 1: 9}]
+
+    async def complete():
+        return left.pop(0)
+
+    new.complete = complete
+    assert watch(FakeNode(A, "A A", seqnos=[7, 7]), new) == 0 and left == []
+
+
 def test_a_follower_that_is_level_already_has_nothing_to_count():
     assert watch(FakeNode(A, "A A", seqnos=[7, 7]), follower(7, 9)) == 0
 

@@ -218,7 +218,17 @@ def scripted(*statuses: int, **options) -> Documents:
     return peer
 
 
-@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.ENOMEM, Status.EBUSY, Status.NOT_MY_VBUCKET])
+RETRIABLE = [
+    Status.ETMPFAIL,
+    Status.ENOMEM,
+    Status.EBUSY,
+    Status.NOT_MY_VBUCKET,
+    Status.SYNC_WRITE_IN_PROGRESS,
+    Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
+]
+
+
+@pytest.mark.parametrize("status", RETRIABLE)
 def test_what_may_be_retried_is(driver, status):
     with serve(scripted(status, status)) as address:
         client = driver.connect(address)

@@ -7,6 +7,8 @@ from headwater.errors import NotPersisted, OptionError, UnknownCommand
 from headwater.protocol.dcp.position import Position
 from headwater.testing.peers import UUID, Peer, cluster_map, history, serve
 from headwater.wire import dcp
+from headwater.wire.bootstrap import Hello
+from headwater.wire.features import Feature
 from headwater.wire.header import Frame
 from headwater.wire.meta import ObserveSeqno
 from headwater.wire.opcodes import Opcode
@@ -71,6 +73,16 @@ def test_a_drain_waits_for_the_replica_that_the_map_names(driver):
             assert [len(batch) for batch in batches] == [2]
         with client.batches(until="now", min_persisted=1) as batches:
             assert sum(map(len, batches)) == 12
+
+
+def test_nodes_are_asked_up_to_where_they_are_complete(driver):
+    peer = Peer(histories={0: history(12)})
+    with serve(peer) as address:
+        client = driver.connect(address)
+        with client.batches(until="now", min_persisted=1) as batches:
+            assert sum(map(len, batches)) == 12
+    hellos = [Hello.decode(frame).features for frame in peer.seen if frame.opcode == Opcode.HELLO]
+    assert Feature.COMPLETE_SEQNOS in hellos[0], "or a copy that fills up counts with what a failover to it takes back"
 
 
 def test_a_replica_that_left_the_branch_counts_with_what_it_had_of_it(driver):

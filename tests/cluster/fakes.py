@@ -27,7 +27,8 @@ SERVING = (State.ACTIVE, State.REPLICA, State.PENDING)
 
 
 class FakeNode:
-    """A node and the NodeAdmin that talks to it, in one.
+    """A node and the NodeAdmin that talks to it, in one. `within`: up to where vbuckets are complete that are within a
+    snapshot.
 
     Args:
         states: a letter for each vbucket, as in views.py. seqnos: of those that are there; 10 if left out.
@@ -43,6 +44,7 @@ class FakeNode:
         self.vbuckets = len(states.split())
         self.calls = []
         self.asked = []
+        self.within = {}
         self.operators = []
         self.takeover_told = []
 
@@ -98,6 +100,9 @@ class FakeNode:
         self._hear("seqnos", state)
         wanted = SERVING if state is None else (state,)
         return {vb: seqno for vb, seqno in self.high.items() if self.held[vb] in wanted}
+
+    async def complete(self, vb=None):
+        return await self.seqnos() | self.within
 
     async def failover_log(self, vb):
         self._hear("failover_log", vb)
@@ -198,6 +203,7 @@ class FakeMembers:
             vbuckets=node.vbuckets,
             states=node.held,
             seqnos=node.high,
+            complete=node.high | node.within,
             items=dict.fromkeys(node.held, 5),
         )
 

@@ -62,3 +62,18 @@ def test_seqnos_are_read_out_of_the_details_of_vbuckets():
     assert answers.seqnos({"vb_3": "active", "vb_3:high_seqno": "12", "vb_3:num_items": "2"}) == {3: 12}
     with pytest.raises(RemoteProtocolError, match="vb_3:high_seqno"):
         answers.seqnos({"vb_3:high_seqno": "many"})
+
+
+@pytest.mark.parametrize(
+    ("told", "complete"),
+    [
+        ({"high_seqno": "1224", "complete_seqno": "3"}, 3),
+        ({"high_seqno": "1224"}, 1224),
+        ({"high_seqno": "1224", "last_persisted_snap_start": "1224", "last_persisted_snap_end": "1224"}, 1224),
+        ({"high_seqno": "1224", "last_persisted_snap_start": "1100", "last_persisted_snap_end": "31150"}, 1100),
+    ],
+)
+def test_a_copy_is_complete_up_to_where_it_says_or_where_its_snapshot_begins(told, complete):
+    assert answers.complete({"vb_7": "replica", **{f"vb_7:{name}": value for name, value in told.items()}}) == {
+        7: complete
+    }

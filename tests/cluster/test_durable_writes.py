@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Thread
 
+from headwater.cluster.admin import Endpoint
 from headwater.cluster.failover import Failover
 from headwater.cluster.members import Members
+from headwater.cluster.mover import Mover
 from headwater.testing.node import Node
 from headwater.wire.admin import GetAllVbSeqnos, GetAllVbSeqnosResponse
 from headwater.wire.cluster_map import vbucket_of
 from headwater.wire.status import Status
+from tests.node.membership.support import cluster_map, follows, nodes, send_map
+from tests.node.replication.support import until
 from tests.node.test_durable_writes import Writer
 
 from .nodes import VBUCKETS, at, empty_nodes, init, until_level
@@ -142,3 +148,54 @@ def test_a_replica_that_was_killed_catches_up_with_what_waits_and_what_is_over()
             for key in (b"first", b"second"):
                 two_has[key] = reader.ask(0x83, key=key, vbucket=vbucket).value
         assert two_has == {b"first": b"3", b"second": b"2"}
+
+
+# --- a vbucket that moves ---------------------------------------------------------------------------------------------
+
+GHOSTS = ["10.0.0.8:11210", "10.0.0.9:11210"]
+"""Members that nobody reaches: a chain with both of them has no majority."""
+
+
+@contextmanager
+def owner_and_replica(ghosts: int) -> Iterator[tuple[Node, Node]]:
+    """Two nodes, the first of which owns all vbuckets and is followed, and members that are not there."""
+    with nodes(2) as (one, two):
+        chain = list(range(2 + ghosts))
+        addresses = [one.address, two.address, *GHOSTS[:ghosts]]
+        for at, node in enumerate((one, two)):
+            assert send_map(node, 1, cluster_map(1, addresses, [chain] * 4, at)) == 0
+        until(lambda: follows(one, two, 0), "the replica is there")
+        yield one, two
+
+
+def move(source: Node, target: Node, *, takeover: bool, during: Callable[[], None] = lambda: None) -> None:
+    """Move vbucket 0, or copy it and do something while the copy goes on."""
+
+    async def work() -> None:
+        ends = (Endpoint(*at(node), "default") for node in (source, target))
+        async with Mover(*ends) as mover:
+            await mover.move(0, takeover=takeover)
+            await asyncio.to_thread(during)
+
+    asyncio.run(work())
+
+
+def test_who_takes_over_has_no_write_in_flight_that_the_former_owner_has_given_up() -> None:
+    with owner_and_replica(ghosts=2) as (one, two), Writer(one.port) as writer, Writer(two.port) as other:
+        writer.begin(1, b"k", extras=bytes(8), value=b"v")
+        until(lambda: follows(one, two, 0), "the replica has the prepare")
+        move(one, two, takeover=True)
+        answer = writer.read()
+        assert answer is not None and answer.status == Status.SYNC_WRITE_AMBIGUOUS
+        assert other.got(b"k") == Status.KEY_ENOENT
+        assert other.ask(1, key=b"k", extras=bytes(8), value=b"plain").status == 0
+        assert other.got(b"k") == b"plain"
+
+
+def test_a_replica_says_what_it_has_also_while_a_mover_copies_to_it() -> None:
+    def write() -> None:
+        with Writer(one.port) as writer:
+            assert writer.set(b"k", b"v", timeout_ms=5000).status == 0
+
+    with owner_and_replica(ghosts=0) as (one, two):
+        move(one, two, takeover=False, during=write)

@@ -1,10 +1,16 @@
 """Failing over: who takes over from the dead."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
-from headwater.cluster.failover import orphans, plan_failover
+from headwater.cluster.failover import Failover, orphans, plan_failover
+from headwater.cluster.survey import Survey
 from headwater.errors import ClusterError, OptionError
+from headwater.wire.vbucket import State
 
+from .fakes import FakeMembers, FakeNode
 from .views import A, B, C, a_map, survey, view
 
 
@@ -25,6 +31,13 @@ def test_the_longest_replica_is_chosen_and_the_other_follows_it():
     told = dead(found, A, B=view(B, "r A r", found, seqnos=[7, 9, 9]), C=view(C, "r r A", found, seqnos=[8, 9, 9]))
     plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(1, 0)]})
     assert plan.promotions[0].chosen == C and plan.after.copies(0) == (C, B)
+
+
+def test_a_complete_copy_is_chosen_before_one_that_fills_up_and_is_further():
+    found = a_map("ABC", replicas=2)
+    told = dead(found, A, B=view(B, "r", found, seqnos=[1112]), C=view(C, "r", found, seqnos=[1224], complete=[0]))
+    plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(1, 0)]})
+    assert (plan.promotions[0].chosen, plan.after.copies(0)) == (B, (B, C))
 
 
 def test_a_copy_of_a_history_that_was_given_up_is_not_chosen():
@@ -86,3 +99,68 @@ def test_where_all_copies_have_gaps_it_takes_force():
         plan_failover(told, [A], {}, gaps={(B, 0)})
     plan = plan_failover(told, [A], {}, gaps={(B, 0)}, force=True)
     assert (plan.promotions[0].chosen, plan.promotions[0].has_gaps) == (B, True)
+
+
+class Out(FakeMembers):
+    """Members of which A is out of the operator's sight. `until_heard`: called as long as a replica follows it, which
+    is until the first map without it is everywhere."""
+
+    def __init__(self, known, *nodes, until_heard=lambda: None):
+        super().__init__(*nodes)
+        self.known, self.until_heard = known, until_heard
+
+    async def survey(self, seeds, *, without=()):
+        views = {each: await self.view(each) for each in self.known.servers}
+        return Survey(self.known, {each: replace(view, map=self.known) for each, view in views.items()})
+
+    async def send(self, wanted, *, first=(), also=()):
+        await super().send(wanted)
+        if len(self.sent) == 1:
+            self.until_heard()
+        self.known = wanted
+
+
+def fail_over(members, seed, **options):
+    return asyncio.run(Failover(members, [seed], [A], **options).run())
+
+
+def test_copies_are_asked_again_when_none_of_them_follows_the_dead_node_any_more():
+    """It lives, and with the replica that heard last it was a majority: what they acknowledged is at that one alone."""
+    one, two = FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
+    members = Out(a_map("ABC", replicas=2), FakeNode(A, "A", is_gone=True), one, two)
+    members.until_heard = lambda: two.high.update({0: 42})
+    done = fail_over(members, B)
+    assert [each.owner(0) for each in members.sent] == [None, C], "first nobody owns it, and all leave the dead node"
+    assert members.calls[-1] == (C, "set_state", 0, State.ACTIVE)
+    assert [(each.lost, each.chosen, each.seqno) for each in done.promotions] == [(A, C, 42)]
+    assert done.before.servers == (A, B, C) and done.after.copies(0) == (C, B)
+
+
+def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_does_not_stop_a_failover():
+    gone = FakeNode(A, "A", is_gone=True)
+    members = Out(a_map("AB", "BA"), gone, FakeNode(B, "r A"), FakeNode(C, ". ."))
+
+    def back():
+        gone.is_gone = False
+
+    members.until_heard = back
+    assert [each.chosen for each in fail_over(members, B).promotions] == [B]
+
+
+def test_a_copy_that_does_not_answer_when_it_is_asked_again_stops_a_failover_without_an_owner():
+    one = FakeNode(B, "r", seqnos=[10])
+    members = Out(a_map("ABC", replicas=2), FakeNode(A, "A", is_gone=True), one, FakeNode(C, "r"))
+
+    def dies():
+        one.is_gone = True
+
+    members.until_heard = dies
+    with pytest.raises(ClusterError, match=f"{B} does not answer either"):
+        fail_over(members, C)
+    assert [each.owner(0) for each in members.sent] == [None] and not any("set_state" in call for call in members.calls)
+
+
+def test_without_anything_to_promote_one_map_is_enough():
+    members = Out(a_map("BC", "CB"), FakeNode(A, ". .", is_gone=True), FakeNode(B, "A r"), FakeNode(C, "r A"))
+    fail_over(members, B)
+    assert [each.servers for each in members.sent] == [(B, C)]

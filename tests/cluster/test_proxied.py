@@ -214,10 +214,18 @@ def flags_of(end):
 
 
 def test_what_an_older_target_does_not_know_the_source_is_not_asked_for():
-    source, target = End(), End(opens=[Status.EINVAL, Status.EINVAL])
+    source, target = End(), End(opens=[Status.EINVAL, Status.EINVAL, Status.EINVAL])
     opened(source, target)
     without = FLAGS & ~OpenFlag.INCLUDE_DELETE_TIMES
-    assert flags_of(target) == [FLAGS | 0x100, FLAGS, without] and flags_of(source) == [without | 0x01]
+    assert flags_of(target) == [FLAGS | 0x100, FLAGS | 0x100, FLAGS, without] and flags_of(source) == [without | 0x01]
+
+
+def test_a_target_is_told_its_name_so_that_it_asks_for_prepares_and_one_that_refuses_is_not():
+    source, target = End(), End(opens=[Status.EINVAL])
+    _, (_, port) = opened(source, target)
+    named = b'{"consumer_name": "127.0.0.1:%d"}' % port
+    assert [value for _, _, _, value in target.told(Opcode.DCP_OPEN)] == [named, b""]
+    assert [value for _, _, _, value in source.told(Opcode.DCP_OPEN)] == [b""]
 
 
 def test_a_target_that_does_not_know_json_is_of_an_age_that_takes_no_delete_times():
@@ -225,6 +233,7 @@ def test_a_target_that_does_not_know_json_is_of_an_age_that_takes_no_delete_time
     opened(source, target)
     for end in (source, target):
         assert [flags & OpenFlag.INCLUDE_DELETE_TIMES for flags in flags_of(end)] == [0]
+        assert [value for _, _, _, value in end.told(Opcode.DCP_OPEN)] == [b""]
 
 
 def test_delete_times_are_left_out_for_who_asks_for_that():

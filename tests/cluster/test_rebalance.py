@@ -14,7 +14,9 @@ from headwater.wire.vbucket import State
 from tests.node.aware import Aware, manifest
 
 from .contents import vbuckets
+from .fakes import FakeMembers, FakeNode
 from .nodes import VBUCKETS, Writer, at, check, command, documents, empty_nodes, fill, init, rebalance
+from .views import A, B, C, a_map, survey
 
 DOCUMENTS = documents()
 KILLED = -9
@@ -198,3 +200,36 @@ def test_a_node_whose_newer_manifest_would_drop_collections_of_the_cluster_does_
             rebalance(one, add=at(two))
         with Aware(one.port) as client:
             assert client.got(b"k", 8) == b"v"
+
+
+class Late(FakeNode):
+    """A replica that has a backlog: it comes to where the owner is only when it has been asked a few times."""
+
+    async def seqnos(self, state=None):
+        found = await super().seqnos(state)
+        if self.backlog:
+            self.backlog.pop()
+        elif self.owner is not None:
+            self.high = dict(self.owner.high)
+        return found
+
+    owner, backlog = None, ()
+
+
+def test_a_copy_that_made_majorities_until_the_map_was_everywhere_is_deleted_when_the_others_have_what_it_has():
+    """The owner and the copy that goes acknowledge durable writes while the new map is under way; the other is late."""
+    owner, stays, goes = FakeNode(A, "A", seqnos=[10]), Late(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
+    members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
+    stood_at = []
+
+    async def send(wanted, *, first=(), also=()):
+        if wanted.copies(0) == (A, B):
+            owner.high[0] = goes.high[0] = 40
+            stays.owner, stays.backlog = owner, [1, 2, 3]
+
+    async def delete(vbucket):
+        stood_at.append((stays.high[vbucket], stays.backlog))
+
+    members.send, goes.delete = send, delete
+    asyncio.run(Rebalance(members, [A], replicas=1).run())
+    assert stood_at[0] == (40, [])

@@ -7,11 +7,11 @@ import pytest
 from headwater.cluster import repair as module
 from headwater.cluster.repair import repair
 from headwater.cluster.survey import Settlement
-from headwater.errors import MoveError
+from headwater.errors import ClusterError, MoveError
 from headwater.wire.vbucket import State
 
 from .fakes import FakeMembers, FakeNode
-from .views import A, B, C, a_map, survey, view
+from .views import A, B, C, a_map, survey
 
 LEVEL = a_map("AB", "BC", "CA")
 
@@ -24,6 +24,7 @@ class Publisher:
 
     async def change(self, vb, chain, *, first=()):
         self.changes.append((vb, chain, first))
+        self.current = self.current.with_chains({vb: chain})
 
 
 class Mover:
@@ -83,10 +84,38 @@ def test_the_map_follows_a_vbucket_that_was_handed_over_the_owner_first():
 
 def test_of_copies_without_an_owner_the_one_with_most_of_the_history_is_promoted_after_the_map_says_so():
     members = three(a="d . r", c="r r A")
-    found = survey(LEVEL, A="d . r", C="r r A")
-    found.nodes[B].seqnos[0] = 12
-    calls, changes = repaired(members, found, unowned={0: [A, B, C]})
-    assert calls == [(B, "set_state", 0, State.ACTIVE)] and changes == [(0, (B, A), (B,))]
+    members.nodes[B].high[0] = 12
+    calls, changes = repaired(members, survey(LEVEL, A="d . r", C="r r A"), unowned={0: [A, B, C]})
+    assert calls == [(B, "set_state", 0, State.ACTIVE)] and changes == [(0, (None, A, B), ()), (0, (B, A), (B,))]
+
+
+def test_copies_are_asked_how_far_they_are_when_they_follow_nobody_any_more():
+    members = three(a="d . r", c="r r A")
+
+    class Leaving(Publisher):
+        async def change(self, vb, chain, *, first=()):
+            await super().change(vb, chain, first=first)
+            if chain[0] is None:
+                members.nodes[C].high[0] = 40  # it was part of a majority until it had this map
+
+    publisher = Leaving(LEVEL)
+    asyncio.run(repair(members, publisher, survey(LEVEL, A="d . r", C="r r A"), Settlement(unowned={0: [A, B, C]})))
+    assert members.calls == [(C, "set_state", 0, State.ACTIVE)] and publisher.changes[-1] == (0, (C, A, B), (C,))
+
+
+def test_a_copy_that_does_not_answer_any_more_stops_the_choice():
+    members = three(a="d . r")
+    members.nodes[B].is_gone = True
+    with pytest.raises(ClusterError, match=f"{B} does not answer"):
+        repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})
+    assert members.calls == []
+
+
+def test_a_copy_that_fills_up_is_not_promoted_before_a_complete_one():
+    members = three(a="d . r", c="r r A")
+    members.nodes[C].high[0], members.nodes[C].within[0] = 12, 3
+    calls, _ = repaired(members, survey(LEVEL, A="d . r", C="r r A"), unowned={0: [C, A, B]})
+    assert calls == [(A, "set_state", 0, State.ACTIVE)]
 
 
 def test_of_equal_copies_the_one_that_the_map_names_first_is_promoted():
@@ -116,6 +145,7 @@ def test_a_takeover_that_was_none_between_these_two_ends_with_the_best_copy_of_a
     members.nodes[C].high[0] = 12
     monkeypatch.setattr(module, "Mover", Mover)
     monkeypatch.setattr(Mover, "retriable", False)
-    found = survey(LEVEL, A="d . r", B="p A .", C=view(C, "r r A", LEVEL, seqnos=[12, 10, 10]))
+    found = survey(LEVEL, A="d . r", B="p A .", C="r r A")
     calls, changes = repaired(members, found, cut={0: (A, B)})
-    assert calls == [(C, "set_state", 0, State.ACTIVE)] and changes == [(0, (C, A, B), (C,))]
+    assert calls == [(C, "set_state", 0, State.ACTIVE)]
+    assert changes == [(0, (None, A, B), ()), (0, (C, A, B), (C,))]

@@ -64,6 +64,10 @@ def test_the_longest_copy_of_a_history_is_the_best():
     assert best([Copy(A, 5, [(1, 0)]), Copy(B, 9, [(1, 0)]), Copy(C, 9, [(1, 0)])]).address == B
 
 
+def test_of_copies_that_are_complete_equally_far_the_longest_is_the_best():
+    assert best([Copy(A, 9, [(1, 0)], 9), Copy(B, 12, [(1, 0)], 9), Copy(C, 99, [(1, 0)], 8)]).address == B
+
+
 def test_a_history_that_was_gone_on_from_is_superseded_however_long():
     assert best([Copy(A, 500, [(1, 0)]), Copy(B, 120, [(2, 100), (1, 0)])]).address == B
 

@@ -13,15 +13,20 @@ from .views import A, B, a_map
 
 @dataclass
 class Node:
-    """Stands for a NodeAdmin; each look at the seqnos takes the next of `found`, the last one stays."""
+    """Stands for a NodeAdmin; each look at the seqnos takes the next of `found`, the last one stays. `complete_to`: up
+    to where it is complete, each time that it is asked; as far as its seqnos if there are none left."""
 
     found: list
     logs: list = field(default_factory=lambda: [[(1, 0)]])
     asked: int = 0
+    complete_to: list = field(default_factory=list)
 
     async def seqnos(self, state=None):
         self.asked += 1
         return {0: self.found.pop(0) if len(self.found) > 1 else self.found[0]}
+
+    async def complete(self, vb):
+        return {vb: self.complete_to.pop(0)} if self.complete_to else await self.seqnos()
 
     async def failover_log(self, vb):
         return self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
@@ -50,6 +55,12 @@ def test_a_copy_with_a_history_of_its_own_is_not_level_however_high_its_seqno():
     copy = Node([500, 500, 500, 80, 90], [[(7, 0)], [(7, 0)], [(2, 80), (1, 0)]])
     wait(Node([90], [[(2, 80), (1, 0)]]), copy)
     assert copy.found == [90] and len(copy.logs) == 1
+
+
+def test_a_copy_within_a_snapshot_is_not_level_whatever_its_seqno():
+    copy = Node([12], complete_to=[0, 0, 9])
+    wait(Node([9]), copy)
+    assert copy.complete_to == []
 
 
 def test_a_copy_that_does_not_come_on_is_given_up_with_its_numbers():

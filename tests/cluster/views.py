@@ -24,8 +24,8 @@ def a_map(*chains, servers=(A, B, C), replicas=1, rev=7, uuid=UUID):
     )
 
 
-def view(address, states, found, *, seqnos=None, error="", version=None, this=None):
-    """One node; seqnos are 10 everywhere unless given."""
+def view(address, states, found, *, seqnos=None, complete=None, error="", version=None, this=None):
+    """One node; seqnos are 10 everywhere unless given, and copies are complete up to there."""
     if error:
         return NodeView(address, error=error)
     held = {vb: STATES[letter] for vb, letter in enumerate(states.split()) if letter != "."}
@@ -38,6 +38,7 @@ def view(address, states, found, *, seqnos=None, error="", version=None, this=No
         this=this or (address if found and address in found.servers else None),
         states=held,
         seqnos=dict.fromkeys(held, 10) if seqnos is None else dict(zip(held, seqnos, strict=True)),
+        complete={} if complete is None else dict(zip(held, complete, strict=True)),
         items=dict.fromkeys(held, 5),
     )
 

@@ -16,6 +16,9 @@ import pytest
 
 from headwater import client, testing
 from headwater.errors import OptionError
+from headwater.node.config import config_from
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -47,6 +50,13 @@ def login(node: Node, name: str, password: str = "") -> Line:
     line.call(Opcode.HELLO, b"guest", pack(">H", 7))
     told = b"\0" + name.encode() + b"\0" + (password or f"{name}-s3cret").encode()
     assert line.call(Opcode.SASL_AUTH, b"PLAIN", told).status == 0
+    return line
+
+
+def as_member(node: Node, secret: str) -> Line:
+    line = Line(node.port)
+    line.call(Opcode.HELLO, b"guest", pack(">H", 7))
+    line.log_in_as_member(secret)
     return line
 
 
@@ -111,6 +121,36 @@ def test_maps_and_whom_a_node_follows_are_the_administrators_to_say(node: Node) 
         assert stranger.calls == 0
         assert give(alice, config, rev) == 0
         until(lambda: stranger.calls > 0, "the map's other node is called")
+
+
+def test_who_administers_one_bucket_names_no_members_and_gives_no_map() -> None:
+    """A map says who is called, and whose users the node has: with one of his own he was administrator of all."""
+    with testing.node(vbuckets=4) as node, Listener() as stranger:
+        node.stop()
+        with UsersFile(node.data).editing() as accounts:
+            for name, roles in (("root", "administer"), ("bob", "administer[default]")):
+                accounts[name] = Account.made(f"{name}-s3cret", read_grants(roles))
+        node.start()
+        with login(node, "bob") as bob:
+            for index, servers in enumerate([(node.address, stranger.address), (stranger.address,), (node.address,)]):
+                rev = now_ms() + 60_000 + index
+                assert give(bob, a_map(*servers, rev=rev), rev) == Status.EACCESS
+            assert bob.call(Opcode.FLUSH).status == 0, "he administers what is his"
+        with login(node, "root") as root:
+            rev = now_ms() + 60_000
+            assert give(root, a_map(node.address, stranger.address, rev=rev), rev) == 0
+            until(lambda: stranger.calls > 0, "the member is called")
+
+
+def test_a_node_is_no_user_where_it_calls(tmp_path: Path) -> None:
+    """Its first user administers it, and whoever is called could pass the login on."""
+    config = config_from({"users_file": private(tmp_path / "users", "alice:alice-s3cret\n")}, {})
+    same = config_from({"user": "alice"}, {"HEADWATER_PASSWORD": "alice-s3cret"})
+    member, secret = config.account
+    assert member == "@cluster" and secret is not None and "alice" not in secret
+    assert config.account == same.account, "members that were given the same user let each other in"
+    assert [each.role for each in config.roles["@cluster"]] == ["replicate", "monitor"]
+    assert not config.has_secret, "it is made of what people know: no list of users is taken for its sake"
 
 
 def test_no_password_goes_in_clear_to_whoever_asks_for_it(node: Node) -> None:
@@ -240,7 +280,7 @@ def test_the_secret_of_a_cluster_is_good_for_replication_and_for_nothing_else(tm
         until(lambda: carol.call(Opcode.GET_REPLICA, b"k").value == b"v", "the replica has followed by the secret")
         assert alice.call(Opcode.SET, b"k", b"later", bytes(8)).status == 0
         until(lambda: carol.call(Opcode.GET_REPLICA, b"k").value == b"later", "and goes on")
-        with login(one, "@cluster", "only the nodes know this") as node:
+        with as_member(one, "only the nodes know this") as node:
             for opcode in (Opcode.GET, Opcode.DELETE, Opcode.DELQ_WITH_META):
                 assert node.call(opcode, b"k").status == Status.EACCESS
             assert give(node, a_map(*servers, rev=rev + 1, chain=(0, 1)), rev + 1) == Status.EACCESS

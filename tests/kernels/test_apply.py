@@ -138,7 +138,7 @@ def stage_plainly(store: Store, data: bytes) -> None:
         numbers = {"seqno": change.seqno, "cas": change.cas, "rev_seqno": change.rev_seqno}
         if change.deleted:
             when = NOW if change.delete_time is None else change.delete_time
-            store.stage_deletion(1, change.key, **numbers, delete_time=when, expired=change.expired)
+            store.stage_deletion(1, change.key, **numbers, delete_time=when, now=NOW, expired=change.expired)
         else:
             more = {"flags": change.flags, "expiry": change.expiry, "datatype": change.datatype}
             store.stage_mutation(1, change.key, change.value, **numbers, **more)

@@ -13,21 +13,28 @@ from headwater.node.storage.compaction import NONE_DROPPED
 from headwater.node.storage.records import deletion_frame, mutation_frame
 
 CHECKED = debug_copy("headwater.kernels.compact")
-changes = st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(1, 9))), min_size=1, max_size=30)
+Changes = list[tuple[tuple[int, int], int | None]]
+changes = st.lists(
+    st.tuples(st.tuples(st.sampled_from([0, 0, 8, 300]), st.integers(0, 2)), st.one_of(st.none(), st.integers(1, 9))),
+    min_size=1,
+    max_size=30,
+)
 
 
-@given(changes, st.data())
-def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
-    changes: list[tuple[int, int | None]], data: st.DataObject
+@given(changes, st.booleans(), st.data())
+def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone_with_a_later_row_of_its_collection(
+    changes: Changes, is_mixed: bool, data: st.DataObject
 ) -> None:
-    """A change is (key, delete time or None for a document); its seqno is twice its row, plus 2."""
+    """A change is ((collection, key), delete time or None for a document); its seqno is twice its row, plus 2."""
+    if not is_mixed:
+        changes = [((0, key), deleted) for (_, key), deleted in changes]
     end = data.draw(st.integers(0, len(changes)))
     first = data.draw(st.integers(0, end))
     history = data.draw(st.integers(0, len(changes)))
     before, limit = data.draw(st.integers(0, 10)), data.draw(st.integers(0, 70))
     frames = []
-    for row, (key, deleted) in enumerate(changes):
-        numbers = {"seqno": 2 * row + 2, "cas": 1, "rev_seqno": 1}
+    for row, ((collection, key), deleted) in enumerate(changes):
+        numbers = {"seqno": 2 * row + 2, "cas": 1, "rev_seqno": 1, "collection": collection}
         name = b"%d" % key
         frames.append(
             mutation_frame(0, name, b"v", **numbers)
@@ -50,7 +57,9 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
 
     stay, floor, purge = [], 0, 0
     for row in range(first, end):
-        after, deleted = later[row], changes[row][1]
+        (collection, _), deleted = changes[row]
+        after = later[row]
+        behind = [r for r in range(row + 1, history) if changes[r][0][0] == collection]
         if after is not None and after < history:
             floor = max(floor, 2 * after + 2)
         elif (
@@ -60,16 +69,20 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone(
             and deleted < before
             and 2 * row + 2 <= limit
             and changes[row][0] not in [key for key, _ in changes[:first]]
+            and behind
         ):
             purge = 2 * row + 2
+            floor = max(floor, 2 * (behind[-1] if is_mixed else behind[0]) + 2)
         else:
             stay.append(row)
 
+    ids = np.array(sorted({collection for (collection, _), _ in changes}) if is_mixed else [], np.uint64)
     for build in (compact, CHECKED):
         keep = np.zeros(end - first, np.uint32)
         columns = seqs, locs, prevs, nexts
-        bounds = before, np.uint64(limit), np.uint64(0)
-        told = build.survivors(columns, first, end, history, segments, *bounds, keep, NONE_DROPPED)
-        count, *numbers = (int(number) for number in told)
+        told = build.survivors(
+            columns, first, end, history, segments, before, np.uint64(limit), ids, keep, NONE_DROPPED
+        )
+        count, *bounds = (int(number) for number in told)
         assert keep[:count].tolist() == stay
-        assert numbers == [max(floor, purge), purge]
+        assert bounds == [max(floor, purge), purge]

@@ -1,6 +1,7 @@
 import numpy as np
 
 from headwater.kernels import tap as kernel
+from headwater.node.storage.records import since_bits
 from headwater.wire import dcp, tap
 from headwater.wire.dialect import Dialect, decode
 from headwater.wire.framing import FrameBuffer
@@ -84,6 +85,12 @@ def test_the_hops_of_a_change_are_taken_from_its_time_to_live() -> None:
     messages, seqnos = reshaped(*(stored(seqno, opaque=hops) for seqno, hops in ((1, 0), (2, 1), (3, 254))))
     assert [message.ttl for message in messages] == [255, 254, 1]  # type: ignore[attr-defined]
     assert seqnos == [1, 2, 3]
+
+
+def test_the_age_of_a_tombstone_counts_for_no_hops() -> None:
+    since = since_bits(1, 1_700_000_000)
+    tombstone = dcp.DeletionV2(by_seqno=1, rev_seqno=1, key=b"k", delete_time=1, opaque=2 | since)
+    assert since > 0 and [message.ttl for message in reshaped(tombstone)[0]] == [253]  # type: ignore[attr-defined]
 
 
 def test_what_came_through_too_many_nodes_is_no_message_and_has_no_number() -> None:

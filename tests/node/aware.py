@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from headwater.wire import dcp, leb128
-from headwater.wire.admin import GetAllVbSeqnos, GetAllVbSeqnosResponse
+from headwater.wire.admin import (
+    CompactDb,
+    GetAllVbSeqnos,
+    GetAllVbSeqnosResponse,
+    GetFailoverLog,
+    GetFailoverLogResponse,
+)
 from headwater.wire.header import Frame
 from headwater.wire.layout import Request
 from headwater.wire.opcodes import Opcode
@@ -44,6 +50,10 @@ class Aware(Client):
             Opcode.SET, key=leb128.join_key(collection, key), extras=extras, value=value, vbucket=vbucket
         ).status
 
+    def delete(self, key: bytes, collection: int = 0, vbucket: int = 0) -> int:
+        """DELETE; returns the status."""
+        return self.ask(Opcode.DELETE, key=leb128.join_key(collection, key), vbucket=vbucket).status
+
     def got(self, key: bytes, collection: int = 0, vbucket: int = 0) -> bytes | int:
         """The value, or the status there is none for."""
         found = self.ask(Opcode.GET, key=leb128.join_key(collection, key), vbucket=vbucket)
@@ -64,6 +74,15 @@ class Aware(Client):
         state = None if collection is None else 0
         answer = self.request(GetAllVbSeqnos(vb_state=state, collection_id=collection))
         return dict(GetAllVbSeqnosResponse.decode(answer).seqnos)[vbucket]
+
+    def vb_uuid(self, vbucket: int = 0) -> int:
+        """The newest branch of a vbucket."""
+        answer = self.request(GetFailoverLog(vbucket=vbucket))
+        return int(GetFailoverLogResponse.decode(answer).failover_log[0][0])
+
+    def compacts(self, vbucket: int = 0) -> int:
+        """COMPACT_DB with tombstones of any age; returns the status."""
+        return self.request(CompactDb(vbucket=vbucket, drop_deletes=1)).status
 
     def opens(self, name: bytes = b"reader", **controls: str) -> None:
         """DCP_OPEN as producer, and the controls that Collections need."""

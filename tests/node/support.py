@@ -98,6 +98,7 @@ class FakeConnection:
         self.finished = False
         self.peer = "127.0.0.1:5"
         self.tls = None
+        self.called_at = ("127.0.0.1", 11210)
         self.dropped = ""
         self.session: KvSession
 

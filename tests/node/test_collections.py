@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 
 import pytest
 
 from headwater import testing
+from headwater.node.run_queue import RunQueue
 from headwater.testing.node import Node
+from headwater.wire.manifest import EMPTY, CollectionsManifest
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 from tests.node.aware import Aware, everything, manifest
+from tests.node.test_compactor import Desk, run
 
 A, B = 8, 9
 
@@ -42,9 +48,16 @@ def test_what_was_answered_is_there_after_kill_9() -> None:
         ]
 
 
-@pytest.mark.parametrize("place", ["collections.before_rename", "collections.after_rename", "log.before_sync"])
-def test_killed_while_the_manifest_changes_a_node_has_the_old_one_or_the_new_one_whole(place: str) -> None:
-    nth = 2 if place.startswith("collections") else 3
+@pytest.mark.parametrize(
+    ("place", "nth"),
+    [
+        ("collections.before_rename", 2),
+        ("collections.after_rename", 2),
+        ("collections.before_events", 4 + 1),
+        ("collections.before_events", 4 + 3),
+    ],
+)
+def test_killed_while_the_manifest_changes_a_node_has_the_old_one_or_the_new_one_whole(place: str, nth: int) -> None:
     with testing.node(vbuckets=4, environment={"HEADWATER_FAILPOINTS": f"{place}=kill@{nth}"}) as node:
         with Aware(node.port) as client:
             assert client.becomes(manifest(1, a=A)) == 0
@@ -124,3 +137,61 @@ def compacted(client: Aware, node: Node) -> int:
     extras = bytes(16) + b"\1" + bytes(7)
     assert client.ask(Opcode.COMPACT_DB, extras=extras).status == 0
     return sum(path.read_bytes().rstrip(b"\0").__len__() for path in node.data.glob("*.log"))
+
+
+class Turns(RunQueue):
+    """A queue in which each look at the clock ends a slice, and something happens at the first turn."""
+
+    slice_seconds = 0.0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, happens: Callable[[], object]) -> None:
+        super().__init__(loop)
+        self.slice_seconds, self.taken, self._happens = -1.0, 0, happens
+
+    async def turn(self) -> None:
+        self.taken += 1
+        if self.taken == 1:
+            self._happens()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("first", [State.REPLICA, State.ACTIVE])
+def test_a_change_gives_way_between_vbuckets_and_goes_by_what_they_are_then(first: State) -> None:
+    async def story(desk: Desk) -> None:
+        one, other = desk.bucket.vbuckets[0], desk.bucket.vbuckets[1]
+        other.set_state(State.REPLICA if first is State.ACTIVE else State.ACTIVE)
+
+        def happens() -> None:
+            other.set_state(first)
+
+        collections = desk.bucket.collections
+        queue = collections.run_queue = Turns(desk.loop, happens)
+        made = await collections.change(collections.with_collection("_default", "carts", None))
+        assert queue.taken >= 1 and one.collections.uid == made.uid == 1
+        assert one.durable_seqno == one.high_seqno  # what was answered is on disk
+        assert other.collections.uid == (1 if first is State.ACTIVE else 0)
+
+    run(story)
+
+
+def test_a_change_of_many_collections_costs_an_event_each() -> None:
+    """A thousand collections in a vbucket: each event looks at its own collection, not at all that there are."""
+
+    async def story(desk: Desk) -> None:
+        found = EMPTY.with_scope("s", 8)
+        for number in range(1000):
+            found = found.with_collection("s", f"c{number}", None, 9 + number)
+        looked = 0
+
+        def by_id(manifest: CollectionsManifest) -> dict[int, object]:
+            nonlocal looked
+            looked += 1
+            return {each.id: (scope, each) for scope, each in manifest.each_collection()}
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(CollectionsManifest, "by_id", by_id)
+            await desk.bucket.collections.change(lambda _: found)
+        assert [len(each.collections.alive) for each in desk.bucket.vbuckets.values()] == [1001, 1001]
+        assert looked < 50
+
+    run(story)

@@ -12,11 +12,14 @@ import pytest
 
 from headwater.errors import StorageError
 from headwater.node.bucket import Bucket
+from headwater.node.changes import stage
 from headwater.node.committer import Committer
 from headwater.node.compactor import DEAD_BYTES_MIN, LOOK_SECONDS, Compactor, is_worthwhile
 from headwater.node.config import NodeConfig
+from headwater.node.kv import documents
 from headwater.node.storage.compaction import HISTORY_ROWS, Compaction
 from headwater.node.storage.store import Store
+from headwater.protocol.dcp.consumer_changes import Change
 from headwater.testing.faults import FaultyDisk
 from tests.node.support import NOON, Clock
 
@@ -65,7 +68,8 @@ class Desk:
         self.store = Store.open("/data", vbuckets=2, disk=self.disk, segment_bytes=MIB, arena_bytes=MIB)
         self.loop = asyncio.get_running_loop()
         self.committer = Committer(self.store, self.loop)
-        self.bucket = Bucket("default", self.store, self.committer, clock=Clock())
+        self.clock = Clock()
+        self.bucket = Bucket("default", self.store, self.committer, clock=self.clock)
         self.bucket.recover(NodeConfig(vbuckets=2))
         self.compactor = Compactor(self.bucket, self.loop, purge_age_seconds=3 * DAY)
 
@@ -255,6 +259,38 @@ def test_a_run_by_itself_purges_by_age() -> None:
         desk.write(HISTORY_ROWS)
         await desk.compactor._automatic()
         assert desk.tombstones() == "b" and desk.compactor.runs == 1
+
+    run(story)
+
+
+def expired_long_ago(desk: Desk) -> None:
+    """A document of which nobody saw in a month that its time was over."""
+    desk.store.stage_mutation(0, b"a", b"v", cas=1, rev_seqno=1, expiry=NOON - 30 * DAY)
+    found = desk.store.document(0, b"a")
+    assert found is not None
+    documents.expire(desk.bucket, 0, b"a", found)
+
+
+def received(desk: Desk) -> None:
+    """A tombstone that another node sends, with the delete time that it has there."""
+    change = Change(b"a", b"", 7, 2, 8, 0, deleted=True, expired=True, delete_time=NOON - 30 * DAY)
+    stage(desk.bucket, 0, change)
+    desk.committer.wrote()
+
+
+@pytest.mark.parametrize("made", [expired_long_ago, received])
+def test_a_tombstone_is_kept_for_the_purge_age_from_when_it_was_made(made: Callable[[Desk], None]) -> None:
+    """Else who was away for a moment misses it: "their time was over long ago" is no time at which he could hear it."""
+
+    async def story(desk: Desk) -> None:
+        made(desk)
+        desk.write(HISTORY_ROWS + 1)
+        kept = desk.store.document(0, b"a")
+        assert kept is not None and kept.delete_time == NOON - 30 * DAY
+        for days, there in ((0, "a"), (2, "a"), (2, "")):
+            desk.clock.seconds += days * DAY
+            await desk.compactor._automatic()
+            assert desk.tombstones() == there, (days, there)
 
     run(story)
 

@@ -19,7 +19,7 @@ from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, told
+from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, manifest, told
 from tests.node.wire import Client
 
 FLEXIBLE = 0x08
@@ -72,14 +72,17 @@ class Replica(Aware):
         self.send(dcp.SeqnoAcknowledged(vbucket=0, opaque=opaque, prepared_seqno=seqno).encode())
 
 
-def three(node: Node, replicas: int = 2, chain: tuple[int, ...] = (0, 1, 2)) -> bytes:
-    """A map of this node, the replica that tests play, and one that does not exist."""
-    servers = [f"127.0.0.1:{node.port}", REPLICA, "10.0.0.8:11210"]
+def three(
+    node: Node, replicas: int = 2, chain: tuple[int, ...] = (0, 1, 2), *, rev: int = 1, is_in: bool = True
+) -> bytes:
+    """A map of this node (if it is in), the replica that tests play, and one that does not exist."""
+    servers = [f"127.0.0.1:{node.port}", REPLICA, "10.0.0.8:11210"][0 if is_in else 1 :]
     extended = [{"services": {"kv": int(each.split(":")[1])}, "hostname": each.split(":")[0]} for each in servers]
-    extended[0]["thisNode"] = True  # type: ignore[assignment]
+    if is_in:
+        extended[0]["thisNode"] = True  # type: ignore[assignment]
     return json.dumps(
         {
-            "rev": 1,
+            "rev": rev,
             "revEpoch": 9,
             "name": "default",
             "nodeLocator": "vbucket",
@@ -219,6 +222,17 @@ def test_without_a_majority_in_time_the_answer_is_ambiguous_and_the_document_as_
         assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
 
 
+def test_who_holds_a_prepare_hears_that_its_abort_was_purged_also_without_collections(owner: Node) -> None:
+    with Writer(owner.port) as writer, Aware(owner.port) as operator:
+        for key in (b"first", b"second"):
+            assert writer.set(key, b"v", timeout_ms=ONE_MS).status == Status.SYNC_WRITE_AMBIGUOUS
+        assert operator.becomes(manifest(1, a=8)) == 0, "something that the replica is not shown is behind them"
+        assert operator.compacts() == 0
+        with Replica(owner.port, REPLICA, XERROR, JSON) as replica:
+            answer = replica.asks(start=1, uuid=operator.vb_uuid(), flags=0)
+            assert (answer.status, answer.value) == (Status.ROLLBACK, bytes(8))
+
+
 def test_where_too_few_copies_are_on_any_node_it_is_impossible() -> None:
     with testing.node(vbuckets=4) as node:
         take(node, three(node, replicas=2, chain=(0, -1, -1)))
@@ -270,7 +284,7 @@ def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_
         next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
         owner.kill()
     owner.restart()
-    take(owner, three(owner).replace(b'"rev": 1', b'"rev": 2'))  # which opens the fence
+    take(owner, three(owner, rev=2))  # which opens the fence
     with Writer(owner.port) as writer, Replica(owner.port) as replica:
         assert writer.got(b"k") == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
         plain = writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain")
@@ -280,6 +294,67 @@ def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_
         replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
         next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
         assert writer.got(b"k") == b"v"
+
+
+# --- another map ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chain", "is_in"),
+    [((0, 1), False), ((1, 0), True), ((1, 2), True)],
+    ids=["left out", "a replica", "a member without a copy"],
+)
+def test_who_owns_the_vbucket_no_more_by_a_map_commits_nothing_that_waits(chain: tuple[int, ...], is_in: bool) -> None:
+    with testing.node(vbuckets=4) as node:
+        take(node, three(node, replicas=1, chain=(0, 2)))
+        with Writer(node.port) as writer, Replica(node.port) as replica:
+            replica.asks(flags=0)
+            writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
+            prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+            replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)  # counts by the next map only
+            assert replica.request(dcp.GetFailoverLog(vbucket=0)).status == 0  # the acknowledgement has arrived
+            take(node, three(node, replicas=1, chain=chain, rev=2, is_in=is_in))
+            answer = writer.read()
+            assert answer is not None and answer.status == Status.SYNC_WRITE_AMBIGUOUS
+            assert writer.set(b"k", b"w").status == Status.NOT_MY_VBUCKET
+            assert writer.got(b"k") == Status.NOT_MY_VBUCKET
+
+
+def test_a_member_that_is_left_out_is_a_majority_of_nothing_where_nobody_owns_the_vbucket() -> None:
+    with testing.node(vbuckets=4) as node:
+        take(node, three(node))
+        take(node, three(node, replicas=0, chain=(-1,), rev=2, is_in=False))
+        with Writer(node.port) as writer:
+            assert writer.set(b"k", b"v").status == Status.DURABILITY_IMPOSSIBLE
+            assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+@pytest.mark.parametrize("chain", [(0, -1, -1), (0, 2)], ids=["alone", "with another"])
+def test_a_write_of_before_waits_for_the_copies_that_are_left_and_no_others(
+    owner: Node, chain: tuple[int, ...]
+) -> None:
+    with Writer(owner.port) as writer, Replica(owner.port) as replica:
+        replica.asks(flags=0)
+        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
+        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        owner.kill()
+    owner.restart()
+    take(owner, three(owner, chain=chain, rev=2))
+    with Writer(owner.port) as writer:
+        if 2 in chain:
+            assert writer.got(b"k") == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
+        else:
+            assert writer.got(b"k") == b"v"
+            assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+def test_a_write_that_somebody_waits_for_waits_for_the_majority_also_when_fewer_copies_are_left(owner: Node) -> None:
+    with Writer(owner.port) as writer:
+        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v", timeout_ms=300)
+        take(owner, three(owner, chain=(0, -1, -1), rev=2))
+        answer = writer.read()
+        assert answer is not None and answer.status == Status.SYNC_WRITE_AMBIGUOUS
+        assert writer.got(b"k") == Status.KEY_ENOENT
 
 
 def test_a_stream_from_the_beginning_has_documents_for_what_is_over_and_prepares_for_what_is_not(owner: Node) -> None:

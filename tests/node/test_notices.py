@@ -8,7 +8,9 @@ from struct import pack
 import pytest
 
 from headwater.testing.node import Node, node
+from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature
+from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from tests.node.membership.support import EPOCH, VBUCKETS, cluster_map, send_map
 from tests.node.replication.support import Line
@@ -33,6 +35,10 @@ def line(to: Node, *features: int) -> Line:
 def is_quiet(listener: Line) -> bool:
     """A notification would have been sent before the map was answered, and so before the answer to this."""
     return listener.call(Opcode.NOOP).opcode == Opcode.NOOP
+
+
+def open_dcp(reader: Line, flags: int = OpenFlag.PRODUCER) -> Frame:
+    return reader.call(Opcode.DCP_OPEN, b"reader", extras=pack(">II", 0, flags))
 
 
 def my_map(of: Node, rev: int) -> bytes:
@@ -88,3 +94,41 @@ def test_brief_wins_over_full() -> None:
     with node(vbuckets=VBUCKETS) as made, line(made, *BRIEF, Feature.CLUSTERMAP_CHANGE_NOTIFICATION) as listener:
         assert send_map(made, 1, my_map(made, 1)) == 0
         assert listener.read().value == b""
+
+
+@pytest.mark.parametrize("flags", [OpenFlag.PRODUCER, OpenFlag(0)], ids=["producer", "consumer"])
+def test_a_dcp_connection_hears_of_a_new_map_as_others_do(alone: Node, flags: OpenFlag) -> None:
+    config = my_map(alone, 1)
+    with line(alone, *FULL) as reader:
+        assert open_dcp(reader, flags).status == 0
+        assert send_map(alone, 1, config) == 0
+        total = 16 + len(b"default") + len(config)
+        header = pack(">BBHBBHIIQ", 0x82, 1, 7, 16, 0, 0, total, 0, 0)
+        assert reader.file.read(24 + total) == header + pack(">qq", EPOCH, 1) + b"default" + config
+        assert is_quiet(reader)
+
+
+def test_a_dcp_connection_that_asked_for_the_map_hears_of_the_next_one_only(alone: Node) -> None:
+    with line(alone, *BRIEF) as reader:
+        assert open_dcp(reader).status == 0
+        assert send_map(alone, 1, my_map(alone, 1)) == 0
+        assert reader.read().magic == 0x82
+        assert reader.call(Opcode.GET_CLUSTER_CONFIG).status == 0
+        assert send_map(alone, 1, my_map(alone, 1)) == 0
+        assert is_quiet(reader)
+        assert send_map(alone, 2, my_map(alone, 2)) == 0
+        assert reader.read().extras == pack(">qq", EPOCH, 2)
+
+
+def test_a_map_comes_between_two_messages_of_a_stream(alone: Node) -> None:
+    with line(alone, *FULL) as reader, line(alone) as writer:
+        assert open_dcp(reader).status == 0
+        end = (1 << 64) - 1
+        request = pack(">IIQQQQQ", 0, 0, 0, end, 0, 0, 0)
+        assert reader.call(Opcode.DCP_STREAM_REQ, extras=request).status == 0
+        for rev in (1, 2):
+            assert writer.call(Opcode.SET, b"k%d" % rev, b"v" * 1000, bytes(8)).status == 0
+            assert reader.read().opcode == Opcode.DCP_SNAPSHOT_MARKER
+            assert reader.read().key == b"k%d" % rev
+            assert send_map(alone, rev, my_map(alone, rev)) == 0
+            assert reader.read().magic == 0x82

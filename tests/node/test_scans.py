@@ -14,6 +14,10 @@ from headwater.wire.status import Status
 from tests.node.support import Desk, desk
 
 
+async def no_pause() -> None:
+    return
+
+
 def test_a_scan_of_more_keys_than_it_keeps_at_once_brings_them_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -25,14 +29,11 @@ def test_a_scan_of_more_keys_than_it_keeps_at_once_brings_them_all(
             talk.one(Opcode.SET, key=b"%d" % number, extras=bytes(8), value=b"v")
         here.committer.commit()
 
-        async def pause() -> None:
-            return
-
         async def work() -> list[bytes]:
             plan = scans.ScanPlan(keys=scans.KeyRange(b"1", b"8", with_last=False))
             scan = here.bucket.scans.create(here.bucket.vbuckets[0], plan, 0.0)
             found = []
-            while (each := await scan.next(pause, 0)) is not None:
+            while (each := await scan.next(no_pause, 0)) is not None:
                 found.append(each[0])
             scan.cancel()
             return found
@@ -58,13 +59,69 @@ def test_a_scan_that_nobody_goes_on_with_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["state_changed", "rolled_back", "damaged", "let_go"])
 def test_a_scan_brings_nothing_any_more_once_its_vbucket_is_another(tmp_path: Path, end: str) -> None:
-    async def pause() -> None:
-        return
-
     with desk(tmp_path) as here:
         stored(here)
         scan = here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(), 0.0)
         getattr(scan, end)()
         with pytest.raises(CommandRefused) as refused:
-            asyncio.run(scan.next(pause, 0))
+            asyncio.run(scan.next(no_pause, 0))
         assert refused.value.status == Status.RANGE_SCAN_CANCELLED and not len(here.bucket.scans)
+
+
+@pytest.mark.parametrize("end", ["state_changed", "rolled_back", "damaged", "let_go"])
+@pytest.mark.parametrize("keys", [scans.KeyRange(b"z"), scans.RandomSample(5)])
+def test_a_scan_that_is_given_up_while_it_looks_is_not_taken_for_an_empty_one(
+    tmp_path: Path, end: str, keys: scans.KeyRange | scans.RandomSample
+) -> None:
+    """Who hears that there is no such key takes the vbucket for one without any, and goes on."""
+    with desk(tmp_path) as here:
+        stored(here)
+        scan = here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(keys=keys), 0.0)
+
+        async def pause() -> None:
+            getattr(scan, end)()
+
+        with pytest.raises(CommandRefused) as refused:
+            asyncio.run(scan.is_empty(pause))
+        assert refused.value.status == Status.RANGE_SCAN_CANCELLED
+        assert here.bucket.scans.kept_bytes == 0
+
+
+def test_scans_that_keep_much_are_given_fewer_keys_at_a_time_and_bring_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "KEPT_BYTES_MAX", 5 * (scans.ENTRY_BYTES + 2))
+    monkeypatch.setattr(scans, "KEYS_AT_LEAST", 3)
+    monkeypatch.setattr(scans, "GATHERED_BYTES", 300)
+    with desk(tmp_path) as here:
+        talk = here.session()
+        keys = [b"%02d" % number for number in range(20)]
+        for key in reversed(keys):
+            talk.one(Opcode.SET, key=key, extras=bytes(8), value=b"v")
+        here.committer.commit()
+        bucket = here.bucket
+
+        async def work() -> None:
+            scan = bucket.scans.create(bucket.vbuckets[0], scans.ScanPlan(), 0.0)
+            assert not await scan.is_empty(no_pause)
+            assert bucket.scans.kept_bytes <= scans.KEPT_BYTES_MAX
+            found = []
+            while (each := await scan.next(no_pause, 0)) is not None:
+                found.append(each[0])
+            assert found == keys and bucket.scans.kept_bytes == 0
+
+        asyncio.run(work())
+
+
+def test_a_sample_that_would_keep_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "KEPT_BYTES_MAX", scans.ENTRY_BYTES)
+    with desk(tmp_path) as here:
+        stored(here)
+        scan = here.bucket.scans.create(
+            here.bucket.vbuckets[0], scans.ScanPlan(keys=scans.RandomSample(1_000_000)), 0.0
+        )
+        with pytest.raises(CommandRefused) as refused:
+            asyncio.run(scan.is_empty(no_pause))
+        assert refused.value.status == Status.EBUSY
+        scan.cancel()
+        assert here.bucket.scans.kept_bytes == 0

@@ -7,14 +7,21 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from headwater.node.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.connection import Connection
 from headwater.node.kv.session import KvSession
+from headwater.node.refused import CommandRefused
 from headwater.node.served import ServedBucket
 from headwater.node.server import Server
 from headwater.node.storage.store import Store
+from headwater.wire.dcp import Prepare
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.membership.support import EPOCH, cluster_map
 
 
 class Two:
@@ -91,6 +98,27 @@ def test_each_bucket_counts_its_own_requests_and_has_its_own_map(tmp_path: Path)
         other.requests.settled(5)
         assert 1 in other.requests.durations and 1 not in one.requests.durations
         assert b'"name":"two"' in other.cluster.config() and b'"name":"one"' in one.cluster.config()
+
+    run(tmp_path, story)
+
+
+def test_what_a_map_takes_away_is_not_served_though_there_is_no_room_for_its_new_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(two: Two) -> None:
+        served, nodes = two.server.first, ["127.0.0.1:1", "127.0.0.1:2"]
+        lasting, taken = (cluster_map(rev, nodes, [(rev - 1, 2 - rev)] * 2, this=0) for rev in (1, 2))
+        await served.membership.take((EPOCH, 1), lasting.replace(b'"default"', b'"one"'))
+        prepare = Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16)
+        write = served.bucket.durable_writes.begin(0, prepare, None)
+        await served.committer.wait(served.committer.wrote())
+        monkeypatch.setattr(Store, "full", property(lambda store: True))
+        with pytest.raises(CommandRefused, match="too full to obey it"):
+            await served.membership.take((EPOCH, 2), taken.replace(b'"default"', b'"one"'))
+        assert served.bucket.state(0) is State.ACTIVE and not served.bucket.is_active(0)
+        with pytest.raises(CommandRefused) as refused:
+            await write.outcome
+        assert refused.value.status == Status.SYNC_WRITE_AMBIGUOUS
 
     run(tmp_path, story)
 

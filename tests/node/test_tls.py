@@ -127,6 +127,14 @@ def test_a_certificate_of_nobody_logs_nobody_in_and_a_password_still_does(node: 
         bucket.set(b"anns", b"1")
 
 
+def test_no_certificate_stands_for_the_members_of_the_cluster(node: testing.Node) -> None:
+    """Their name is no person's, and they prove their secret."""
+    member = as_user(node, certificates(node).user("@cluster"))
+    with pytest.raises((NoAccess, AuthError)):
+        connect(node, member).get(b"bobs")
+    assert "its certificate is for '@cluster', who is no user here" in node.log
+
+
 def test_pages_are_read_over_https_by_certificate_and_by_password(node: testing.Node) -> None:
     for context, headers, status in (
         (as_user(node, certificates(node).user("ann")).context(), {}, 200),

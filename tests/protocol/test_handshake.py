@@ -28,9 +28,9 @@ from headwater.wire.opcodes import Opcode as Op
 from headwater.wire.status import Status
 
 ALL = b"".join(int(feature).to_bytes(2) for feature in (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON))
-NONCE = "d40a02e348040590"
-CHALLENGE = b"r=d40a02e348040590ec8ac784d46faf9d,s=fw3GRQYlFy6QEqT5y7Of4XbGaGg=,i=10"
-SIGNED = b"v=inZJ2d0Ms4dnENnHwPaqVfNn7DY="
+NONCE = "fyko+d2lbbFgONRv9qkxdawL"  # the exchange of RFC 5802, 5
+CHALLENGE = b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096"
+SIGNED = b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
 
 
 def converse(conversation: Conversation, lines: Sequence[tuple]):
@@ -60,7 +60,7 @@ def test_the_strongest_mechanism_offered_is_used_and_the_server_must_sign():
     lines = [
         (Op.HELLO, None, 0, b""),
         (Op.SASL_LIST_MECHS, (b"", b""), 0, b"PLAIN SCRAM-SHA1 CRAM-MD5"),
-        (Op.SASL_AUTH, (b"SCRAM-SHA1", b"n,,n=user,r=d40a02e348040590"), Status.AUTH_CONTINUE, CHALLENGE),
+        (Op.SASL_AUTH, (b"SCRAM-SHA1", b"n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL"), Status.AUTH_CONTINUE, CHALLENGE),
         (Op.SASL_STEP, None, 0, SIGNED),
         (Op.SELECT_BUCKET, (b"default", b""), Status.UNKNOWN_COMMAND, b""),
         (Op.GET_CLUSTER_CONFIG, None, Status.UNKNOWN_COMMAND, b""),

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from headwater.wire.manifest import (
     EMPTY,
+    Collection,
     CollectionsManifest,
     EventKind,
     ManifestEvent,
+    ManifestFold,
     ManifestRefused,
     NoSuchName,
     Scope,
@@ -166,6 +168,47 @@ def test_the_events_between_two_manifests_lead_from_one_to_the_other(steps: list
         }
         assert told.uid == found.uid
     assert CollectionsManifest.decode(found.encode()) == found
+
+
+def plainly_after(manifest: CollectionsManifest, event: ManifestEvent) -> CollectionsManifest:
+    """The manifest that an event makes, by looking through all of the old one."""
+    uid, scopes = max(manifest.uid, event.manifest_uid), list(manifest.scopes)
+    if event.kind is EventKind.CREATE_SCOPE and not any(each.id == event.scope_id for each in scopes):
+        scopes.append(Scope(event.scope_id, event.name))
+    elif event.kind is EventKind.DROP_SCOPE:
+        scopes = [each for each in scopes if each.id != event.scope_id]
+    elif event.kind is not EventKind.CREATE_SCOPE:
+        for at, each in enumerate(scopes):
+            if each.id == event.scope_id:
+                others = [known for known in each.collections if known.id != event.collection_id]
+                if event.kind is not EventKind.DROP_COLLECTION:
+                    others.append(Collection(event.collection_id or 0, event.name, event.max_ttl))
+                scopes[at] = Scope(each.id, each.name, tuple(others))
+    return CollectionsManifest(uid, tuple(scopes))
+
+
+events = st.builds(
+    lambda kind, uid, scope, collection, name, ttl: ManifestEvent(
+        kind, uid, scope, None if "SCOPE" in kind.name else collection, name, ttl
+    ),
+    st.sampled_from(EventKind),
+    st.integers(0, 9),
+    st.sampled_from([0, 8, 9]),
+    st.integers(0, 10),
+    st.sampled_from(["a", "b"]),
+    st.none() | st.integers(1, 9),
+)
+
+
+@given(st.lists(events, max_size=30), st.integers(0, 30))
+def test_events_one_by_one_or_all_at_once_make_the_same_manifest(told: list[ManifestEvent], at: int) -> None:
+    expected, fold = EMPTY, ManifestFold(EMPTY.after(*told[:at]))
+    for event in told:
+        expected = plainly_after(expected, event)
+    for event in told[at:]:
+        fold.add(event)
+    assert fold.manifest == EMPTY.after(*told) == expected and fold.uid == expected.uid
+    assert fold.manifest is fold.manifest
 
 
 def test_an_event_that_fits_nothing_changes_nothing_but_the_uid() -> None:

@@ -135,9 +135,12 @@ class FollowingWatch:
                     raise CommandError(f"{self._new.address} can't follow {self._old.address}: {problem}")
                 told = f"{problem} " * bool(problem) + f"{count(behind)} behind"
                 meter.show(max(got, 0), max(got, 0) + behind, note=told)
-                if once and not problem and all(here.get(vb, 0) >= goal.get(vb, 0) for vb in self._vbuckets):
+                if once and not problem and self._has(here, goal) and self._has(await self._new.complete(), goal):
                     return max(got, 0), now - began
                 await asyncio.sleep(POLL_SECONDS)
+
+    def _has(self, here: dict[int, int], goal: dict[int, int]) -> bool:
+        return all(here.get(vb, 0) >= goal.get(vb, 0) for vb in self._vbuckets)
 
     async def _look(self) -> tuple[dict[int, int], dict[int, int], str]:
         here, there = await asyncio.gather(self._new.seqnos(), self._old.seqnos())

@@ -362,6 +362,19 @@ class NodeAdmin:
         answer = await self._ask(wire.GetAllVbSeqnos(vb_state=state), "ask for the seqnos")
         return dict(wire.GetAllVbSeqnosResponse.decode(answer).seqnos)
 
+    async def complete(self, vbucket: int | None = None) -> dict[int, int]:
+        """Up to which seqno each vbucket, or one, is complete on disk: a failover to it takes nothing back up to there.
+
+        A server without such statistics is taken to be complete up to its high seqnos.
+        """
+        try:
+            group = "vbucket-details" if vbucket is None else f"vbucket-details {vbucket}"
+            return answers.complete(await self.stats(group))
+        except NotMyVbucket:
+            return {}
+        except NO_SUCH_GROUP:
+            return await self.seqnos()
+
     async def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """A vbucket's failover log, newest history first, as (vb uuid, seqno).
 

@@ -111,6 +111,27 @@ def seqnos(stats: Mapping[str, str]) -> dict[int, int]:
     return {number(name.removeprefix("vb_").partition(":")[0], "a vbucket"): seqno for name, seqno in told.items()}
 
 
+def complete(stats: Mapping[str, str]) -> dict[int, int]:
+    """Read out of STAT vbucket-details up to where each copy is complete: a failover to it takes back nothing of that.
+
+    Of a node that does not tell, a snapshot that it persisted in part counts up to its beginning (failover.md 1), and
+    one that does not tell of snapshots either is assumed to be complete up to its high seqno.
+    """
+    return {
+        vb: _complete({name: number(stats[f"vb_{vb}:{name}"], name) for name in _ENDS if f"vb_{vb}:{name}" in stats})
+        for vb in seqnos(stats)
+    }
+
+
+_ENDS = ("complete_seqno", "high_seqno", "last_persisted_snap_start", "last_persisted_snap_end")
+
+
+def _complete(told: Mapping[str, int]) -> int:
+    high = told["high_seqno"]
+    is_within = told.get("last_persisted_snap_end", high) > high
+    return told.get("complete_seqno", min(told.get("last_persisted_snap_start", high), high) if is_within else high)
+
+
 def refused(stats: Mapping[str, str]) -> dict[int, int]:
     """Read out of STAT vbucket-details how many changes of its producer a vbucket refused, where it did."""
     counts = {name: number(value, name) for name, value in stats.items() if name.endswith(":refused_changes")}

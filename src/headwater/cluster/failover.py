@@ -1,24 +1,30 @@
 """Taking a dead node out: its vbuckets go on from their best replicas.
 
     1. look at all other nodes: they must answer, and the dead one must not
-    2. for each vbucket that the dead node owned, choose the copy of the newest history with the highest seqno
-    3. send the map without the dead node, so that nobody follows it any more and it finds its successor when it is back
-    4. make the chosen copies active: each begins a new branch of history at its last whole snapshot (failover.md 5)
+    2. send the map without the dead node, in which nobody owns what it did: nobody follows it any more, and it finds
+       out when it is back
+    3. ask all copies of those vbuckets how far they are, and choose the one of the newest history that is complete
+       furthest
+    4. send the map with the chosen ones as owners
+    5. make them active: each begins a new branch of history at its last whole snapshot (failover.md 5)
 
-The map goes first: a dead node that comes back asks the others before it serves, and from step 3 on they know better.
-Killed after step 3, the next run finds vbuckets without owner whose map names the one that is to be promoted, and goes
-on with step 4. What the dead node had acknowledged and no replica had received yet is lost.
+The copies are asked when nobody follows the dead node any more. It may be alive, and out of the operator's sight alone:
+with each replica that has not heard yet it is a majority, and what the two acknowledge is to be found by step 3.
+
+The map goes first: a dead node that comes back asks the others before it serves, and from step 2 on they know better.
+Killed after that, the next run finds vbuckets without an owner, and goes on with step 3. What the dead node had
+acknowledged and no replica had received yet is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
-from headwater.cluster.survey import Copy, Log, Survey, best
+from headwater.cluster.survey import Log, Survey, best
 from headwater.errors import ClusterError, OptionError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import ClusterMap
@@ -51,6 +57,12 @@ class FailoverPlan:
     after: ClusterMap
     promotions: Sequence[Promotion]
     anew: dict[int, Address] = field(default_factory=dict)
+
+    @property
+    def ownerless(self) -> ClusterMap:
+        """The map without the dead, in which nobody owns what is to be promoted."""
+        chains = {each.vbucket: (None, *self.after.copies(each.vbucket)) for each in self.promotions}
+        return self.after.with_chains(chains)
 
     @property
     def is_empty(self) -> bool:
@@ -136,7 +148,7 @@ def _promotion(
     gaps: Container[tuple[Address, int]],
 ) -> Promotion:
     whole = [node for node in nodes if (node, vb) not in gaps]
-    copies = [Copy(node, survey.nodes[node].seqnos.get(vb, 0), logs.get((node, vb), ())) for node in whole or nodes]
+    copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in whole or nodes]
     chosen = best(copies)
     return Promotion(vb, survey.map.owner(vb), chosen.address, chosen.seqno, has_gaps=not whole)
 
@@ -203,8 +215,11 @@ class Failover:
         plan, survey = await self._look()
         if plan.is_empty:
             return plan
-        final = plan.after.after(survey.latest_rev())
-        await self._members.send(final)
+        if plan.promotions:
+            await self._members.send(plan.ownerless.after(survey.latest_rev()))
+            failpoint("failover.ownerless")
+            plan, survey = await self._chosen_now(plan)
+        await self._members.send(plan.after.after(survey.latest_rev()))
         failpoint("failover.map_sent")
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
@@ -213,6 +228,12 @@ class Failover:
         for node, states in by_node.items():
             await self._members.set_states(node, states, forced=gaps)
         return plan
+
+    async def _chosen_now(self, first: FailoverPlan) -> tuple[FailoverPlan, Survey]:
+        """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been."""
+        plan, survey = await self._look(is_out=True)
+        lost = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
+        return replace(plan, before=first.before, promotions=lost), survey
 
     async def _fence(self) -> None:
         """A node that answers gives up what it owns before anybody takes it: its vbuckets are dead, on its disk."""
@@ -224,13 +245,14 @@ class Failover:
             owned = {vb: State.DEAD for vb, state in states.items() if state is State.ACTIVE}
             await self._members.set_states(node, owned)
 
-    async def _look(self) -> tuple[FailoverPlan, Survey]:
+    async def _look(self, *, is_out: bool = False) -> tuple[FailoverPlan, Survey]:
+        """Survey and plan; `is_out`: the dead are out of the map, and may answer again by now."""
         seeds = [node for node in self._seeds if node not in self._dead]
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
         self._dead = tuple(map(self._members.named, self._dead))
-        await self._check(survey)
+        await self._check(survey, () if is_out else self._dead)
         logs: dict[tuple[Address, int], Log] = {}
         wanted: dict[Address, list[int]] = {}
         for vb, nodes in orphans(survey, self._dead).items():
@@ -244,14 +266,14 @@ class Failover:
         plan = plan_failover(survey, self._dead, logs, gaps=gaps, force=self._force, lose_data=self._lose_data)
         return plan, survey
 
-    async def _check(self, survey: Survey) -> None:
+    async def _check(self, survey: Survey, dead: Sequence[Address]) -> None:
         others = [node for node in survey.silent if node.address not in self._dead]
         if others:
             raise ClusterError(
                 "; ".join(f"{node.address} does not answer either ({node.error})" for node in others),
                 "start it, or name it with --node as well",
             )
-        for node in self._dead:
+        for node in dead:
             view = await self._members.view(node)
             if view.answers and not self._force:
                 raise ClusterError(

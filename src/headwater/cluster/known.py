@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 __all__ = ["known_map"]
 
 
-async def known_map(members: Members, seeds: Sequence[Address]) -> tuple[Address, ClusterMap | None]:
-    """The first node that `seeds` name, and the first map of its buckets that names several; None without one."""
+async def known_map(
+    members: Members, seeds: Sequence[Address], *, of_first_bucket: bool = False
+) -> tuple[Address, ClusterMap | None]:
+    """The first node that `seeds` name, and the first map of its buckets that names several; None without one.
+
+    Args:
+        of_first_bucket: look at the map of the node's first bucket alone, as nodes do to know whose users they have.
+    """
     first = (await members.identified(seeds))[0]
-    for name in await members.of("").admin(first).buckets():
+    names = await members.of("").admin(first).buckets()
+    for name in names[:1] if of_first_bucket else names:
         config = await members.of(name).admin(first).config()
         known = ClusterMap.from_json(config, first) if config else None
         if known is not None and len(known.servers) > 1:

@@ -210,6 +210,7 @@ class Members:
             this=_this(config) if config and given else None,
             states=states,
             seqnos=answers.seqnos(details) if seqnos is None else seqnos,
+            complete=answers.complete(details),
             items=answers.items(details),
             fenced=_fence(told),
         )

@@ -26,7 +26,14 @@ BUFFER_BYTES = 512 * 1024
 HELD_BYTES_MAX = 4096
 """A frame up to this size is passed on whole; a larger one as it comes, and then it can't be one we look at."""
 
-CHANGES = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
+CHANGES = (
+    Opcode.DCP_MUTATION,
+    Opcode.DCP_DELETION,
+    Opcode.DCP_EXPIRATION,
+    Opcode.DCP_PREPARE,
+    Opcode.DCP_COMMIT,
+    Opcode.DCP_ABORT,
+)
 
 
 class Pipe:

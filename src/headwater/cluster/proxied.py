@@ -2,14 +2,19 @@
 
 Both ends are opened under one name. A name is a fence as well: a node that is asked for a second connection of a name
 ends the first (dcp 2.1), so once both are open nothing of an older mover, dead, hung or cut off, goes on between the
-two nodes. Source: failover 5, step 2.
+two nodes.
+
+The target is told its name, as the cluster map has it, so the streams carry prepares, commits and aborts of durable
+writes where both nodes know them: a copy without would pass the seqno of a prepare and not have it. Its
+acknowledgements pass as well, so what waits for it at the source goes on. Source: failover 5, step 2; dcp 2.1, 10.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headwater.client.link import Link
@@ -19,6 +24,7 @@ from headwater.protocol.dcp.opening import NAME_BYTES_MAX
 from headwater.protocol.handshake import DCP_FEATURES, refused
 from headwater.transport.aio import Waiters
 from headwater.wire import dcp
+from headwater.wire.datatype import Datatype
 from headwater.wire.dcp import OpenFlag
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
@@ -174,7 +180,8 @@ async def open_proxied(
         wanted = FLAGS | OPTIONAL_FLAGS
         if not (delete_times and Feature.JSON in features):
             wanted &= ~OpenFlag.INCLUDE_DELETE_TIMES
-        taken = await opener.open(Side.CONSUMER, name, wanted)
+        named = str(target.address) if Feature.JSON in features else ""
+        taken = await opener.open(Side.CONSUMER, name, wanted, named)
         await opener.open(Side.PRODUCER, name, taken | OpenFlag.PRODUCER)
         connection.has_delete_times = bool(taken & OpenFlag.INCLUDE_DELETE_TIMES)
         channels = {side: link.channel for side, link in opener.links.items()}
@@ -208,9 +215,11 @@ class _Opener:
         await self._waiters.run(link.open(endpoint.login(features), self._seconds_max))
         return tuple(feature for feature in features if feature in link.greeting.features)
 
-    async def open(self, side: Side, name: str, flags: int) -> int:
-        """DCP_OPEN, with those of the flags that the server knows; returns them."""
-        answer = await self._open(side, name, flags)
+    async def open(self, side: Side, name: str, flags: int, consumer_name: str = "") -> int:
+        """DCP_OPEN, with the consumer's own name and the flags as far as the server knows them; returns these."""
+        answer = await self._open(side, name, flags, consumer_name)
+        if answer.status == Status.EINVAL and consumer_name:
+            answer = await self._open(side, name, flags)
         for younger in YOUNGER:
             if answer.status == Status.EINVAL and flags & younger:
                 flags &= ~younger
@@ -219,6 +228,8 @@ class _Opener:
             raise refused(f'{self.links[side].address}: open the DCP connection "{name}"', answer)
         return flags
 
-    async def _open(self, side: Side, name: str, flags: int) -> Frame:
+    async def _open(self, side: Side, name: str, flags: int, consumer_name: str = "") -> Frame:
         asked = dcp.Open(key=name.encode(), flags=flags).frame()
+        if consumer_name:
+            asked = replace(asked, value=json.dumps({"consumer_name": consumer_name}).encode(), datatype=Datatype.JSON)
         return await self._waiters.run(self.links[side].ask(asked, self._clock() + self._seconds_max))

@@ -4,7 +4,8 @@ For each vbucket, several at a time (failover.md 5):
 
 1. New replicas join the chain and fill up from the owner, beside the old ones; on until they are level.
 2. The owner hands over (a Mover). As soon as the target is active, the map says so: new owner and old one first.
-3. When all copies of the new chain are level with the new owner, the map drops the others, and they are deleted.
+3. When all copies of the new chain are level with the new owner, the map drops the others. They are deleted when the
+   new chain is level once more: until the map was everywhere they made majorities.
 
 The nodes' maps and states are all that is known of the progress. Whatever kills a run, the next one begins with a
 survey, settles what is open, plans the rest from there, and comes to the same end; so may one that was asked to stop.
@@ -223,6 +224,9 @@ class Rebalance:
             await self._watch.until_level(vb, target, replicas)
             await publisher.change(vb, move.after, first=(target,))
             failpoint("rebalance.narrowed")
+            # Until the owner had this map the copies that go were part of its majorities: what they and the owner alone
+            # acknowledged meanwhile goes with them, unless those that stay have it.
+            await self._watch.until_level(vb, target, replicas)
             for node in move.dropped_from:
                 await self._members.admin(node).delete(vb)
 

@@ -7,13 +7,15 @@ has seen all nodes, and a survey in which a member is silent is not settled by a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 from headwater.client.routing import Address
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.survey import Copy, Settlement, Survey, best, chain_with_owner
-from headwater.errors import MoveError
+from headwater.errors import ClusterError, MoveError
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 
@@ -36,9 +38,8 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
             if refused.retriable:
                 raise
             # Not a hand-over between these two. No member owns it: so the best copy of all may.
-            await _promote(members, publisher, survey, vb, survey.in_state(vb, *State))
-    for vb, nodes in settlement.unowned.items():
-        await _promote(members, publisher, survey, vb, nodes)
+            await _promote(members, publisher, survey.map, {vb: survey.in_state(vb, *State)})
+    await _promote(members, publisher, survey.map, settlement.unowned)
     await asyncio.gather(*(_follow(publisher, vb, owner) for vb, owner in settlement.handed_over.items()))
 
 
@@ -50,16 +51,37 @@ async def _recover(members: Members, publisher: Publisher, vb: int, source: Addr
         await _follow(publisher, vb, target)
 
 
-async def _promote(members: Members, publisher: Publisher, survey: Survey, vb: int, nodes: list[Address]) -> None:
-    """A vbucket that nobody owns, with copies: the best of them, a copy of the map's chain if they are equal."""
-    order = [*(node for node in survey.map.copies(vb) if node in nodes), *nodes]
-    candidates = [
-        Copy(node, survey.nodes[node].seqnos.get(vb, 0), await members.admin(node).failover_log(vb))
-        for node in dict.fromkeys(order)
-    ]
-    chosen = best(candidates).address
-    await _follow(publisher, vb, chosen)
-    await members.admin(chosen).set_state(vb, State.ACTIVE)
+async def _promote(
+    members: Members, publisher: Publisher, known: ClusterMap, unowned: Mapping[int, Sequence[Address]]
+) -> None:
+    """Vbuckets that nobody owns, with copies: the best of them, a copy of the map's chain if they are equal.
+
+    How far the copies are is asked when nobody follows anybody any more: who followed an owner that is out of sight may
+    have come on since the survey, and been part of its majorities.
+    """
+    await asyncio.gather(*(publisher.change(vb, (None, *publisher.current.copies(vb))) for vb in unowned))
+    nodes = {node: [vb for vb in unowned if node in unowned[vb]] for each in unowned.values() for node in each}
+    copies = {node: await copies_on(members, node, vbuckets) for node, vbuckets in nodes.items()}
+    chosen = {}
+    for vb, having in unowned.items():
+        order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
+        chosen[vb] = best([copies[node][vb] for node in order]).address
+    await asyncio.gather(*(_follow(publisher, vb, owner) for vb, owner in chosen.items()))
+    for vb, owner in chosen.items():
+        await members.admin(owner).set_state(vb, State.ACTIVE)
+
+
+async def copies_on(members: Members, node: Address, vbuckets: Sequence[int]) -> dict[int, Copy]:
+    """The copies of some vbuckets on a node, as they are now.
+
+    Raises:
+        ClusterError: it does not answer.
+    """
+    view = await members.view(node)
+    if not view.answers:
+        raise ClusterError(view.complaint, view.advice)
+    logs = await members.logs(node, vbuckets)
+    return {vb: view.copy(vb, logs[vb]) for vb in vbuckets}
 
 
 async def _follow(publisher: Publisher, vb: int, owner: Address) -> None:

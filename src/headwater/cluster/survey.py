@@ -33,6 +33,21 @@ Log: TypeAlias = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """One node's copy of a vbucket, as a candidate for promotion: how far it got, and up to where it is complete (as
+    far, unless said otherwise)."""
+
+    address: Address
+    seqno: int
+    log: Log
+    complete: int = -1
+
+    def __post_init__(self) -> None:
+        if self.complete < 0:
+            object.__setattr__(self, "complete", self.seqno)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """One node, as it answered.
 
@@ -41,7 +56,8 @@ class NodeView:
         version: (epoch, rev) of what it hands out, its own map included.
         tls_port: where it speaks TLS; None if it does not.
         this: as which member its map addresses it; None if as none.
-        states, seqnos, items: by vbucket. seqnos: durable high seqnos of vbuckets that are not dead.
+        states, seqnos, complete, items: by vbucket. seqnos: durable high seqnos. complete: up to where a copy is so;
+            within a snapshot that is where it was before, for it lacks what the rest of that will bring.
         error: why it did not answer; all else is empty then. is_refusal: it did, with this refusal.
         fenced: what it says about waiting for its peers; empty when it serves.
     """
@@ -55,6 +71,7 @@ class NodeView:
     this: Address | None = None
     states: Mapping[int, State] = field(default_factory=dict)
     seqnos: Mapping[int, int] = field(default_factory=dict)
+    complete: Mapping[int, int] = field(default_factory=dict)
     items: Mapping[int, int] = field(default_factory=dict)
     error: str = ""
     fenced: str = ""
@@ -79,6 +96,11 @@ class NodeView:
     def count(self, state: State) -> int:
         """How many vbuckets are in a state here."""
         return sum(found is state for found in self.states.values())
+
+    def copy(self, vbucket: int, log: Log) -> Copy:
+        """Its copy of a vbucket, which has this failover log."""
+        seqno = self.seqnos.get(vbucket, 0)
+        return Copy(self.address, seqno, log, self.complete.get(vbucket, seqno))
 
     @property
     def has_data(self) -> bool:
@@ -139,15 +161,6 @@ class Survey:
     def latest_rev(self) -> int:
         """The highest revision that any node hands out; the next map must have a higher one."""
         return max(self.map.rev, *(node.version[1] for node in self.nodes.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One node's copy of a vbucket, as a candidate for promotion."""
-
-    address: Address
-    seqno: int
-    log: Log
 
 
 @dataclass(slots=True)
@@ -220,13 +233,17 @@ def chain_with_owner(chain: Iterable[Address], owner: Address) -> tuple[Address,
 
 
 def best(copies: Sequence[Copy]) -> Copy:
-    """The copy to promote: of the newest history, and there the longest; of equals the first.
+    """The copy to promote: of the newest history, and there the one that is complete furthest; of those the longest,
+    and of equals the first.
+
+    A longer one that was filling up may lack any key that was written more than once, at its new place and its old one
+    (decision 0086): what is acknowledged lies in complete copies.
 
     A copy's history is superseded when another copy's failover log has its newest vb uuid further back: that one went
     on from it (failover.md 1). What the superseded copy has beyond that point was given up when the other was promoted.
     """
     current = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
-    return max(current or list(copies), key=lambda copy: copy.seqno)
+    return max(current or list(copies), key=lambda copy: (copy.complete, copy.seqno))
 
 
 def _supersedes(newer: Log, older: Log) -> bool:

@@ -95,7 +95,7 @@ async def share(members: Members, seeds: Sequence[Address]) -> None:
 
 async def _ask(members: Members, seeds: Sequence[Address]) -> _Known:
     """The lists of all members, put together: those that are the cluster's if there are any, else all of them."""
-    first, known = await known_map(members, seeds)
+    first, known = await known_map(members, seeds, of_first_bucket=True)
     nodes, cluster = ([first], "") if known is None else (list(known.servers), known.uuid)
     answers = await asyncio.gather(*(members.admin(each).users() for each in nodes), return_exceptions=True)
     lists: dict[Address, UserList] = {}

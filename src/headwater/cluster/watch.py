@@ -2,7 +2,8 @@
 
 A seqno alone says nothing: a copy that was promoted once, or was away during a failover, has a history of its own with
 seqnos as high. So the newest vb uuid of both must be the same; a replica takes the owner's failover log over when its
-stream is accepted, after it has rolled back what it had to (failover.md 1, "replace").
+stream is accepted, after it has rolled back what it had to (failover.md 1, "replace"). And a copy that fills up has the
+newest version of each key only: within a snapshot it counts up to where it was complete before (decision 0086).
 """
 
 from __future__ import annotations
@@ -96,11 +97,12 @@ class Watch:
             await asyncio.sleep(self._pause)
 
     async def _is_level(self, vbucket: int, owner: Address, copy: Address, goal: int) -> bool:
-        """The history first, then the seqno afresh: one seen before the copy rolled back would say too much."""
+        """The history first, then the seqno afresh: one seen before the copy rolled back would say too much. And one
+        within a snapshot, too: what is there by then lacks keys that its rest brings."""
         ours, theirs = await asyncio.gather(
             *(self._members.admin(each).failover_log(vbucket) for each in (owner, copy))
         )
-        return ours[0] == theirs[0] and (await self._members.admin(copy).seqnos()).get(vbucket, -1) >= goal
+        return ours[0] == theirs[0] and (await self._members.admin(copy).complete(vbucket)).get(vbucket, -1) >= goal
 
     async def _latest(self, node: Address) -> dict[int, int]:
         async with self._asking.setdefault(node, asyncio.Lock()):

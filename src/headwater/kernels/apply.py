@@ -2,8 +2,8 @@
 
 One call takes every MUTATION, DELETION and EXPIRATION that is plainly right: it belongs to an open stream (tracker.py),
 carries the stream's opaque, and its seqno lies above the last one and inside the announced snapshot (dcp.md 9). It
-keeps its seqno, CAS and revision, and is stored in the layout of the log: opaque 0, deletions in the V2 layout, keys of
-the default collection without its id.
+keeps its seqno, CAS and revision, and is stored in the layout of the log: opaque 0 but for marks and the age of a
+tombstone, deletions in the V2 layout, keys of the default collection without its id.
 Whatever is not plainly right, or is no change, stops the kernel: Python looks at that one frame, answers the specified
 error if it deserves one, and calls again behind it. So the rules are applied here, and told apart there.
 """
@@ -30,6 +30,7 @@ from headwater.kernels.index import (
     key_hash,
     location,
     opcode,
+    since_of,
 )
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32
 from headwater.kernels.jit import inline_kernel, kernel, prepare
@@ -208,7 +209,8 @@ def apply(
         streams: `StreamTable.rows` of the connection; the last seqno of each stream moves on.
         table, segments: the store's.
         slot, used, limit: the staging arena, how full it is and may become.
-        now: the delete time, in Unix seconds, of tombstones that carry none (V1 deletions, UPR's expirations).
+        now: Unix seconds: the delete time of tombstones that carry none (V1 deletions, UPR's expirations), and from
+            when all others age that are much older.
         collections: 1 if keys begin with the id of their collection, else 0.
 
     Returns: (why it stopped, offset of the first frame not taken, arena bytes used, changes taken, vbucket of the frame
@@ -229,6 +231,9 @@ def apply(
         place = location(U(slot), fill)
         frame = frame_at(segments, place)
         made = _of_collection(frame, at, length) if collections else _as_logged(frame, at, length, U(now))
+        if opcode(frame) != MUTATION:
+            since = since_of(load32(frame + DELETE_TIME_AT), U(now))
+            store32(frame + OPAQUE_AT, np.uint32(U(load32(frame + OPAQUE_AT)) | since))
         fill = fill + made
         key, key_length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
         hashed = key_hash(table, vb, key, key_length)

@@ -82,7 +82,7 @@ def choice_of(frame: Any) -> Any:
 
 
 @inline_kernel
-def _place_in(shown: Any, wanted: Any) -> Any:
+def place_in(shown: Any, wanted: Any) -> Any:
     """Where a number stands in a choice; -1 if it does not."""
     low, high = 0, len(shown)
     while low < high:
@@ -97,7 +97,7 @@ def _place_in(shown: Any, wanted: Any) -> Any:
 @inline_kernel
 def is_shown(frame: Any, shown: Any) -> Any:
     """Whether a stored frame is in a choice."""
-    return _place_in(shown, choice_of(frame)) >= 0
+    return place_in(shown, choice_of(frame)) >= 0
 
 
 @inline_kernel
@@ -143,7 +143,7 @@ def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numb
     Returns: the first row whose number is not among them; `rows` when all are.
     """
     while row < rows:
-        at = _place_in(numbers, choice_of(_frame(locs, row, segments)))
+        at = place_in(numbers, choice_of(_frame(locs, row, segments)))
         if at < 0:
             break
         newest[at] = seqs[row]

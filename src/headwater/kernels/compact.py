@@ -2,8 +2,8 @@
 
 Of a vbucket's rows those from `first` up to `end` lie in the segments that are compacted. Of those go: rows superseded
 by one of the first `history` rows, whether that one lies in these segments or not (whatever superseded a row later may
-still be taken back), purged tombstones, but for those with an older version in front of `first`, which would be the
-newest again, and documents of dropped collections, which nobody is shown.
+still be taken back), purged tombstones, but for the newest change of a collection and those with an older version in
+front of `first`, which would be the newest again, and documents of dropped collections, which nobody is shown.
 Nothing here depends on rows that come while it runs: NEXT of a row that stays only ever changes from NIL to a row
 number >= history, and a row that goes is superseded by one that is on disk already.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.kernels.choices import collection_of
+from headwater.kernels.choices import choice_of, collection_of, place_in
 from headwater.kernels.copying import copy_value
 from headwater.kernels.gather import AHEAD_BYTES, AHEAD_ROWS
 from headwater.kernels.index import (
@@ -34,11 +34,12 @@ from headwater.kernels.index import (
     is_system,
     key_address,
     location,
+    made_at,
     opcode,
 )
-from headwater.kernels.intrinsics import load16, load32, load64_native, prefetch
+from headwater.kernels.intrinsics import load16, load64_native, prefetch
 from headwater.kernels.jit import inline_kernel, kernel, prepare
-from headwater.kernels.offsets import DELETE_TIME_AT, HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
+from headwater.kernels.offsets import HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
 
 U = np.uintp
 _ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
@@ -76,8 +77,8 @@ def rows_before(locs: Any, rows: Any, chosen: Any) -> Any:
 
 @inline_kernel
 def _purgeable(frame: Any, before: Any) -> Any:
-    """A tombstone older than Unix second `before` (delete time at byte 40 of both kinds)."""
-    return opcode(frame) != MUTATION and np.int64(load32(frame + DELETE_TIME_AT)) < before
+    """A tombstone that is older than Unix second `before`."""
+    return opcode(frame) != MUTATION and np.int64(made_at(frame)) < before
 
 
 @inline_kernel
@@ -103,6 +104,34 @@ def _dropped_at(frame: Any, dropped: Any) -> Any:
     return _ZERO
 
 
+@inline_kernel
+def _newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: Any) -> Any:
+    """The last row from `first` up to `history` of each of `numbers` (kernels/choices.py); -1 where it has none."""
+    newest = np.full(len(numbers), -1, np.int64)
+    left = len(numbers)
+    row = history - 1
+    while row >= first and left > 0:
+        if row - AHEAD_ROWS >= first:
+            prefetch(frame_at(segments, U(locs[row - AHEAD_ROWS])))
+        at = place_in(numbers, choice_of(frame_at(segments, U(locs[row]))))
+        if at >= 0 and newest[at] < 0:
+            newest[at] = row
+            left -= 1
+        row -= 1
+    return newest
+
+
+@inline_kernel
+def _later_row(row: Any, frame: Any, history: Any, numbers: Any, newest: Any) -> Any:
+    """A row behind `row` and below `history` of what the frame of that is of; -1 if there is none."""
+    if len(numbers) == 0:
+        later = row + 1 if row + 1 < history else -1
+    else:
+        at = place_in(numbers, choice_of(frame))
+        later = newest[at] if at >= 0 and newest[at] > row else -1
+    return np.int64(later)
+
+
 @kernel
 def survivors(
     columns: Any,
@@ -112,7 +141,7 @@ def survivors(
     segments: Table,
     before: Any,
     limit: Any,
-    spared: Any,
+    numbers: Any,
     keep: Any,
     dropped: Any,
 ) -> Any:
@@ -120,9 +149,9 @@ def survivors(
 
     Args:
         columns: (seq, loc, prev, next) arrays.
-        before: tombstones deleted before this Unix second go, 0: none ...
-        limit: ... as far as their seqno is at or below this one ...
-        spared: ... and is not this one.
+        before: tombstones made before this Unix second go, 0: none ...
+        limit: ... as far as their seqno is at or below this one, and a newer row of their collection stays.
+        numbers: what there are rows of (kernels/choices.py), sorted; empty where all are of the default collection.
         dropped: uint64[n, 2], id and seqno of the drop, by id, of collections whose drop is not taken back any more.
 
     Returns: (how many stay, rollback floor, purge seqno): below the floor states can't be rebuilt from what stays, up
@@ -130,6 +159,7 @@ def survivors(
     """
     seqs, locs, prevs, nexts = columns
     count, floor, purge = 0, _ZERO, _ZERO
+    newest = _newest_rows(locs, first, history if before > 0 else first, segments, numbers)
     for row in range(first, end):
         after = U(nexts[row])
         if before > 0 and row + AHEAD_ROWS < min(history, end) and U(nexts[row + AHEAD_ROWS]) == NIL:
@@ -137,10 +167,15 @@ def survivors(
         if after != NIL and after < U(history):
             floor = max(floor, U(seqs[after]))
             continue
-        may_go = before > 0 and after == NIL and row < history and U(seqs[row]) <= U(limit) and U(seqs[row]) != spared
-        if may_go and _purgeable(frame_at(segments, U(locs[row])), before) and not _goes_back_beyond(prevs, row, first):
-            purge = max(purge, U(seqs[row]))
-            continue
+        if before > 0 and after == NIL and row < history and U(seqs[row]) <= U(limit):
+            # "[...] and not (coll defined and coll <= start and coll <= purge)" (failover 2, step 2): who reads one
+            # collection hears of what was purged by its newest seqno, so a row that has it, or a higher one, stays.
+            # Nor may a rollback take that row away and leave the purge: the floor rises to it.
+            frame = frame_at(segments, U(locs[row]))
+            later = _later_row(row, frame, history, numbers, newest) if _purgeable(frame, before) else np.int64(-1)
+            if later >= 0 and not _goes_back_beyond(prevs, row, first):
+                purge, floor = max(purge, U(seqs[row])), max(floor, U(seqs[later]))
+                continue
         if len(dropped) > 0 and after == NIL:
             gone = _dropped_at(frame_at(segments, U(locs[row])), dropped)
             if gone != _ZERO and not _goes_back_beyond(prevs, row, first):
@@ -305,7 +340,7 @@ def warm_up() -> None:
     prepare(prefix_rows, table, out, signed)
     prepare(rows_before, u64, 0, out)
     seqno, dropped = np.uint64(0), np.zeros((0, 2), np.uint64)
-    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, seqno, seqno, u32, dropped)
+    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, seqno, u64, u32, dropped)
     prepare(bytes_of, u64, u32, segments)
     prepare(superseded_bytes, u64, u32, u32, segments)
     prepare(add_bytes, u64, u32, segments, signed)

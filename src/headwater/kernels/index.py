@@ -22,9 +22,11 @@ What a kernel that writes changes does, in this order (every kernel below is inl
 `vb` is any integer type; key, length, frame, hash and slot are np.uintp. `old` may be a tombstone: see frame_at/opcode.
 A frame is a DCP frame as it goes out and must be wholly inside its slot. Nothing here allocates or raises.
 
-Every stream puts in an opaque of its own; stored, it counts hops (TAP), and its two highest bits are marks. NAMED: the
-key is one of a named collection and begins with its id (leb128); keys of the default collection stand as they are.
-SYSTEM (with NAMED): no document but a system event. Two keys are the same only if their marks are.
+Every stream puts in an opaque of its own. Stored, it counts hops (TAP) in its lowest nine bits, and its two highest are
+marks. NAMED: the key is one of a named collection and begins with its id (leb128); keys of the default collection stand
+as they are. SYSTEM (with NAMED): no document but a system event. Two keys are the same only if their marks are. The
+bits between are of tombstones: the hour (of Unix time) before which the node has had it, where its delete time is much
+older; 0 where it is not.
 
 The hash is SipHash-1-3 under a random key of the store, so that nobody who chooses keys can choose collisions. 32 bits
 of it place a key and tell it from its neighbours: tables grow and shrink from the columns alone, without touching a
@@ -51,6 +53,7 @@ from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     CAS_AT,
+    DELETE_TIME_AT,
     EXPIRY_AT,
     EXTRAS_LENGTH_AT,
     HEADER,
@@ -109,6 +112,9 @@ _ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
 NAMED_MARK, SYSTEM_MARK = 0x8000_0000, 0x4000_0000
 _MARKS = U(NAMED_MARK | SYSTEM_MARK)
 _NAMED, _SYSTEM = U(0x80), U(0x40)  # in its first byte
+HOPS_MASK = 0x1FF
+SINCE_SHIFT, SINCE_MASK = 9, 0x1F_FFFF
+HOUR_SECONDS = 3600
 _LOW32 = U(0xFFFFFFFF)
 
 
@@ -171,6 +177,21 @@ def is_named(frame: Any) -> Any:
 def is_system(frame: Any) -> Any:
     """Whether a stored frame is a system event."""
     return (U(load8(frame + OPAQUE_AT)) & _SYSTEM) != _ZERO
+
+
+@inline_kernel
+def since_of(delete_time: Any, now: Any) -> Any:
+    """The bits of a tombstone that is stored now: an hour of Unix time, rounded up; 0 where its delete time will do."""
+    if U(delete_time) + U(HOUR_SECONDS) > U(now):
+        return _ZERO
+    return ((U(now) + U(HOUR_SECONDS - 1)) // U(HOUR_SECONDS) & U(SINCE_MASK)) << U(SINCE_SHIFT)
+
+
+@inline_kernel
+def made_at(frame: Any) -> Any:
+    """The Unix second from which a stored tombstone ages: its delete time, or when the node got it if that is later."""
+    since = (U(load32(frame + OPAQUE_AT)) >> U(SINCE_SHIFT)) & U(SINCE_MASK)
+    return max(U(load32(frame + DELETE_TIME_AT)), since * U(HOUR_SECONDS))
 
 
 @inline_kernel

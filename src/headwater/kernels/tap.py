@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from headwater.kernels.index import HOPS_MASK
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32, store64
 from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
@@ -87,8 +88,8 @@ def reshape(
 ) -> Any:
     """Write frames[:used], as `gather` leaves them, into `out` as TAP messages; each is smaller than what it was.
 
-    The opaque of a stored frame is the number of nodes that the change came through (KEEP_OPAQUE): so much is its TTL
-    less than 255, and a change whose TTL would be 0 is no message.
+    The opaque of a stored frame ends with the number of nodes that the change came through (KEEP_OPAQUE): so much is
+    its TTL less than 255, and a change whose TTL would be 0 is no message.
 
     Args:
         frames, out: uint8 arrays; out has room for `used` bytes.
@@ -111,7 +112,7 @@ def reshape(
             U(load16(at + KEY_LENGTH_AT)),
             U(load8(at + EXTRAS_LENGTH_AT)),
         )
-        ttl: Any = max(_TTL - np.int64(load32(at + OPAQUE_AT)), np.int64(ttl_min))
+        ttl: Any = max(_TTL - np.int64(load32(at + OPAQUE_AT) & HOPS_MASK), np.int64(ttl_min))
         if ttl == 0:
             at = at + HEADER + body
             continue

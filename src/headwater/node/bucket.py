@@ -65,8 +65,8 @@ class Bucket:
         durable_writes: those that wait for replicas. scans: the range scans that are open.
         traffic_disabled: document commands answer ETMPFAIL while it is.
         on_owned: called with a vbucket that is active, whenever its record changes.
-        on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it leaves the
-            fence.
+        on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it is fenced or
+            leaves the fence.
         counters: totals since start, by name. map_changes: how often a vbucket's record changed.
     """
 
@@ -144,6 +144,13 @@ class Bucket:
         self.fenced.discard(vbucket)
         gone.drop()
         return gone.gate
+
+    def fence(self, vbuckets: Iterable[int]) -> None:
+        """Do not serve these vbuckets for now: another node may own them."""
+        for vb in vbuckets:
+            if vb not in self.fenced:
+                self.fenced.add(vb)
+                self._tell_of(vb)
 
     def unfence(self, vbucket: int) -> None:
         """The vbucket may be served, or is not active any more."""

@@ -45,6 +45,7 @@ def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
         cas=cas,
         rev_seqno=change.rev_seqno,
         delete_time=bucket.now() if change.delete_time is None else change.delete_time,
+        now=bucket.now(),
         datatype=change.datatype,
         expired=change.expired,
         hops=hops,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -23,6 +23,7 @@ from headwater.errors import CorruptStore, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
+from headwater.node.run_queue import Slices
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.log import full_error
 from headwater.node.storage.staging import ArenaFull
@@ -34,6 +35,7 @@ from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.committer import Committer
+    from headwater.node.run_queue import RunQueue
     from headwater.node.storage.store import Store
     from headwater.node.vbucket.vbucket import VBucket
 
@@ -114,6 +116,7 @@ class Collections:
 
     Attributes:
         default_is_plain: the default collection is there and limits no document's life, so the kernel may serve it.
+        run_queue: where a change gives way to others; None before the node runs.
     """
 
     def __init__(self, bucket: Owner, disk: Disk, folder: Path) -> None:
@@ -123,6 +126,7 @@ class Collections:
         self.default_is_plain = True
         self.manifest, self._next_collection, self._next_scope = self._file.load()
         self._saved = self.manifest
+        self.run_queue: RunQueue | None = None
         self._changing = asyncio.Lock()
         self._settling: asyncio.Task[None] | None = None
 
@@ -158,7 +162,7 @@ class Collections:
         for vbucket in self._bucket.vbuckets.values():
             self._learn(vbucket.collections.manifest)
         with suppress(ArenaFull):
-            for vb in self._behind():
+            for vb in filter(self._may_lack, self._bucket.vbuckets):
                 self._bring_up(vb)
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -199,40 +203,52 @@ class Collections:
         self._saved = manifest
 
     async def _follow(self) -> None:
-        """Stage what the active vbuckets lack, a batch's worth at a time, and wait until all is durable."""
-        bucket, committer = self._bucket, self._bucket.committer
-        await asyncio.get_running_loop().run_in_executor(None, bucket.store.use_collections)
-        while behind := list(self._behind()):
-            try:
-                for vb in behind:
-                    self._bring_up(vb)
-            except ArenaFull:
-                await committer.wait(committer.wrote())
+        """Stage what the active vbuckets lack, some at a time, and wait until all is durable.
+
+        A vbucket may be handed over, rolled back or become active in between: it is looked at when its turn has come,
+        and all of them again when the last one had its turn.
+        """
+        bucket, committer, loop = self._bucket, self._bucket.committer, asyncio.get_running_loop()
+        await loop.run_in_executor(None, bucket.store.use_collections)
+        slices = None if self.run_queue is None else Slices(loop, self.run_queue)
+        level = set[int]()  # those of an older manifest that lack nothing
+        while behind := [vb for vb in bucket.vbuckets if vb not in level and self._may_lack(vb)]:
+            for vb in behind:
+                if slices is not None:
+                    await slices.breathe()
+                failpoint("collections.before_events")
+                try:
+                    if not self._may_lack(vb) or not self._bring_up(vb):
+                        level.add(vb)
+                except ArenaFull:
+                    await committer.wait(committer.wrote())
         if not await committer.wait(committer.gate()):
             raise StorageError("the batch with the events of the change could not be written")
 
-    def _behind(self) -> Iterator[int]:
-        """The active vbuckets whose collections are not those of the manifest."""
-        for vb, vbucket in self._bucket.vbuckets.items():
-            is_owned = vbucket.state is State.ACTIVE and not vbucket.is_backed_up
-            known = vbucket.collections.manifest
-            if is_owned and known.uid < self.manifest.uid and known.events_to(self.manifest):
-                yield vb
+    def _may_lack(self, vb: int) -> bool:
+        """Return whether a vbucket is active here and has an older manifest than the node."""
+        vbucket = self._bucket.vbuckets.get(vb)
+        if vbucket is None or vbucket.state is not State.ACTIVE or vbucket.is_backed_up:
+            return False
+        return vbucket.collections.uid < self.manifest.uid
 
-    def _bring_up(self, vb: int) -> None:
+    def _bring_up(self, vb: int) -> bool:
+        """Stage the events that a vbucket lacks; return whether there were any. Raises ArenaFull after a part."""
         bucket = self._bucket
-        if bucket.vbuckets[vb].become(self.manifest, lambda: bucket.next_cas(vb)):
+        is_changed = bucket.vbuckets[vb].become(self.manifest, lambda: bucket.next_cas(vb))
+        if is_changed:
             bucket.committer.wrote()
+        return is_changed
 
     # --- vbuckets that come and go ------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
         """A vbucket has a new record: it may have become active, or have brought a newer manifest."""
         found = self._bucket.vbuckets.get(vbucket)
-        if found is None or (told := found.collections.manifest).uid == self.manifest.uid:
+        if found is None or found.collections.uid == self.manifest.uid:
             return
-        if told.uid > self.manifest.uid:
-            self._learn(told)
+        if found.collections.uid > self.manifest.uid:
+            self._learn(found.collections.manifest)
             self._settle_later()
         elif found.state is State.ACTIVE:
             self._settle_later()

@@ -251,6 +251,7 @@ class Compactor:
         store = self._bucket.store
         self.holds.look(self._loop.time())
         self.dropped.look(self._loop.time())
+        self._bucket.scans.forget_idle(self._loop.time())
         worth = is_worthwhile(store.log_bytes, self._live_bytes, self._dead_left, self._dead_percent)
         if self._task is None and (worth or self._is_urgent()) and self._is_time():
             self._task = self._loop.create_task(self._automatic())

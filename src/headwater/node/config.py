@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import re
 import stat
@@ -14,7 +16,7 @@ from typing import Any
 from headwater.errors import OptionError
 from headwater.node.log_lines import FORMATS, parse_levels
 from headwater.node.users.file import NAME as USERS_NAME
-from headwater.node.users.roles import ADMINISTRATOR, NODE, ORDINARY, Grant
+from headwater.node.users.roles import ADMINISTRATOR, CLUSTER_USER, NODE, ORDINARY, Grant
 from headwater.wire.vbucket import VBUCKETS_MAX
 
 CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
@@ -56,8 +58,8 @@ COMMAND_TABLES = frozenset(
 PROFILES = "profiles"
 """The table that has a table for each profile, which is the clients' as well."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:(?=/)", re.IGNORECASE)
-CLUSTER_USER = "@cluster"
-"""Nodes log in to each other under this name; no user can have it."""
+SECRET_ITERATIONS = 60_000
+"""Some thirty milliseconds, once, at a start with --user or --users-file."""
 
 
 def option(default: Any, about: str) -> Any:
@@ -128,14 +130,29 @@ class NodeConfig:
     def roles(self) -> dict[str, tuple[Grant, ...]]:
         """Return the roles of each user: administrators, other nodes, and the rest."""
         known = {name: ADMINISTRATOR if name in self.administering else ORDINARY for name in self.users}
-        return known | {name: NODE for name in self.users if name == CLUSTER_USER}
+        return {**known, CLUSTER_USER: NODE}
 
     @property
     def account(self) -> tuple[str | None, str | None]:
-        """Return who this node is when it calls others, and the password: the cluster's, else the first user's."""
-        if CLUSTER_USER in self.users:
-            return CLUSTER_USER, self.users[CLUSTER_USER]
-        return next(iter(self.users.items()), (None, None))
+        """Return who this node is when it calls others, and the secret; (None, None) where there is none.
+
+        Never a user: whom it calls a cluster map says, and the first user administers all that this node has. Where no
+        secret was given the first user's password makes one, which members have that were given the same user.
+        """
+        if (secret := self.users.get(CLUSTER_USER)) is not None:
+            return CLUSTER_USER, secret
+        return next(((CLUSTER_USER, _made_secret(*each)) for each in self.users.items()), (None, None))
+
+    @property
+    def logins(self) -> dict[str, str]:
+        """Return the passwords of all who may log in: the users', and the members' secret."""
+        member, secret = self.account
+        return dict(self.users) if member is None or secret is None else {**self.users, member: secret}
+
+    @property
+    def has_secret(self) -> bool:
+        """Return whether the members' secret was given, and not made of a password that people know."""
+        return CLUSTER_USER in self.users
 
     def __post_init__(self) -> None:
         count = self.vbuckets
@@ -193,6 +210,13 @@ class NodeConfig:
         for name, default in (("tls_key", ""), ("tls_clients", "off"), ("without_tls", "anywhere")):
             if (value := getattr(self, name)) != default:
                 raise OptionError(name.replace("_", "-"), value, "possible without --tls-certificate")
+
+
+@functools.cache
+def _made_secret(user: str, password: str) -> str:
+    """Make the members' secret of a user's password, so slowly that to guess the password from it does not pay."""
+    salt = f"{CLUSTER_USER} {user}".encode()
+    return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SECRET_ITERATIONS).hex()
 
 
 _TLS_WORDS = {
@@ -358,6 +382,8 @@ def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
             raise OptionError("users-file", str(file), "a file of name:password lines: it names nobody")
     user, password_file = values.get("user"), values.get("password_file")
     if user:
+        if str(user).startswith("@"):
+            raise OptionError("user", user, "a name that does not begin with @")
         users[user] = _password(password_file or "", environment)
         if not users[user]:
             raise OptionError("user", user, "complete: the password is empty")
@@ -388,8 +414,8 @@ def read_users(path: Path) -> dict[str, str]:
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, password = line.partition(":")
-        if not colon or not name or name == CLUSTER_USER:
-            raise OptionError("users-file", str(path), "a file of name:password lines")
+        if not colon or not name or name.startswith("@"):
+            raise OptionError("users-file", str(path), "a file of name:password lines, no name of which begins with @")
         users[name] = password
     return users
 

@@ -45,7 +45,7 @@ SENDS_PER_TURN = 8
 GRAIN_BYTES = 512
 """So far the account of a connection's memory may be off: telling it of every answer costs more than it says, and the
 objects that make a connection are several times as large, and not counted."""
-_WORKING = frozenset({"parked", "changing"})
+_WORKING = frozenset({"parked", "changing", "preparing"})
 """The pauses during which an answer is made."""
 PUMPS_PER_TURN = 4
 """How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
@@ -182,6 +182,11 @@ class Connection:
         self._sends = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+
+    @property
+    def called_at(self) -> object:
+        """The address at which the peer has called, as the socket tells it."""
+        return self._raw.getsockname()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

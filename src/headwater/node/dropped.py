@@ -35,7 +35,7 @@ class DroppedDocuments:
 
     def look(self, now: float) -> None:
         """To be called every few seconds: counts them in a task of its own when there is news, and that has settled."""
-        known = sum(vbucket.collections.manifest.uid for vbucket in self._bucket.vbuckets.values())
+        known = sum(vbucket.collections.uid for vbucket in self._bucket.vbuckets.values())
         if known != self._known:
             self._known, self._count_at = known, now + SETTLED_SECONDS if known else None
         elif self._count_at is not None and now >= self._count_at and not self._is_counting:

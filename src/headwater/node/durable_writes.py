@@ -2,12 +2,14 @@
 
     begin ──prepare staged──► waits ──a majority has it on disk──► commit staged ──durable──► success
                                 ├──its time is over──► abort staged ──► ambiguous
-                                └──the vbucket is active here no more──► ambiguous; the new owner decides
+                                └──the vbucket is not served here any more──► ambiguous; the new owner decides
 
 The majority is that of the copies which the cluster map names, this node counted, and a node counts once the prepare
-is on its disk, so the three levels wait for the same here. A prepare that nobody waits for any more (the node
-restarted, or was a replica and took over) is committed as soon as a majority has it: who asked for it may have been
-told that it happened, and nobody was told that it did not.
+is on its disk, so the three levels wait for the same here. A node that the map leaves out is no majority of anything.
+
+A prepare that nobody waits for any more (the node restarted, or was a replica and was promoted) is committed as soon as
+a majority has it, or all copies that the map has left where those are fewer: who asked for it may have been told that
+it happened, nobody was told that it did not, and no node that could say more will be asked.
 
 Commits are made in the order of the prepares, for a replica acknowledges all up to a seqno.
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 30.0
 """Where the request names none."""
 
-_GONE = "the vbucket is active here no more, and who owns it now decides"
+_GONE = "the vbucket is not served here any more, and who owns it now decides"
 
 
 class WritesOwner(Protocol):
@@ -60,15 +62,22 @@ class Copies(NamedTuple):
     Attributes:
         wanted: how many, this node's counted, there or not.
         others: the names of the other nodes that have one.
+        is_member: whether this node's copy counts: not when the map leaves the node out.
     """
 
     wanted: int = 1
     others: frozenset[str] = frozenset()
+    is_member: bool = True
 
     @property
     def majority(self) -> int:
         """How many must have a prepare."""
         return self.wanted // 2 + 1
+
+    @property
+    def there(self) -> int:
+        """How many nodes have one, by the map."""
+        return self.is_member + len(self.others)
 
 
 @dataclass(eq=False, slots=True)
@@ -114,6 +123,7 @@ class DurableWrites:
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
+        self._abandoned: set[int] = set()  # vbuckets in which what nobody waits for did not happen
         self._retries: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -128,9 +138,10 @@ class DurableWrites:
     def check_possible(self, vbucket: int) -> None:
         """Refuse what can't be: too few of the copies that are wanted are on any node."""
         copies = self.copies_of(vbucket)
-        there = 1 + len(copies.others)
-        if there < copies.majority:
-            told = f"{copies.majority} of {copies.wanted} copies must have it, and {there} nodes have one"
+        if not copies.is_member:
+            raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, "the cluster map leaves this node out")
+        if copies.there < copies.majority:
+            told = f"{copies.majority} of {copies.wanted} copies must have it, and {copies.there} nodes have one"
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, told)
 
     def refuse_in_flight(self, vbucket: int, collection: int, key: bytes, *, writes: bool) -> None:
@@ -171,6 +182,12 @@ class DurableWrites:
         for key in tuple(found.prepares.pending) if found is not None else ():
             self._abort(vbucket, key, "the bucket was flushed")
 
+    def abort_of_before(self, vbucket: int) -> None:
+        """Abort what this node held as a replica when it took a vbucket over by a stream without prepares: the former
+        owner ended all of it before it gave the vbucket up, and what it committed came as documents."""
+        self._abandoned.add(vbucket)
+        self.advance(vbucket)
+
     # --- what replicas tell -----------------------------------------------------------------------------------------
 
     def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
@@ -188,16 +205,19 @@ class DurableWrites:
     # --- what the node tells ----------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """Look at a vbucket that has another state, came or went, or may be served from now on."""
+        """Look at a vbucket that has another state, came or went, or is served from now on, or not any more."""
         found = self._bucket.vbuckets.get(vbucket)
         if found is not None and found.prepares.pending:
             self.held.add(vbucket)
-        if found is None or found.state is not State.ACTIVE:
+        if found is None or found.state is not State.ACTIVE:  # streams end, and replicas say it again on the next
             self._acknowledged.pop(vbucket, None)
-            if vbucket in self.held:
-                self._give_up(vbucket)
-        elif vbucket in self.held:
+        if vbucket not in self.held:
+            return
+        if self._bucket.is_active(vbucket):
             self._later(vbucket, 0.0)  # behind whoever is in the midst of changing it
+        else:
+            self._abandoned.discard(vbucket)
+            self._give_up(vbucket)
 
     def map_changed(self) -> None:
         """Look at all that waits, for by another cluster map fewer nodes may be enough."""
@@ -219,35 +239,48 @@ class DurableWrites:
         self.held.clear()
 
     def advance(self, vbucket: int) -> None:
-        """Commit what a majority has."""
+        """Commit what a majority has, and abort what did not happen."""
         found = self._bucket.vbuckets.get(vbucket)
         if found is None or not found.prepares.pending:
             self.held.discard(vbucket)
+            self._abandoned.discard(vbucket)
             return
         if not self._bucket.is_active(vbucket):
             return
-        reached = self._reached(found)
-        while (first := next(iter(found.prepares.pending.items()), None)) is not None and first[1] <= reached:
-            try:
-                self._commit(found, first[0])
-            except ArenaFull:
-                self._bucket.committer.when_room(lambda: self.advance(vbucket))
-                return
-            except StorageError:
-                self._later(vbucket, FULL_DISK_SECONDS)
-                return
+        try:
+            self._abort_abandoned(found)
+            self._commit_reached(found)
+        except ArenaFull:
+            self._bucket.committer.when_room(lambda: self.advance(vbucket))
+        except StorageError:
+            self._later(vbucket, FULL_DISK_SECONDS)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _reached(self, vbucket: VBucket) -> int:
-        """The seqno up to which a majority of the copies has everything on disk, this node among them."""
-        durable, copies = vbucket.durable_seqno, self.copies_of(vbucket.id)
-        known = self._acknowledged.get(vbucket.id, {})
-        others = sorted((known.get(name, 0) for name in copies.others), reverse=True)
-        needed = copies.majority - 1
-        if needed > len(others):
+    def _abort_abandoned(self, vbucket: VBucket) -> None:
+        if vbucket.id in self._abandoned:
+            for key in [key for key in vbucket.prepares.pending if (vbucket.id, key) not in self._writes]:
+                self._abort(vbucket.id, key, "the former owner gave it up")
+            self._abandoned.discard(vbucket.id)
+
+    def _commit_reached(self, vbucket: VBucket) -> None:
+        copies = self.copies_of(vbucket.id)
+        by_majority = self._reached(vbucket, copies, copies.majority)
+        # Of before: where a majority of the copies is on no node any more, there is nobody else to wait for.
+        by_all_left = self._reached(vbucket, copies, min(copies.majority, copies.there))
+        while (first := next(iter(vbucket.prepares.pending.items()), None)) is not None:
+            key, seqno = first
+            if seqno > (by_majority if (vbucket.id, key) in self._writes else by_all_left):
+                return
+            self._commit(vbucket, key)
+
+    def _reached(self, vbucket: VBucket, copies: Copies, needed: int) -> int:
+        """The seqno up to which so many of the copies have everything on disk, this node among them."""
+        if not copies.is_member or needed > copies.there:
             return 0
-        return min(durable, others[needed - 1]) if needed else durable
+        durable, known = vbucket.durable_seqno, self._acknowledged.get(vbucket.id, {})
+        others = sorted((known.get(name, 0) for name in copies.others), reverse=True)
+        return durable if needed == 1 else min(durable, others[needed - 2])
 
     def _commit(self, vbucket: VBucket, key: Key) -> None:
         if key.collection not in vbucket.collections.alive:

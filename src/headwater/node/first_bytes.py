@@ -51,7 +51,8 @@ class FirstBytes:
         named = server.tls.user(tls) if server.tls is not None and tls is not None else None
         if named is None or not server.users.required:
             return None
-        if server.users.knows(named):
+        # Names with an @ in front are no people's: @cluster is the members', who prove their secret.
+        if server.users.knows(named) and not named.startswith("@"):
             return named
         server.warn(self.connection.peer, f"its certificate is for {named!r}, who is no user here")
         return None

@@ -61,7 +61,8 @@ EVENTS: Mapping[str, str] = {
     "map.taken": "a newer cluster map was taken over from another member",
     "map.moved": "a new cluster map gives vbuckets of this node to others",
     "member.copied": "this folder is a copy of a member's that is up; its vbuckets are not served here",
-    "map.promoted": "a member is gone, and vbuckets became active here",
+    "map.departed": "a member is gone, and what it owned has no owner until the next map",
+    "map.promoted": "vbuckets that had no owner, as after a member is gone, became active here",
 }
 
 

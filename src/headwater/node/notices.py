@@ -1,7 +1,8 @@
 """Telling clients that asked for it of a new map (kv.md 1.4, notification).
 
-"To connections with Duplex and 0x0d/0x1f": key-value connections with a bucket, once for each map that they have not
-seen; and those that watch the map by HTTP. Nothing waits for their answer.
+"To connections with Duplex and 0x0d/0x1f": connections with a bucket, once for each map that they have not seen, those
+that have become DCP connections as well, since a DCP client that was granted 0x0d asks for no map by itself; and those
+that watch the map by HTTP. Nothing waits for their answer.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from headwater.node.dcp.end import DcpEnd
 from headwater.node.kv.session import KvSession
 from headwater.node.rest.session import HttpSession
 from headwater.wire.bootstrap import ClustermapChange
@@ -25,7 +27,7 @@ def tell(connections: Iterable[Connection], server: Services) -> None:
     """Send the notification to everybody who wants it, of those that have the bucket."""
     cluster = server.cluster
     for connection in tuple(connections):
-        session = connection.session
+        session = connection.session.key_value if isinstance(connection.session, DcpEnd) else connection.session
         if not isinstance(session, KvSession | HttpSession) or session.server is not server:
             continue
         if isinstance(session, HttpSession):

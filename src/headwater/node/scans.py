@@ -1,8 +1,11 @@
 """Range scans of a bucket: what each was asked for, the view it reads, how far it is.
 
 The index has no order of keys. A scan looks over all frames of its view once for each KEYS_AT_ONCE keys that it brings,
-keeps the lowest that it has not told yet, and lets others have their turn every few hundred of them. So memory has a
-bound whatever is asked for. What it brings is the vbucket as it was when the scan was created.
+keeps the lowest that it has not told yet, and lets others have their turn every few hundred of them. What it brings is
+the vbucket as it was when the scan was created.
+
+Memory has a bound whatever is asked for: what all scans of a bucket keep is counted, and over KEPT_BYTES_MAX a scan
+of a range keeps fewer keys, for which it looks more often, and a sample is refused.
 
 A scan is given up when nobody goes on with it for a while, and when the vbucket has another state, rolls back, or the
 files that it keeps are needed.
@@ -35,6 +38,11 @@ if TYPE_CHECKING:
 SCANS_MAX = 512
 IDLE_SECONDS = 180.0
 KEYS_AT_ONCE = 16_384
+KEYS_AT_LEAST = 256
+KEPT_BYTES_MAX = 256 << 20
+"""Of the scans of a bucket; a sample of a million keys fits in by itself. Ranges go beyond it by KEYS_AT_LEAST."""
+ENTRY_BYTES = 128
+"""A key takes so much beside its own bytes: two objects, their place in a list, a seqno."""
 GATHERED_BYTES = 64 << 10
 """The frames that one look takes, without their values: some hundreds."""
 
@@ -90,14 +98,15 @@ class RangeScan:
         used_at: when that was the last time.
     """
 
-    def __init__(self, vbucket: VBucket, view: View, plan: ScanPlan, ended: Callable[[RangeScan], None]) -> None:
+    def __init__(self, vbucket: VBucket, view: View, plan: ScanPlan, scans: RangeScans) -> None:
         self.name: Name = secrets.randbits(64), secrets.randbits(64)
         self.plan = plan
         self.vbucket = vbucket
         self.is_cancelled = self.is_running = False
         self.used_at = 0.0
         self._view = view
-        self._ended = ended
+        self._scans = scans
+        self._kept_bytes = 0
         self._waiting: deque[tuple[bytes, int]] = deque()
         self._after: bytes | None = None
         self._is_last = False
@@ -117,14 +126,21 @@ class RangeScan:
             if not self._waiting:
                 return None
             key, seqno = self._waiting.popleft()
+            self._keep(-_bytes_of(key))
             self._after = key
             document = StoredDocument.decode(self._view.change(seqno), durable=True)
             if not times.is_expired(document.expiry, now):
                 return key, document
 
     async def is_empty(self, pause: Pause) -> bool:
-        """Whether it brings nothing at all."""
+        """Whether it brings nothing at all.
+
+        Raises:
+            CommandRefused: it was cancelled meanwhile, so that there is no telling; or there is no room for its keys.
+        """
         await self._gather(pause)
+        if self.is_cancelled:
+            raise CommandRefused(Status.RANGE_SCAN_CANCELLED, "the vbucket changed")
         return not self._waiting
 
     def cancel(self) -> None:
@@ -133,8 +149,9 @@ class RangeScan:
             self.is_cancelled = True
             self.vbucket.readers.discard(self)
             self._waiting.clear()
+            self._keep(-self._kept_bytes)
             self._view.close()
-            self._ended(self)
+            self._scans.ended(self)
 
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
@@ -172,25 +189,40 @@ class RangeScan:
     async def _gather(self, pause: Pause) -> None:
         """Fill what waits: the lowest keys that are not told yet, or the sample."""
         found = await (self._drawn(pause) if isinstance(self.plan.keys, RandomSample) else self._lowest(pause))
-        self._waiting.extend(sorted(found))
+        if not self.is_cancelled:
+            self._waiting.extend(sorted(found))
+
+    def _keep(self, size: int) -> None:
+        """Count so many bytes more, or fewer, as kept; nothing is kept of a scan that was cancelled."""
+        size = -self._kept_bytes if self.is_cancelled else size
+        self._kept_bytes += size
+        self._scans.kept_bytes += size
 
     async def _lowest(self, pause: Pause) -> list[tuple[bytes, int]]:
         kept: list[tuple[bytes, int]] = []
-        bound: bytes | None = None
+        bound, most = None, KEYS_AT_ONCE
         self._is_last = True
         self._view.rewind()
         while (some := self._some()) is not None:
-            kept += [(key, seqno) for key, seqno in some if self._is_wanted(key) and (bound is None or key < bound)]
-            if len(kept) > 2 * KEYS_AT_ONCE:
-                kept.sort()
-                del kept[KEYS_AT_ONCE:]
-                bound, self._is_last = kept[-1][0], False
+            found = [(key, seqno) for key, seqno in some if self._is_wanted(key) and (bound is None or key < bound)]
+            kept += found
+            self._keep(sum(_bytes_of(key) for key, _ in found))
+            if self._scans.are_full and len(kept) > KEYS_AT_LEAST:
+                most = max(KEYS_AT_LEAST, min(most, len(kept) // 2))
+            if len(kept) > 2 * most or (self._scans.are_full and len(kept) > most):
+                self._cut(kept, most)
+                bound = kept[-1][0]
             await pause()
-        kept.sort()
-        if len(kept) > KEYS_AT_ONCE:
-            del kept[KEYS_AT_ONCE:]
-            self._is_last = False
+        self._cut(kept, most)
         return kept
+
+    def _cut(self, kept: list[tuple[bytes, int]], most: int) -> None:
+        """Leave no more than so many of the keys: the lowest."""
+        kept.sort()
+        if len(kept) > most:
+            self._keep(-sum(_bytes_of(key) for key, _ in kept[most:]))
+            del kept[most:]
+            self._is_last = False
 
     def _is_wanted(self, key: bytes) -> bool:
         return key in self.plan.keys and (self._after is None or key > self._after)  # type: ignore[operator]
@@ -209,8 +241,15 @@ class RangeScan:
                 seen += 1
                 if len(kept) < sample.count:
                     kept.append(each)
+                    self._keep(_bytes_of(each[0]))
                 elif (at := chance.randrange(seen)) < sample.count:
+                    self._keep(len(each[0]) - len(kept[at][0]))
                     kept[at] = each
+            if self._scans.are_full:
+                told = (
+                    f"the scans that are open keep {KEPT_BYTES_MAX >> 20} MiB of keys: go on with them, or cancel them"
+                )
+                raise CommandRefused(Status.EBUSY, told)
             await pause()
         return kept
 
@@ -231,9 +270,10 @@ class RangeScan:
 
 
 class RangeScans:
-    """The scans of a bucket, by name."""
+    """The scans of a bucket, by name. Attributes: kept_bytes, what the keys that wait in them take."""
 
     def __init__(self, bucket: ScansOwner) -> None:
+        self.kept_bytes = 0
         self._bucket = bucket
         self._scans: dict[Name, RangeScan] = {}
 
@@ -242,6 +282,11 @@ class RangeScans:
 
     def __iter__(self) -> Iterator[RangeScan]:
         return iter(self._scans.values())
+
+    @property
+    def are_full(self) -> bool:
+        """Whether they keep more than they may."""
+        return self.kept_bytes > KEPT_BYTES_MAX
 
     def create(self, vbucket: VBucket, plan: ScanPlan, now: float) -> RangeScan:
         """Begin a scan of what is durable; `now`: seconds of a monotonic clock.
@@ -253,7 +298,7 @@ class RangeScans:
         if len(self._scans) >= SCANS_MAX:
             raise CommandRefused(Status.EBUSY, f"{SCANS_MAX} scans are open: go on with them, or cancel them")
         view = self._bucket.store.view(vbucket.id, shown=np.array([plan.collection], np.uint64))
-        made = RangeScan(vbucket, view, plan, self._ended)
+        made = RangeScan(vbucket, view, plan, self)
         made.used_at = now
         self._scans[made.name] = made
         return made
@@ -272,8 +317,13 @@ class RangeScans:
             if not scan.is_running:
                 scan.cancel()
 
-    def _ended(self, scan: RangeScan) -> None:
+    def ended(self, scan: RangeScan) -> None:
+        """A scan was cancelled, or is through."""
         self._scans.pop(scan.name, None)
+
+
+def _bytes_of(key: bytes) -> int:
+    return ENTRY_BYTES + len(key)
 
 
 def _key_of(frames: bytes, at: int) -> tuple[bytes, int]:

@@ -101,6 +101,7 @@ class ServedBucket:
         self._node = node
         self.config, self.bucket, self.committer = config, bucket, committer
         self.loop, self.run_queue = node.loop, node.run_queue
+        bucket.collections.run_queue = node.run_queue
         self.users, self.failures = node.users, node.failures
         self.loop_watch, self.tls = node.loop_watch, node.tls
         self._workspace = Workspace()
@@ -234,14 +235,17 @@ class ServedBucket:
         self._flush = self.loop.call_later(delay, self._flush_now)
 
     def _copies_of(self, vbucket: int) -> Copies:
-        """The copies that the map which names this node wants of a vbucket; without one it is alone."""
+        """The copies that the cluster map wants of a vbucket; a node that never had one is alone.
+
+        A map that leaves this node out is that of the others: nothing that is here makes their majority.
+        """
         known = self.membership.map
-        here = None if known is None else known.here
-        if known is None or here is None:
+        if known is None:
             return Copies()
-        chain = known.chains[vbucket]
-        others = frozenset(str(each) for each in known.copies(vbucket) if each != here)
-        return Copies(max(known.replica_count + 1, len(chain)), others)
+        wanted = max(known.replica_count + 1, len(known.chains[vbucket]))
+        if known.here is None:
+            return Copies(wanted, is_member=False)
+        return Copies(wanted, frozenset(str(each) for each in known.copies(vbucket) if each != known.here))
 
     def _flush_now(self) -> None:
         if self.bucket.store.full:

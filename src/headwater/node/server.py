@@ -105,9 +105,9 @@ class Server:
         self.config = config
         self.loop = loop
         self.run_queue = RunQueue(loop)
-        self.users = Users(config.users, config.roles, UsersFile(config.data))
+        self.users = Users(config.logins, config.roles, UsersFile(config.data))
         self.users.refresh()
-        self.sharing = Sharing(loop, self.users, self._member, self._refresh_users, config.account)
+        self.sharing = Sharing(loop, self.users, self._member, self._refresh_users, has_secret=config.has_secret)
         self.failures = Failures()
         self.budget = Budget(config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together")
         self.tls = NodeTls(config) if config.tls_certificate else None
@@ -373,9 +373,9 @@ class Server:
             self.warn("tls", f"{error}; the one of before goes on")
 
     def _member(self) -> Membership:
-        """This node as a member: by the first of its buckets that has a map with others, or the first."""
-        members = [each.membership for each in self._buckets.values()]
-        return next((each for each in members if each.map is not None and each.map.peers), members[0])
+        """This node as a member, by the map of its first bucket: whose users it shares is the matter of none of the
+        others, whose administrators may be more people."""
+        return self.first.membership
 
     def _sweep_connections(self) -> None:
         try:

@@ -131,7 +131,8 @@ class NodeTls:
 
     def accept(self, sock: socket, peer: str, plain_port: int | None) -> TlsSocket:
         """Speak TLS with somebody who has called."""
-        engine = TlsEngine(self._loaded.server, is_server=True)
+        loaded = self._loaded
+        engine = TlsEngine(loaded.server, is_server=True, end_point=loaded.certificate.end_point)
         return TlsSocket(sock, engine, peer, self._arena, plain_port)
 
     def call(self, sock: socket, host: str, peer: str) -> TlsSocket:

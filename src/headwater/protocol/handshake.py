@@ -21,7 +21,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from headwater.errors import BucketNotFound, OptionError, RemoteProtocolError, StatusError, error_for
 from headwater.protocol.end import PeerGone
-from headwater.protocol.scram import HASHES, Scram, plain
+from headwater.protocol.scram import BOUND, HASHES, Binding, Scram, plain
 from headwater.wire import bootstrap, dcp
 from headwater.wire.features import Feature
 from headwater.wire.header import HEADER_BYTES, Frame, lengths, response
@@ -38,7 +38,13 @@ MECHANISMS = tuple(HASHES)
 MECHANISMS_KNOWN = (*MECHANISMS, "PLAIN")
 """PLAIN tells the password to whoever answers at that address, and all on the way: only where it is asked for."""
 
-KV_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.MUTATION_SEQNO)
+KV_FEATURES = (
+    Feature.XERROR,
+    Feature.SELECT_BUCKET,
+    Feature.JSON,
+    Feature.MUTATION_SEQNO,
+    Feature.COMPLETE_SEQNOS,
+)
 DCP_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
 
 _UNKNOWN = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED})
@@ -58,6 +64,7 @@ class Login:
         features: what to ask for in HELLO. With none there is no HELLO: plain memcached (1.6) loses its place at a
             command that it does not know and that has a body, and answers no more.
         wants_map: whether to fetch the cluster map; who needs none should not ask, for some servers hang up on that.
+        binding: the connection that the proof of the password is for; None for any.
     """
 
     agent: str
@@ -68,6 +75,7 @@ class Login:
     mechanisms: tuple[str, ...] = MECHANISMS
     features: tuple[int, ...] = KV_FEATURES
     wants_map: bool = True
+    binding: Binding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +230,11 @@ def _authenticate(login: Login) -> Conversation[None]:
     if mechanism == "PLAIN":
         answer = yield bootstrap.SaslAuth(key=b"PLAIN", value=plain(user, password)).frame()
     else:
-        scram = Scram(mechanism, user, password, login.nonce)
-        answer = yield bootstrap.SaslAuth(key=mechanism.encode(), value=scram.first()).frame()
+        scram = Scram(mechanism, user, password, login.nonce, login.binding)
+        name = (mechanism + BOUND * (login.binding is not None)).encode()
+        answer = yield bootstrap.SaslAuth(key=name, value=scram.first()).frame()
         if answer.status == Status.AUTH_CONTINUE:
-            answer = yield bootstrap.SaslStep(key=mechanism.encode(), value=scram.final(answer.value)).frame()
+            answer = yield bootstrap.SaslStep(key=name, value=scram.final(answer.value)).frame()
         if not answer.status:
             scram.verify(answer.value)
     if answer.status:

@@ -6,9 +6,12 @@
     S: v=SIGNATURE
 
 No input or randomness of its own: the nonce is an argument. What the server sends is checked before it costs anything:
-the nonce must continue ours, and the number of iterations has an upper bound.
+the nonce must continue ours, and the number of iterations has bounds.
 
-Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512; no channel binding. kv.md 1.2.
+A proof may be bound to its connection, as nodes bind theirs (`Binding`): "p=KIND,," and what both ends see of the
+connection stand where "n,," and nothing do, so that whoever passes the messages on to another server is refused there.
+
+Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512. kv.md 1.2.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from dataclasses import dataclass, field
 
 from headwater.errors import RemoteProtocolError
 
@@ -25,6 +29,18 @@ HASHES = {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha
 
 ITERATIONS_MAX = 1_000_000
 """A server that asks for more is refused: each iteration costs us time, and servers use 4,096 to 15,000."""
+ITERATIONS_MIN = 4096
+"""RFC 7677, 4: "at least 4096". Who answers in a server's place would ask for one, and guess from the proof at will."""
+BOUND = "-PLUS"
+"""RFC 5802, 4: the end of the name of a mechanism whose proof is bound to its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The connection that a proof is for: the kind of what both ends see of it, and that (RFC 5802, 6)."""
+
+    kind: str
+    data: bytes = field(repr=False)
 
 
 class Scram:
@@ -34,29 +50,34 @@ class Scram:
         mechanism: a key of `HASHES`.
         user, password: as the server knows them.
         nonce: printable ASCII without commas, new for every exchange; at least 18 random bytes' worth.
+        binding: the connection that the proof is for; None for a proof that is good on any. The name that the server
+            is told ends with `BOUND` then.
     """
 
-    def __init__(self, mechanism: str, user: str, password: str, nonce: str) -> None:
+    def __init__(self, mechanism: str, user: str, password: str, nonce: str, binding: Binding | None = None) -> None:
         self._hash = HASHES[mechanism]
         self._password = password.encode()
         # A comma would end the attribute, an equals sign start an escape: RFC 5802 section 5.1.
         escaped = user.replace("=", "=3D").replace(",", "=2C")
         self._nonce = nonce
         self._bare = f"n={escaped},r={nonce}"
+        self._header = "n,," if binding is None else f"p={binding.kind},,"
+        self._channel = base64.b64encode(self._header.encode() + (b"" if binding is None else binding.data)).decode()
         self._signature = b""
 
     def first(self) -> bytes:
         """Return the message of SASL_AUTH; "n,," says that we do not bind to a channel."""
-        return f"n,,{self._bare}".encode()
+        return f"{self._header}{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
         """Return the message of SASL_STEP: the proof.
 
         Raises:
-            RemoteProtocolError: the challenge is malformed, is for another nonce, or asks for too much work.
+            RemoteProtocolError: the challenge is malformed, is for another nonce, or asks for too much work or too
+                little.
         """
         nonce, salt, iterations = self._read(challenge)
-        without_proof = f"c=biws,r={nonce}"
+        without_proof = f"c={self._channel},r={nonce}"
         said = f"{self._bare},{challenge.decode()},{without_proof}".encode()
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
         client_key = self._hmac(salted, b"Client Key")
@@ -84,8 +105,10 @@ class Scram:
             raise RemoteProtocolError("SCRAM: the server sent no salt")
         if not (iterations.isascii() and iterations.isdecimal() and len(iterations) <= len(str(ITERATIONS_MAX))):
             raise RemoteProtocolError(f"SCRAM: {iterations[:20]!r} is no iteration count up to {ITERATIONS_MAX:,}")
-        if not 1 <= int(iterations) <= ITERATIONS_MAX:
-            raise RemoteProtocolError(f"SCRAM: {iterations} iterations asked, 1 to {ITERATIONS_MAX:,} accepted")
+        if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
+            raise RemoteProtocolError(
+                f"SCRAM: {iterations} iterations asked, {ITERATIONS_MIN:,} to {ITERATIONS_MAX:,} accepted"
+            )
         return nonce, salt, int(iterations)
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:

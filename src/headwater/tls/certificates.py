@@ -5,7 +5,8 @@ Read by the `cryptography` library, and only for people: what is trusted is Open
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ class Certificate:
         common_name: of the subject; empty if it has none.
         dns_names, addresses, emails, uris: the alternative names.
         begins, ends: from when to when it counts, UTC.
+        end_point: its hash, by which a login is bound to whoever shows it (RFC 5929, 4.1).
     """
 
     subject: str
@@ -35,6 +37,7 @@ class Certificate:
     uris: tuple[str, ...]
     begins: datetime
     ends: datetime
+    end_point: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         names = ", ".join((*self.dns_names, *self.addresses, *self.emails, *self.uris)) or "no names"
@@ -84,4 +87,13 @@ def _told(found: x509.Certificate) -> Certificate:
         uris=tuple(names.get_values_for_type(x509.UniformResourceIdentifier)),
         begins=found.not_valid_before_utc.astimezone(UTC),
         ends=found.not_valid_after_utc.astimezone(UTC),
+        end_point=_end_point(found),
     )
+
+
+def _end_point(found: x509.Certificate) -> bytes:
+    """RFC 5929, 4.1: by the hash of its signature; SHA-256 in the place of MD5 and SHA-1, and where there is none."""
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - as above
+
+    name = getattr(found.signature_hash_algorithm, "name", "sha256")
+    return hashlib.new("sha256" if name in ("md5", "sha1") else name, found.public_bytes(Encoding.DER)).digest()

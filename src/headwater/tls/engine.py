@@ -23,20 +23,23 @@ class TlsEngine:
         context: whom to trust, and who we are.
         is_server: which end this is.
         host: whom the other end must prove to be; for a client.
+        end_point: the hash of our own certificate by which a login may be bound to it; for a server.
 
     Attributes:
-        is_server: as given.
+        is_server, end_point: as given.
         is_established: the handshake is over; plaintext can be written.
         has_more: plaintext may be there that the last room did not hold; nothing of it will come from the network.
         is_over: the peer sends no more.
     """
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "has_more", "is_established", "is_over", "is_server")
+    __slots__ = ("_incoming", "_object", "_outgoing", "end_point", "has_more", "is_established", "is_over", "is_server")
 
-    def __init__(self, context: ssl.SSLContext, *, is_server: bool, host: str | None = None) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, *, is_server: bool, host: str | None = None, end_point: bytes = b""
+    ) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server, server_hostname=host)
-        self.is_server = is_server
+        self.is_server, self.end_point = is_server, end_point
         self.is_established = self.has_more = self.is_over = False
 
     def receive(self, data: memoryview | bytes) -> None:

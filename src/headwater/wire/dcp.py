@@ -168,7 +168,7 @@ class StreamEnd(Request, opcode=Opcode.DCP_STREAM_END, privilege=REPLICATE):
 class SnapshotMarker(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER, privilege=REPLICATE, answer=Done):
     """Announces a snapshot, V1; answered only when flag ACK is set. Source: DCP, commands/snapshot-marker.md."""
 
-    start_seqno: u64 = about("first seqno of the snapshot")
+    start_seqno: u64 = about("the state before the snapshot, or its first seqno")
     end_seqno: u64 = about("last seqno of the snapshot")
     flags: u32 = about("SnapshotFlag bits")
 
@@ -177,7 +177,7 @@ class SnapshotMarkerV2(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER, privilege=REP
     """Announces a snapshot, V2.0; numbers that are absent are 0."""
 
     version: u8 = about("0", default=0, only=(0,))
-    start_seqno: u64 = about("first seqno of the snapshot", where=VALUE)
+    start_seqno: u64 = about("the state before the snapshot, or its first seqno", where=VALUE)
     end_seqno: u64 = about("last seqno of the snapshot", where=VALUE)
     flags: u32 = about("SnapshotFlag bits", where=VALUE)
     max_visible_seqno: u64 = about("highest seqno in it that is neither prepare nor abort", where=VALUE)

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-__all__ = ["PREREQUISITES", "Feature", "missing_prerequisites"]
+__all__ = ["OWN_FEATURES", "PREREQUISITES", "Feature", "missing_prerequisites"]
+
+OWN_FEATURES = 0xF001
+"""From here on features are headwater's own; other servers leave them out of their answers."""
 
 
 class Feature(IntEnum):
-    """Every feature code; 0x01, 0x09 and 0x16 are retired and ignored, TLS and TCP_DELAY are never granted."""
+    """Every feature code; 0x01, 0x09 and 0x16 are retired and ignored, TLS and TCP_DELAY are never granted.
+
+    One from 0xF001 on is known to headwater only.
+    """
 
     DATATYPE = 0x01
     TLS = 0x02
@@ -53,6 +59,8 @@ class Feature(IntEnum):
     GET_RANDOM_KEY_INCLUDE_XATTR = 0x24
     MUTATE_WITH_META = 0x25
     DCP_SKIP_DELETES_IN_INITIAL_BACKFILL = 0x26
+    COMPLETE_SEQNOS = 0xF001
+    """Our own: the persisted seqno of OBSERVE_SEQNO is one at which the copy is complete."""
 
 
 PREREQUISITES: dict[int, frozenset[Feature]] = {

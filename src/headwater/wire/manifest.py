@@ -248,6 +248,7 @@ class CollectionsManifest:
     def events_to(self, following: CollectionsManifest) -> list[ManifestEvent]:
         """The events that lead to another manifest, in the order of kv.md 4; only the last carries the new uid."""
         mine, theirs = self.by_id(), following.by_id()
+        my_scopes, their_scopes = {each.id for each in self.scopes}, {each.id for each in following.scopes}
         events = [
             ManifestEvent(EventKind.DROP_COLLECTION, self.uid, scope.id, collection.id)
             for scope, collection in self.each_collection()
@@ -256,7 +257,7 @@ class CollectionsManifest:
         events += [
             ManifestEvent(EventKind.CREATE_SCOPE, self.uid, scope.id, name=scope.name)
             for scope in following.scopes
-            if self.scope_by_id(scope.id) is None
+            if scope.id not in my_scopes
         ]
         events += [
             ManifestEvent(
@@ -268,22 +269,54 @@ class CollectionsManifest:
         events += [
             ManifestEvent(EventKind.DROP_SCOPE, self.uid, scope.id)
             for scope in self.scopes
-            if following.scope_by_id(scope.id) is None
+            if scope.id not in their_scopes
         ]
         return [*events[:-1], *(each._replace(manifest_uid=following.uid) for each in events[-1:])]
 
-    def after(self, event: ManifestEvent) -> CollectionsManifest:
-        """The manifest that an event makes of this one; one that fits nothing here changes the uid only."""
-        uid = max(self.uid, event.manifest_uid)
+    def after(self, *events: ManifestEvent) -> CollectionsManifest:
+        """The manifest that events make of this one; one that fits nothing here changes the uid only."""
+        fold = ManifestFold(self)
+        for event in events:
+            fold.add(event)
+        return fold.manifest
+
+
+class ManifestFold:
+    """The manifest that events make of another one, event by event; to add an event takes as long for many collections.
+
+    Attributes:
+        uid: of the manifest.
+    """
+
+    def __init__(self, base: CollectionsManifest) -> None:
+        self.uid = base.uid
+        self._manifest: CollectionsManifest | None = base
+        self._names = {scope.id: scope.name for scope in base.scopes}
+        self._collections = {scope.id: {each.id: each for each in scope.collections} for scope in base.scopes}
+
+    @property
+    def manifest(self) -> CollectionsManifest:
+        """The manifest after all events so far; the same object until the next one."""
+        if self._manifest is None:
+            scopes = (Scope(id_, name, tuple(self._collections[id_].values())) for id_, name in self._names.items())
+            self._manifest = CollectionsManifest(self.uid, tuple(scopes))
+        return self._manifest
+
+    def add(self, event: ManifestEvent) -> None:
+        """Carry out an event; one that fits nothing here changes the uid only."""
+        self._manifest, self.uid = None, max(self.uid, event.manifest_uid)
+        number, scope = event.collection_id, event.scope_id
         match event.kind:
             case EventKind.CREATE_SCOPE:
-                known = self.scope_by_id(event.scope_id) is not None
-                scopes = self.scopes if known else (*self.scopes, Scope(event.scope_id, event.name))
+                self._names.setdefault(scope, event.name)
+                self._collections.setdefault(scope, {})
             case EventKind.DROP_SCOPE:
-                scopes = tuple(each for each in self.scopes if each.id != event.scope_id)
-            case _:
-                scopes = tuple(_changed(each, event) for each in self.scopes)
-        return CollectionsManifest(uid, scopes)
+                self._names.pop(scope, None)
+                self._collections.pop(scope, None)
+            case _ if number is not None and (found := self._collections.get(scope)) is not None:
+                found.pop(number, None)
+                if event.kind is not EventKind.DROP_COLLECTION:
+                    found[number] = Collection(number, event.name, event.max_ttl)
 
 
 EMPTY: Final = CollectionsManifest(0, (Scope(0, DEFAULT, (Collection(0, DEFAULT),)),))
@@ -303,16 +336,6 @@ def check_name(name: object, what: str) -> str:
         allowed = f"1 to {NAME_MAX} of A-Z a-z 0-9 _ - %, not beginning with _ or %"
         raise ManifestRefused(f"{name!r} can't name a {what}: {allowed}")
     return name
-
-
-def _changed(scope: Scope, event: ManifestEvent) -> Scope:
-    """A scope after an event of a collection, which may be another scope's."""
-    if scope.id != event.scope_id or event.collection_id is None:
-        return scope
-    others = tuple(each for each in scope.collections if each.id != event.collection_id)
-    if event.kind is EventKind.DROP_COLLECTION:
-        return replace(scope, collections=others)
-    return replace(scope, collections=(*others, Collection(event.collection_id, event.name, event.max_ttl)))
 
 
 def _scope_json(scope: Scope) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -10,10 +12,16 @@ import pytest
 
 from harness.nodes import until
 from headwater import testing
+from headwater.errors import StorageError
+from headwater.node.buckets.catalog import Catalog, NewBucket, OpenBucket
+from headwater.node.committer import Committer
+from headwater.node.config import NodeConfig
+from headwater.testing.faults import FaultyDisk
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from tests.node.support import Clock
 from tests.node.wire import Client
 
 HELLO = b"".join(code.to_bytes(2) for code in (0x07, 0x0B))
@@ -127,6 +135,27 @@ def test_a_dropped_bucket_is_gone_with_its_connections_and_its_files() -> None:
         node.kill()
         node.start()
         assert buckets_of(node) == {"default": 1, "carts": b"stays", "orders": 1}
+
+
+def test_a_bucket_that_could_not_be_made_leaves_no_thread_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(committer: Committer, gate: int) -> bool:
+        return False
+
+    async def leave(opened: OpenBucket) -> None:
+        raise AssertionError(opened)
+
+    async def story() -> None:
+        disk, before = FaultyDisk(), set(threading.enumerate())
+        disk.make_directory(Path("/data"))
+        config = NodeConfig(data=Path("/data"), vbuckets=2)
+        buckets = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=print, leave=leave)
+        monkeypatch.setattr(Committer, "wait", lost)
+        with pytest.raises(StorageError, match="could not be written"):
+            await buckets.create(NewBucket("orders"))
+        left = [each.name for each in set(threading.enumerate()) - before if each.name.startswith("commit")]
+        assert left == []
+
+    asyncio.run(story())
 
 
 def test_a_request_that_can_not_be_says_why() -> None:

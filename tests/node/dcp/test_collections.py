@@ -96,9 +96,9 @@ def test_a_stream_that_is_shown_nothing_of_a_range_is_told_how_far_it_goes(node:
         first = told(reader.until(Opcode.DCP_SEQNO_ADVANCED))
         assert first[-1] == ("advanced", 4) and first[0] == ("marker", 0, 4)
         writer.put(b"default", b"w", 0, vbucket=1)
-        assert told(reader.until(Opcode.DCP_SEQNO_ADVANCED)) == [("marker", 5, 5), ("advanced", 5)]
+        assert told(reader.until(Opcode.DCP_SEQNO_ADVANCED)) == [("marker", 4, 5), ("advanced", 5)]
         writer.put(b"mine", b"v", A, vbucket=1)
-        assert told(reader.until(Opcode.DCP_MUTATION)) == [("marker", 6, 6), ("set", 6, b"\x08mine")]
+        assert told(reader.until(Opcode.DCP_MUTATION)) == [("marker", 5, 6), ("set", 6, b"\x08mine")]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,30 @@ def test_a_value_that_can_not_be_obeyed_has_its_status(node: Node, value: bytes,
         assert answer.status == status
         if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
             assert json.loads(answer.value)["manifest_uid"] == "1"
+
+
+@pytest.mark.parametrize(
+    "value", [{"collections": ["8"]}, {"collections": ["8", "9"]}, {"scope": "8"}], ids=["one", "several", "scope"]
+)
+def test_who_reads_a_collection_hears_that_its_newest_change_was_a_deletion_that_is_purged(value: object) -> None:
+    with testing.node(vbuckets=1) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A, b=B)) == 0
+            for key in (b"early", b"c7"):
+                assert client.put(key, b"v", A) == 0
+            known, uuid = client.seqno(), client.vb_uuid()
+            assert client.delete(b"early", A) == client.delete(b"c7", A) == client.put(b"other", b"v") == 0
+            deleted = known + 2
+            assert client.seqno(A) == deleted
+            assert client.compacts() == 0
+            assert client.seqno(A) == deleted, "a purge does not make a collection older"
+        for again in (False, True):
+            if again:
+                node.restart()
+            with Aware(node.port) as reader:
+                reader.opens()
+                answer = reader.asks(value, start=known, uuid=uuid)
+                assert (answer.status, answer.value) == (Status.ROLLBACK, bytes(8))
 
 
 def test_without_noops_there_are_no_streams_with_collections(node: Node) -> None:

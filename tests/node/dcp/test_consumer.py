@@ -7,6 +7,7 @@ import pytest
 from headwater.errors import StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.consumer import RECORDS_BYTES, ConsumerSession
+from headwater.node.storage.staging import ArenaFull
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.negotiation import ConsumerSettings
@@ -286,3 +287,47 @@ def test_the_commit_of_a_prepare_that_never_came_is_refused_and_what_follows_the
     (answer,) = FrameBuffer().receive_data((fed.give(committed(fed, 1, 2)), fed.bytes_sent())[1])
     assert (answer.opcode, answer.status) == (Opcode.DCP_COMMIT, Status.KEY_ENOENT)
     assert desk.bucket.vbuckets[VB].refused_changes == 1  # a mover's stream does not begin again by itself
+
+
+def takes_over(fed: Fed) -> int:
+    fed.give(dcp.SetVbucketState(vbucket=VB, opaque=fed.opaque, state=State.ACTIVE).encode())
+    assert fed.session.streams[VB].vbucket.state is State.ACTIVE
+    return fed.session.streams[VB].vbucket.high_seqno
+
+
+def test_who_takes_over_by_a_stream_without_prepares_aborts_those_it_had_before(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    takes_durable_writes(fed)
+    fed.announce(1, 1)
+    fed.give(prepared(fed, 1))
+    fed.session.consumer._live.takes_durable_writes = False  # as on the connection of a mover that does not know them
+    assert takes_over(fed) == 2
+    desk.commit()
+    assert desk.store.prepares.waiting(VB) == [] and desk.store.document(VB, b"k") is None
+
+
+def test_who_takes_over_by_a_stream_with_prepares_keeps_what_the_former_owner_did_not_end(desk: StreamDesk) -> None:
+    fed = Fed(desk)
+    takes_durable_writes(fed)
+    fed.announce(1, 1)
+    fed.give(prepared(fed, 1))
+    assert takes_over(fed) == 1
+    assert [each.by_seqno for each in desk.store.prepares.waiting(VB)] == [1]
+
+
+def test_prepares_that_find_no_room_for_their_abort_are_aborted_with_the_next_batch(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise ArenaFull(1)
+
+    fed = Fed(desk)
+    takes_durable_writes(fed)
+    fed.announce(1, 1)
+    fed.give(prepared(fed, 1))
+    fed.session.consumer._live.takes_durable_writes = False
+    monkeypatch.setattr(desk.store.prepares, "stage_abort", full)
+    assert takes_over(fed) == 1
+    monkeypatch.undo()
+    desk.commit()
+    assert desk.store.prepares.waiting(VB) == [] and desk.store.document(VB, b"k") is None

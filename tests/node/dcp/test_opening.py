@@ -158,7 +158,7 @@ def test_a_live_stream_in_the_bytes_of_the_wire(node: Node) -> None:
         assert mutation.extras.hex().startswith("0000000000000001" + "0000000000000001")
         assert writer.ask(Opcode.DELETE, key=b"live1").status == 0
         marker, deletion = consumer.until(Opcode.DCP_DELETION)
-        assert marker.extras.hex() == "0000000000000002" + "0000000000000002" + "00000001"
+        assert marker.extras.hex() == "0000000000000001" + "0000000000000002" + "00000001"
         assert deletion.extras.hex() == "0000000000000002" + "0000000000000002" + "0000"
 
 

@@ -5,6 +5,7 @@ from struct import pack, unpack
 import pytest
 
 from headwater.wire import xattr
+from tests.node.storage.model import compact
 from tests.node.support import NOON, Talk
 
 GET_META, GETQ_META, SET_META, SETQ_META, ADD_META, DEL_META, DELQ_META = 0xA0, 0xA1, 0xA2, 0xA3, 0xA4, 0xA8, 0xA9
@@ -71,6 +72,17 @@ def test_tombstones_take_part_and_a_missing_key_gets_one(talk: Talk) -> None:
     assert talk.one(SET_META, key=b"k", extras=head(4, 999), value=b"v").status == 2
     assert talk.one(DEL_META, key=b"k", extras=head(5, 100)).status == 2
     assert talk.ask(DELQ_META, key=b"k", extras=head(6, 100)) == []
+
+
+def test_a_tombstone_from_elsewhere_ages_here_from_when_it_came(talk: Talk) -> None:
+    store = talk.desk.store
+    for key in (b"k", b"behind"):
+        assert talk.one(DEL_META, key=key, extras=head(5, 100, expiry=NOON - 1_000_000)).status == 0
+    compact(store, purge_before=NOON)
+    kept = store.document(0, b"k")
+    assert kept is not None and kept.delete_time == NOON - 1_000_000
+    compact(store, purge_before=NOON + 3601)
+    assert store.document(0, b"k") is None and store.document(0, b"behind") is not None
 
 
 def test_force_and_skip_pass_over_conflicts(talk: Talk) -> None:

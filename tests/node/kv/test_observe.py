@@ -2,6 +2,7 @@
 
 from struct import pack, unpack
 
+from headwater.wire.features import Feature
 from tests.node.support import Talk
 
 OBSERVE_SEQNO, OBSERVE, KEYS, RANDOM = 0x91, 0x92, 0xB8, 0xB6
@@ -24,6 +25,24 @@ def test_a_branch_in_27_bytes_and_an_older_one_in_43(talk: Talk) -> None:
     talk.desk.committer.commit()
     answer = talk.one(OBSERVE_SEQNO, value=first, vbucket=1).value
     assert answer == b"\1\0\1" + uuid(talk, 1) + pack(">QQ", 4, 4) + first + pack(">Q", 3)
+
+
+def test_a_replica_within_a_snapshot_has_persisted_what_it_received_and_is_complete_up_to_where_that_began(
+    talk: Talk,
+) -> None:
+    replica = talk.desk.bucket.vbuckets[1]
+    talk.one(1, key=b"old", extras=bytes(8), vbucket=1)
+    talk.one(0x3D, extras=b"\2", vbucket=1)
+    replica.begin_snapshot(2, 9)
+    for seqno in (2, 3, 4):
+        talk.desk.store.stage_mutation(1, b"%d" % seqno, b"v", cas=seqno, rev_seqno=1)
+    talk.desk.committer.commit()
+    branch = uuid(talk, 1)
+    assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 4, 4)
+    talk.hello(Feature.COMPLETE_SEQNOS)
+    assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 1, 4)
+    (told,) = (each for each in talk.ask(0x10, key=b"vbucket-details 1") if each.key == b"vb_1:complete_seqno")
+    assert told.value == b"1"
 
 
 def test_unknown_branches_and_wrong_sizes(talk: Talk) -> None:

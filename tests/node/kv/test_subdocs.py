@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from struct import pack, unpack
 
 import pytest
 
 from headwater.kernels.crc import crc32c
-from headwater.node.run_queue import RunQueue
+from headwater.node.kv.subdoc.in_turns import ATTEMPTS_MAX
+from headwater.node.run_queue import LARGE_AT_ONCE, RunQueue
 from headwater.wire import subdoc, xattr
 from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 from tests.node.support import NOON, Talk
 
 XATTR, MKDIR_P, MACRO = subdoc.PathFlag.XATTR, subdoc.PathFlag.MKDIR_P, subdoc.PathFlag.EXPAND_MACROS
@@ -103,6 +107,119 @@ def test_others_have_their_turn_between_two_paths_that_take_long(talking: Talk) 
     assert len(turns) == 3
 
 
+class Turns(RunQueue):
+    """A queue that lets others go first at each turn, and has something happen at one of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, at: int = -1, happens: Callable[[], object] = bool) -> None:
+        super().__init__(loop)
+        self.taken, self._at, self._happens = 0, at, happens
+
+    async def turn(self) -> None:
+        self.taken += 1
+        if self.taken == self._at:
+            self._happens()
+        await asyncio.sleep(0)
+
+
+LARGE = {"pad": "x" * (5 << 20), "n": 1, "list": []}
+LONG_SPECS = [
+    (Opcode.SUBDOC_DICT_UPSERT, 4, b"about", b'{"by":1}'),
+    (Opcode.SUBDOC_COUNTER, 0, b"n", b"4"),
+    (Opcode.SUBDOC_ARRAY_PUSH_LAST, 0, b"list", b"7"),
+    (Opcode.SUBDOC_REPLACE, 0, b"pad", b'"short"'),
+]
+
+
+def change_in_turns(talk: Talk, specs: list, at: int = -1, happens: Callable[[], object] = bool) -> tuple[Frame, int]:
+    """Ask for a change that takes turns; return the answer, and how many it took."""
+
+    async def main() -> tuple[Frame, int]:
+        talk.desk.loop = asyncio.get_running_loop()
+        queue = talk.desk.run_queue = Turns(talk.desk.loop, at, happens)  # type: ignore[attr-defined]
+        frame = subdoc.SubdocMultiMutation(key=b"k", specs=specs).frame().encode()
+        while not talk.give(frame):
+            assert talk.connection.is_paused
+            while "preparing" in talk.connection.paused:
+                await asyncio.sleep(0)
+            talk.desk.committer.commit()
+        assert queue.large._value == LARGE_AT_ONCE  # each place was given back
+        (answer,) = FrameBuffer().receive_data(talk.bytes_sent())
+        return answer, queue.taken
+
+    return asyncio.run(main())
+
+
+def test_a_large_document_is_changed_path_by_path_with_turns_for_others(talking: Talk) -> None:
+    store(talking, body=LARGE)
+    answer, turns = change_in_turns(talking, LONG_SPECS)
+    assert (answer.status, subdoc.SubdocMultiStored.decode(answer).results) == (0, [(1, 0, b"5")])
+    assert body(talking) == {"pad": "short", "n": 5, "list": [7]}
+    assert look(talking, GET, b"about.by", flags=4).value == b"1"
+    assert turns == 1 + 3  # to read it, and for each path into the body
+
+
+def test_a_small_document_is_changed_in_one_turn(talking: Talk) -> None:
+    assert change_in_turns(talking, [(Opcode.SUBDOC_COUNTER, 0, b"a", b"1")] * 16)[1] == 0
+
+
+def test_a_change_in_turns_that_fails_names_its_path_and_changes_nothing(talking: Talk) -> None:
+    store(talking, body=LARGE)
+    answer, _ = change_in_turns(talking, [*LONG_SPECS[:2], (Opcode.SUBDOC_REPLACE, 0, b"none.there", b"1")])
+    assert (answer.status, answer.value) == (0xCC, pack(">BH", 2, Status.SUBDOC_PATH_ENOENT))
+    assert body(talking) == LARGE and look(talking, GET, b"about", flags=4).status == Status.SUBDOC_PATH_ENOENT
+
+
+def test_a_document_that_is_written_meanwhile_is_changed_as_it_is_then(talking: Talk) -> None:
+    store(talking, body=LARGE)
+    other = talking.desk.session()
+    answer, turns = change_in_turns(talking, LONG_SPECS, 3, lambda: store(other, body={**LARGE, "n": 10}))
+    assert (answer.status, subdoc.SubdocMultiStored.decode(answer).results) == (0, [(1, 0, b"14")])
+    assert body(talking)["n"] == 14 and turns == 8
+
+
+def test_a_document_that_is_written_all_the_time_is_changed_in_one_turn_at_last(talking: Talk) -> None:
+    store(talking, body=LARGE)
+    other, counted = talking.desk.session(), [1]
+
+    class Busy(Turns):
+        async def turn(self) -> None:
+            counted[0] += 1
+            store(other, body={**LARGE, "n": counted[0]})
+            await super().turn()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(globals(), "Turns", Busy)
+        answer, turns = change_in_turns(talking, LONG_SPECS)
+    assert (answer.status, turns) == (0, 4 * ATTEMPTS_MAX) and body(talking)["n"] == counted[0] + 4
+
+
+def test_a_document_that_is_removed_meanwhile_is_not_there_any_more(talking: Talk) -> None:
+    store(talking, body=LARGE)
+    other = talking.desk.session()
+    assert change_in_turns(talking, LONG_SPECS, 3, lambda: other.one(4, key=b"k"))[0].status == Status.KEY_ENOENT
+
+
+def test_a_vbucket_that_is_handed_over_meanwhile_is_refused(talking: Talk) -> None:
+    store(talking, body=LARGE)
+    vbucket = talking.desk.bucket.vbuckets[0]
+    answer, _ = change_in_turns(talking, LONG_SPECS, 1, lambda: vbucket.set_state(State.REPLICA))
+    assert answer.status == Status.NOT_MY_VBUCKET
+
+
+def test_a_connection_that_closes_gives_its_place_for_a_large_document_back(talking: Talk) -> None:
+    store(talking, body=LARGE)
+
+    async def main() -> None:
+        talking.desk.loop = asyncio.get_running_loop()
+        queue = talking.desk.run_queue = Turns(talking.desk.loop, 2, talking.kv.closed)  # type: ignore[attr-defined]
+        assert talking.give(subdoc.SubdocMultiMutation(key=b"k", specs=LONG_SPECS).frame().encode()) == 0
+        while "preparing" in talking.connection.paused:
+            await asyncio.sleep(0)
+        assert queue.taken == 2 and queue.large._value == LARGE_AT_ONCE
+
+    asyncio.run(main())
+
+
 def test_several_paths_have_a_status_each(talking: Talk) -> None:
     assert look_many(talking, (GET, 0, b"a"), (COUNT, 0, b"b"), (EXISTS, 0, b"b.c[1]"), (Opcode.GET, 0, b"")) == (
         Status.SUCCESS,
@@ -190,6 +307,26 @@ def test_the_whole_body_can_be_part_of_a_change(talking: Talk) -> None:
     assert change_many(talking, kept, lost, (Opcode.DELETE, 0, b"", b"")).status == 0
     assert talking.one(0, key=b"k").status == Status.KEY_ENOENT
     assert look(talking, GET, b"$XTOC", XATTR, DELETED).value == b'["_kept"]'
+
+
+@pytest.mark.parametrize(
+    "behind", [(Opcode.SET, 0, b"", b"new"), (UPSERT, 0, b"a", b"1"), (Opcode.DELETE, 0, b"", b"")]
+)
+def test_nothing_stands_behind_the_deletion_of_the_body(talking: Talk, behind: tuple[int, int, bytes, bytes]) -> None:
+    """A document that was set last would be gone, and the client told that all was done."""
+    store(talking)
+    answer = change_many(talking, (Opcode.DELETE, 0, b"", b""), behind)
+    assert answer.status == Status.SUBDOC_INVALID_COMBO and body(talking) == BODY
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_what_is_not_there_can_not_be_deleted_by_a_path_either(talking: Talk, was_there: bool) -> None:
+    if was_there:
+        store(talking, b"other")
+        talking.one(Opcode.DELETE, key=b"other")
+    high = talking.desk.store.high_seqno(0)
+    answer = change_many(talking, (Opcode.DELETE, 0, b"", b""), key=b"other", doc_flags=MKDOC)
+    assert (answer.status, talking.desk.store.high_seqno(0)) == (Status.KEY_ENOENT, high)
 
 
 def test_attributes_are_beside_the_body(talking: Talk) -> None:

@@ -35,7 +35,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def login(node: Node, name: str, password: str = PASSWORD) -> Line:
     line = Line(node.port)
     line.call(Opcode.HELLO, b"test", b"\0\7")
-    assert line.call(Opcode.SASL_AUTH, b"PLAIN", f"\0{name}\0{password}".encode()).status == 0
+    if name == "@cluster":
+        line.log_in_as_member(password)
+    else:
+        assert line.call(Opcode.SASL_AUTH, b"PLAIN", f"\0{name}\0{password}".encode()).status == 0
     line.call(Opcode.SELECT_BUCKET, b"default")
     return line
 

@@ -11,6 +11,7 @@ from tests.node.membership.support import (
     ALL_ON_FIRST,
     EINVAL,
     EPOCH,
+    ETMPFAIL,
     KEY_EEXISTS,
     NOT_MY_VBUCKET,
     cluster_map,
@@ -115,6 +116,7 @@ def test_a_vbucket_that_changes_hands_is_left_alone_until_that_is_over() -> None
         spread(2, [one, two], [[1]] * 4, to=[one])
         assert [state(one, vb) for vb in range(4)] == [State.ACTIVE, State.DEAD, State.DEAD, State.DEAD]
         assert stats(one, "cluster")["moving"] == "1"
+        assert call(one, Opcode.GET, b"k").status == ETMPFAIL, "whoever it goes to, it is not this node's any more"
         leave(two, proxy.address)
         until(lambda: state(one, 0) is State.DEAD, "the takeover came to nothing, the map counts")
         assert stats(one, "cluster")["moving"] == "0"

@@ -90,6 +90,7 @@ class Host:
             vbucket_count=VBUCKETS,
             vbuckets=self.vbuckets,
             fenced=self.fenced,
+            fence=self.fenced.update,
             unfence=self.fenced.discard,
             committer=SimpleNamespace(on_failure=[]),
             state=lambda vb: self.vbuckets[vb].state if vb in self.vbuckets else None,

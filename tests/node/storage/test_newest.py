@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from headwater.node.storage.store import Store
 from headwater.node.storage.views import Shown
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.dcp import SystemEvent
-from tests.node.storage.model import commit, compact, open_store
+from tests.battery import few_of
+from tests.node.storage.model import commit, compact, finish, open_store
 
 VB = 1
 IDS = [0, 8, 9, 300]
@@ -173,3 +175,59 @@ def test_a_row_is_looked_at_once_however_often_somebody_asks(monkeypatch: pytest
         assert view.end_seqno == 1
     assert looked == [1, 1, 1, 1]
     store.close()
+
+
+class Purges:
+    """A vbucket in small segments whose tombstones are purged, and the newest seqno of each collection by the changes
+    themselves. It begins with the default collection alone."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.store = open_store(FaultyDisk(), arena_bytes=1 << 14)
+        self.store.use_collections()
+        self.ids = [0]
+        self.changes: list[tuple[int, int]] = []  # (seqno, collection)
+
+    def change(self) -> None:
+        for _ in range(self.random.randint(1, 8)):
+            collection, key = self.random.choice(self.ids), b"%d" % self.random.randrange(4)
+            numbers = {"cas": 1, "rev_seqno": 1, "collection": collection}
+            if self.random.random() < 0.6:
+                seqno = self.store.stage_deletion(VB, key, delete_time=50, **numbers)
+            else:
+                seqno = self.store.stage_mutation(VB, key, b"v" * 50, **numbers)
+            self.changes.append((seqno, collection))
+        commit(self.store)
+        self.store.seal()
+
+    def purge(self) -> None:
+        first, rows = self.random.randrange(len(self.store.log.segments)), self.random.randrange(12)
+        part = slice(first, first + self.random.randint(1, 4)) if self.random.random() < 0.7 else slice(None)
+        before = self.random.choice((0, 100, 100))
+        job = self.store.compact(part=part, history_rows=lambda vb: rows, purge_before=before)
+        if job is not None:
+            finish(self.store, job)
+
+    def take_back(self) -> None:
+        wanted = max(0, self.store.high_seqno(VB) - self.random.randrange(16))
+        reached = self.store.rollback(VB, wanted)
+        self.changes = [(seqno, collection) for seqno, collection in self.changes if seqno <= reached]
+        commit(self.store)
+
+    def check(self) -> None:
+        for number in self.ids if self.store.is_mixed(VB) else []:
+            newest = max((seqno for seqno, collection in self.changes if collection == number), default=0)
+            assert self.store.newest_seqno(VB, shown([number])) == newest, (number, self.store.purge_seqno(VB))
+
+
+@pytest.mark.parametrize("seed", few_of(range(60), *range(8)))
+def test_whatever_is_purged_and_then_taken_back_no_collection_seems_not_to_have_changed(seed: int) -> None:
+    """Else who reads that collection alone would go on below a deletion that was purged (failover 2, step 2)."""
+    story = Purges(seed)
+    for turn in range(14):
+        if turn == 4:
+            story.ids += [8, 9]
+        story.change()
+        story.random.choice((story.purge, story.purge, story.take_back))()
+        story.check()
+    story.store.close()

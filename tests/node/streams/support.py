@@ -10,8 +10,10 @@ from headwater.node.storage.scrub import Damage
 from headwater.wire import dcp
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
+from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from tests.node.aware import manifest
 from tests.node.support import Desk, FakeConnection, Talk
 
 U64 = 0xFFFF_FFFF_FFFF_FFFF
@@ -40,16 +42,18 @@ class StreamDesk(Desk):
 
     def set(self, vb: int, key: str, value: bytes = b"value", **meta: int) -> int:
         """Stage a document as a writer would; returns its seqno."""
-        before = self.store.document(vb, key.encode())
+        before = self.store.document(vb, key.encode(), meta.get("collection", 0))
         rev = before.rev_seqno + 1 if before else 1
         made = {"cas": self.bucket.next_cas(vb), "rev_seqno": rev} | meta
         seqno = self.store.stage_mutation(vb, key.encode(), value, **made)
         self.committer.wrote()
         return seqno
 
-    def delete(self, vb: int, key: str, value: bytes = b"", *, datatype: int = 0, expired: bool = False) -> int:
+    def delete(
+        self, vb: int, key: str, value: bytes = b"", *, datatype: int = 0, expired: bool = False, collection: int = 0
+    ) -> int:
         """Stage a tombstone; returns its seqno."""
-        before = self.store.document(vb, key.encode())
+        before = self.store.document(vb, key.encode(), collection)
         seqno = self.store.stage_deletion(
             vb,
             key.encode(),
@@ -59,9 +63,16 @@ class StreamDesk(Desk):
             delete_time=1_700_000_000,
             datatype=datatype,
             expired=expired,
+            collection=collection,
         )
         self.committer.wrote()
         return seqno
+
+    def become(self, vb: int, uid: int, **collections: int) -> None:
+        """Stage the events that lead to scope `shop`, id 8, with these collections; without any, to none."""
+        wanted = CollectionsManifest.decode(manifest(uid, **collections))
+        self.bucket.vbuckets[vb].become(wanted, lambda: self.bucket.next_cas(vb))
+        self.committer.wrote()
 
     def commit(self) -> None:
         self.committer.commit()
@@ -101,6 +112,9 @@ class Wire(FakeConnection):
             self.session.closed()
 
 
+COLLECTIONS = 0x12
+
+
 class Producer(Talk):
     """A client of one DCP connection that the node produces on."""
 
@@ -116,6 +130,8 @@ class Producer(Talk):
             self.hello(*features)
         answer = self.one(Opcode.DCP_OPEN, key=name.encode(), extras=bytes(4) + flags.to_bytes(4))
         assert answer.status == Status.SUCCESS, answer
+        if COLLECTIONS in features:
+            assert self.control("enable_noop", "true") == 0
 
     @property
     def session(self) -> ProducerSession:
@@ -129,17 +145,17 @@ class Producer(Talk):
     def control(self, key: str, value: str) -> int:
         return self.one(Opcode.DCP_CONTROL, key=key.encode(), value=value.encode()).status
 
-    def request(self, vbucket: int = 0, opaque: int = 7, **numbers: int) -> Frame:
+    def request(self, vbucket: int = 0, opaque: int = 7, value: bytes = b"", **numbers: int) -> Frame:
         """The answer to a stream request; what is streamed comes by `read`."""
         numbers = {"start_seqno": 0, "end_seqno": U64, "vb_uuid": 0} | numbers
         start = numbers["start_seqno"]
         numbers = {"snap_start_seqno": start, "snap_end_seqno": start} | numbers
-        self.give(dcp.StreamRequest(vbucket=vbucket, opaque=opaque, **numbers).encode())  # type: ignore[arg-type]
+        self.give(dcp.StreamRequest(vbucket=vbucket, opaque=opaque, value=value, **numbers).encode())  # type: ignore[arg-type]
         (answer,) = self.buffer.receive_data(self.bytes_sent())
         return answer
 
-    def stream(self, vbucket: int = 0, opaque: int = 7, **numbers: int) -> None:
-        answer = self.request(vbucket, opaque, **numbers)
+    def stream(self, vbucket: int = 0, opaque: int = 7, value: bytes = b"", **numbers: int) -> None:
+        answer = self.request(vbucket, opaque, value, **numbers)
         assert answer.status == Status.SUCCESS, answer
 
     def turn(self) -> list[Frame]:
@@ -163,7 +179,8 @@ class Producer(Talk):
 
 
 def told(frames: list[Frame]) -> list[tuple[object, ...]]:
-    """Frames in short: ("marker", start, end, flags), ("mutation", seqno, key), ("deletion", ...), ("end", reason).
+    """Frames in short: ("marker", start, end, flags), ("mutation", seqno, key), ("deletion", ...), ("end", reason),
+    ("advanced", seqno).
 
     A marker of version 2.2 has its purge seqno last.
     """
@@ -180,6 +197,8 @@ def _told(frame: Frame) -> tuple[object, ...]:
             return "marker", int.from_bytes(extras[:8]), int.from_bytes(extras[8:16]), int.from_bytes(extras[16:])
         case Opcode.DCP_STREAM_END:
             return "end", int.from_bytes(extras)
+        case Opcode.DCP_SEQNO_ADVANCED:
+            return "advanced", int.from_bytes(extras)
         case Opcode.DCP_MUTATION:
             return "mutation", int.from_bytes(extras[:8]), frame.key.decode()
         case Opcode.DCP_DELETION:

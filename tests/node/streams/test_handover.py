@@ -41,7 +41,7 @@ def test_the_twelve_steps(desk: StreamDesk) -> None:
     assert reader.read() == []
     answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
     assert state(desk) is State.DEAD
-    assert told(reader.read()) == [("marker", 2, 2, 0x0D), ("mutation", 2, "b")]
+    assert told(reader.read()) == [("marker", 1, 2, 0x0D), ("mutation", 2, "b")]
     answer(reader, Opcode.DCP_SNAPSHOT_MARKER)
     desk.commit()
     assert states(reader.read()) == [State.ACTIVE]

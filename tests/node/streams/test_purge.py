@@ -61,11 +61,11 @@ def test_who_was_sent_the_tombstones_is_not_told_that_they_are_gone_now(purged: 
     purged.delete(0, "a")
     purged.set(0, "e")
     purged.commit()
-    assert markers(reader) == [(6, 7, FIRST)]
+    assert markers(reader) == [(5, 7, FIRST)]
     purged.store.table[0, index.PURGE] = 6
     purged.set(0, "f")
     purged.commit()
-    assert markers(reader) == [(8, 8, MEMORY)]
+    assert markers(reader) == [(7, 8, MEMORY)]
 
 
 def test_a_backfill_of_which_nothing_is_left_is_made_up_for_by_the_first_marker(desk: StreamDesk) -> None:
@@ -83,7 +83,7 @@ def test_a_backfill_of_which_nothing_is_left_is_made_up_for_by_the_first_marker(
     assert markers(reader) == [(0, 3, FIRST, 2)]
     desk.set(0, "c")
     desk.commit()
-    assert markers(reader) == [(4, 4, MEMORY)]
+    assert markers(reader) == [(3, 4, MEMORY)]
 
 
 def test_who_wants_no_rollback_for_a_purge_is_told_of_it(purged: StreamDesk) -> None:

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.node.streams import stream as stream_module
 from headwater.node.streams.stream import PHASES, StreamPhase
-from headwater.wire.dcp import StreamFlag
+from headwater.wire.dcp import StreamFlag, seqno_of
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
-from tests.node.streams.support import Producer, StreamDesk, told
+from tests.node.streams.support import COLLECTIONS, Producer, StreamDesk, told
 
 DISK, FIRST, MEMORY = 0x06, 0x05, 0x01
+AWARE = (0x07, 0x08, COLLECTIONS)
 
 
 def uuid(desk: StreamDesk, vb: int = 0) -> int:
     return desk.bucket.vbuckets[vb].failover.newest.vb_uuid
+
+
+def unstalled(reader: Producer, last_seqno: int) -> list[Frame]:
+    """Return the messages up to a seqno, each acknowledged by itself."""
+    found: list[Frame] = []
+    while not found or seqno_of(found[-1].extras) != last_seqno or found[-1].opcode == Opcode.DCP_SNAPSHOT_MARKER:
+        reader.ack(len(found[-1]) if found else 0)
+        found += reader.turn()
+    return found
+
+
+def seen(frames: list[Frame]) -> dict[str, int]:
+    """The seqno of the newest change of each key."""
+    return {str(each[2]): int(str(each[1])) for each in told(frames) if each[0] == "mutation"}
 
 
 def test_nothing_follows_the_death_of_a_stream() -> None:
@@ -34,11 +53,11 @@ def test_a_backfill_then_what_is_written_after_it(desk: StreamDesk) -> None:
     assert told(reader.read()) == [("marker", 0, 2, DISK), ("mutation", 1, "a"), ("mutation", 2, "b")]
     desk.set(0, "c")
     desk.commit()
-    assert told(reader.read()) == [("marker", 3, 3, FIRST), ("mutation", 3, "c")]
+    assert told(reader.read()) == [("marker", 2, 3, FIRST), ("mutation", 3, "c")]
     desk.set(0, "d")
     desk.set(0, "e")
     desk.commit()
-    assert told(reader.read()) == [("marker", 4, 5, MEMORY), ("mutation", 4, "d"), ("mutation", 5, "e")]
+    assert told(reader.read()) == [("marker", 3, 5, MEMORY), ("mutation", 4, "d"), ("mutation", 5, "e")]
 
 
 def test_live_changes_take_no_view(desk: StreamDesk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +71,7 @@ def test_live_changes_take_no_view(desk: StreamDesk, monkeypatch: pytest.MonkeyP
     assert told(reader.read()) == [("marker", 0, 4, FIRST), ("mutation", 3, "a"), ("mutation", 4, "b")]
     desk.delete(0, "b")
     desk.commit()
-    assert told(reader.read()) == [("marker", 5, 5, MEMORY), ("deletion", 5, "b")]
+    assert told(reader.read()) == [("marker", 4, 5, MEMORY), ("deletion", 5, "b")]
     entry = next(iter(reader.session.streams.values())).entry
     assert (entry.last_seqno, entry.snapshot_end_seqno) == (5, 5)
 
@@ -172,7 +191,7 @@ def test_an_end_in_the_future_is_waited_for(desk: StreamDesk) -> None:
     for key in "bcd":
         desk.set(0, key)
     desk.commit()
-    assert told(reader.read()) == [("marker", 2, 2, FIRST), ("mutation", 2, "b"), ("end", 0)]
+    assert told(reader.read()) == [("marker", 1, 2, FIRST), ("mutation", 2, "b"), ("end", 0)]
     desk.set(0, "e")
     desk.commit()
     assert reader.read() == []
@@ -267,28 +286,81 @@ def test_a_replica_announces_the_snapshot_it_is_receiving_and_goes_on_inside_it(
     desk.set(0, "b")
     desk.commit()
     vbucket.set_state(State.REPLICA)
-    vbucket.begin_snapshot(3, 6)
+    vbucket.begin_snapshot(2, 6)
     desk.set(0, "a")
     desk.commit()
-    reader = Producer(desk)
+    reader = Producer(desk, features=AWARE)
     reader.stream()
     assert told(reader.read()) == [
         ("marker", 0, 2, DISK),
-        ("mutation", 1, "a"),
-        ("mutation", 2, "b"),
-        ("marker", 3, 6, FIRST),
-        ("mutation", 3, "a"),
+        ("mutation", 1, "\0a"),
+        ("mutation", 2, "\0b"),
+        ("marker", 2, 6, FIRST),
+        ("mutation", 3, "\0a"),
     ]
     desk.set(0, "c", seqno=5)
     desk.commit()
-    assert told(reader.read()) == [("mutation", 5, "c")]
+    assert told(reader.read()) == [("mutation", 5, "\0c")]
     desk.set(0, "d")
     desk.commit()
-    assert told(reader.read()) == [("mutation", 6, "d")]
-    vbucket.begin_snapshot(7, 7)
+    assert told(reader.read()) == [("mutation", 6, "\0d")]
+    vbucket.begin_snapshot(6, 7)
     desk.set(0, "e")
     desk.commit()
-    assert told(reader.read()) == [("marker", 7, 7, MEMORY), ("mutation", 7, "e")]
+    assert told(reader.read()) == [("marker", 6, 7, MEMORY), ("mutation", 7, "\0e")]
+
+
+def test_without_collections_a_replica_sends_whole_snapshots_alone(desk: StreamDesk) -> None:
+    """More of a snapshot may be for this reader until it is over, and there is no message that tells it so."""
+    vbucket = desk.bucket.vbuckets[0]
+    desk.set(0, "a")
+    desk.commit()
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(1, 4)
+    desk.set(0, "b")
+    desk.set(0, "c", collection=8)
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream()
+    assert told(reader.read()) == [("marker", 0, 1, DISK), ("mutation", 1, "a")]
+    desk.set(0, "d", collection=8)
+    desk.commit()
+    assert told(reader.read()) == [("marker", 1, 2, FIRST), ("mutation", 2, "b")]
+
+
+def test_a_reader_with_collections_is_told_the_end_of_a_snapshot_whose_last_change_so_far_is_not_for_it(
+    desk: StreamDesk,
+) -> None:
+    vbucket = desk.bucket.vbuckets[0]
+    desk.become(0, 1, a=8)
+    desk.commit()
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(2, 9)
+    desk.set(0, "a")
+    desk.set(0, "b", collection=8)
+    desk.commit()
+    reader = Producer(desk, features=AWARE)
+    reader.stream(value=b'{"collections":["0"]}')
+    assert told(reader.read())[-2:] == [("marker", 2, 9, FIRST), ("mutation", 3, "\0a")]
+    desk.set(0, "c", collection=8, seqno=9)
+    desk.commit()
+    assert told(reader.read()) == [("advanced", 9)]
+
+
+@pytest.mark.parametrize("end", [3, 5, 6])
+def test_a_stream_of_a_replica_ends_although_the_rest_of_the_snapshot_is_not_shown(desk: StreamDesk, end: int) -> None:
+    vbucket = desk.bucket.vbuckets[0]
+    desk.set(0, "a")
+    desk.commit()
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(1, 6)
+    reader = Producer(desk)
+    reader.stream(end_seqno=end)
+    for key, collection in (("b", 0), ("c", 0), ("d", 8), ("e", 8), ("f", 8)):
+        desk.set(0, key, collection=collection)
+        desk.commit()
+        frames = reader.read()
+    assert told(frames) == [("marker", 1, 3, FIRST), ("mutation", 2, "b"), ("mutation", 3, "c"), ("end", 0)]
 
 
 def test_a_replica_before_its_first_whole_snapshot_is_not_streamed(desk: StreamDesk) -> None:
@@ -305,15 +377,127 @@ def test_an_end_inside_a_snapshot_that_is_being_received_waits_for_its_end(desk:
     desk.set(0, "a")
     desk.commit()
     vbucket.set_state(State.REPLICA)
-    vbucket.begin_snapshot(2, 3)
+    vbucket.begin_snapshot(1, 3)
     desk.set(0, "b")
     desk.commit()
-    reader = Producer(desk)
-    reader.stream(end_seqno=2)
-    assert told(reader.read())[-2:] == [("marker", 2, 3, FIRST), ("mutation", 2, "b")]
+    plain, aware = Producer(desk), Producer(desk, "aware", features=AWARE)
+    for reader in (plain, aware):
+        reader.stream(end_seqno=2)
+    assert told(aware.read())[-2:] == [("marker", 1, 3, FIRST), ("mutation", 2, "\0b")]
+    assert told(plain.read()) == [("marker", 0, 1, DISK), ("mutation", 1, "a")]
     desk.set(0, "c")
     desk.commit()
-    assert told(reader.read()) == [("mutation", 3, "c"), ("end", 0)]
+    assert told(aware.read()) == [("mutation", 3, "\0c"), ("end", 0)]
+    assert told(plain.read()) == [("marker", 1, 3, FIRST), ("mutation", 2, "b"), ("mutation", 3, "c"), ("end", 0)]
+
+
+# --------------------------------------------------------------------------- states that are told whole, and are
+
+
+def test_who_was_cut_off_inside_a_snapshot_gets_all_that_the_copy_has_which_takes_over(
+    desk: StreamDesk, tmp_path: Path
+) -> None:
+    """The first change behind the state it holds was merged away: it comes again, for it is alive at the new owner."""
+    for key in "ab":
+        desk.set(0, key)
+    desk.commit()
+    reader = Producer(desk)
+    reader.control("connection_buffer_size", "1")
+    reader.stream()
+    view = seen(unstalled(reader, 2))
+    reader.ack(100)
+    for key in ("K", "c", "d", "e", "K"):
+        desk.set(0, key)
+    desk.commit()
+    frames = unstalled(reader, 5)
+    view |= seen(frames)
+    start, end = int.from_bytes(frames[0].extras[:8]), int.from_bytes(frames[0].extras[8:16])
+    with closing(StreamDesk(tmp_path / "other")) as other:
+        vbucket = other.bucket.vbuckets[0]
+        vbucket.follow(list(desk.bucket.vbuckets[0].failover.entries))
+        vbucket.set_state(State.REPLICA)
+        for key in "abKcd":
+            other.set(0, key)
+        vbucket.set_state(State.ACTIVE)
+        other.commit()
+        again = Producer(other)
+        numbers = {"start_seqno": 5, "snap_start_seqno": start, "snap_end_seqno": end, "vb_uuid": uuid(desk)}
+        refused = again.request(**numbers)
+        assert refused.status == Status.ROLLBACK
+        common = int.from_bytes(refused.value)
+        view = {key: seqno for key, seqno in view.items() if seqno <= common}
+        again.stream(start_seqno=common, vb_uuid=uuid(desk))
+        view |= seen(again.read())
+        assert view == {"a": 1, "b": 2, "K": 3, "c": 4, "d": 5}
+
+
+def test_a_snapshot_replaced_before_its_end_goes_on_from_where_it_began(desk: StreamDesk) -> None:
+    """The part that came of the first is no state to go back to (failover 2, rule 8)."""
+    vbucket = desk.bucket.vbuckets[0]
+    desk.set(0, "a")
+    desk.commit()
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(1, 9)
+    desk.set(0, "b", seqno=3)
+    desk.commit()
+    reader = Producer(desk, features=AWARE)
+    reader.stream(start_seqno=1, vb_uuid=uuid(desk))
+    assert told(reader.read()) == [("marker", 1, 9, DISK), ("mutation", 3, "\0b")]
+    vbucket.begin_snapshot(3, 7)
+    desk.set(0, "c", seqno=7)
+    desk.commit()
+    assert told(reader.read()) == [("marker", 1, 7, FIRST), ("mutation", 7, "\0c")]
+
+
+def test_who_holds_a_part_of_a_snapshot_is_led_to_its_end_though_it_asks_for_less(desk: StreamDesk) -> None:
+    """Of `a` it was never sent what is merged into seqno 5."""
+    for key in ("a", "b", "c", "d", "a", "e"):
+        desk.set(0, key)
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(start_seqno=1, snap_start_seqno=0, snap_end_seqno=5, end_seqno=3, vb_uuid=uuid(desk))
+    assert [each[:2] for each in told(reader.read())] == [("marker", 0), ("mutation", 2), ("mutation", 3), ("end", 0)]
+    reader.stream(start_seqno=2, snap_start_seqno=0, snap_end_seqno=5, end_seqno=3, vb_uuid=uuid(desk))
+    expected = [("marker", 0, 5, DISK), ("mutation", 3, "c"), ("mutation", 4, "d"), ("mutation", 5, "a"), ("end", 0)]
+    assert told(reader.read()) == expected
+
+
+@pytest.mark.parametrize("features", [(0x07, 0x08), AWARE], ids=["plain", "aware"])
+def test_a_state_inside_of_the_snapshot_that_is_held_in_part_is_not_told_whole_by_a_replica(
+    desk: StreamDesk, features: tuple[int, ...]
+) -> None:
+    for key in ("a", "b", "c", "d", "a"):
+        desk.set(0, key)
+    desk.commit()
+    vbucket = desk.bucket.vbuckets[0]
+    vbucket.set_state(State.REPLICA)
+    vbucket.roll_back(4)
+    vbucket.begin_snapshot(4, 6)  # whole at 4, where the consumer is not
+    desk.set(0, "a")
+    desk.commit()
+    reader = Producer(desk, features=features)
+    reader.stream(start_seqno=2, snap_start_seqno=0, snap_end_seqno=5, vb_uuid=uuid(desk))
+    markers = [each for each in told(reader.read()) if each[0] == "marker"]
+    assert markers == [("marker", 0, 6, 0x26)] * (0x12 in features)
+    desk.set(0, "e")
+    desk.commit()
+    got = told(reader.read())
+    assert got[-1][:2] == ("mutation", 6) and len(got) == (1 if 0x12 in features else 5)
+
+
+def test_documents_of_a_collection_dropped_behind_the_end_asked_for_are_in_the_state_of_that_end(
+    desk: StreamDesk,
+) -> None:
+    desk.become(0, 1, a=8)
+    desk.set(0, "a", collection=8)
+    desk.commit()
+    desk.become(0, 2)
+    desk.commit()
+    reader = Producer(desk, features=AWARE)
+    reader.stream(end_seqno=3)
+    assert told(reader.read())[-2:] == [("mutation", 3, "\x08a"), ("end", 0)]
+    reader.stream()
+    assert [each[0] for each in told(reader.read())].count("mutation") == 0
 
 
 # --------------------------------------------------------------------------- deletions
@@ -330,7 +514,7 @@ def test_deletions_are_left_out_of_a_first_backfill_on_request(desk: StreamDesk)
     assert told(reader.read()) == [("marker", 0, 2, DISK), ("mutation", 2, "b")]
     desk.delete(0, "b")
     desk.commit()
-    assert told(reader.read()) == [("marker", 6, 6, FIRST), ("deletion", 6, "b")]
+    assert told(reader.read()) == [("marker", 2, 6, FIRST), ("deletion", 6, "b")]
 
 
 def test_a_backfill_of_deletions_only_is_passed_over_in_silence(desk: StreamDesk) -> None:

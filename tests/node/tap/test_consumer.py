@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import RemoteProtocolError
-from headwater.wire import tap
+from headwater.wire import dcp, tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -39,6 +39,17 @@ def test_a_recorded_feed_is_answered_as_a_real_server_did(desk: TapDesk, client:
     assert tc2 is not None and (tc2.value, tc2.flags) == (b"tapval2", 0xCDAB0000)
     assert tc3 is not None and (tc3.value, tc3.flags) == (b"tapval3", 0x0000ABCD)
     assert tc1 is not None and tc1.deleted
+
+
+@pytest.mark.parametrize("state", [State.ACTIVE, State.PENDING])
+def test_what_was_in_flight_at_a_former_owner_is_over_when_a_vbucket_is_taken_over(
+    desk: TapDesk, client: TapClient, state: State
+) -> None:
+    prepare = dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16)
+    desk.bucket.vbuckets[32].prepares.add(prepare)
+    give(client, tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=state.to_bytes(4)))
+    assert bool(desk.bucket.vbuckets[32].prepares.pending) is (state is State.PENDING)
+    assert desk.store.document(32, b"k") is None
 
 
 def test_a_document_keeps_its_cas_revision_flags_and_expiry(desk: TapDesk, client: TapClient) -> None:

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from headwater.node.users.scram import Exchange, Malformed, derive, read_first
-from headwater.protocol.scram import Scram
+from headwater.protocol.scram import Binding, Scram
 
 NONCE, MORE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -61,14 +61,58 @@ def test_our_client_and_our_server_understand_each_other(mechanism: str) -> None
     client = Scram(mechanism, "a,b=c", "pässword", "clientnonce")
     first = read_first(client.first())
     assert first.user == "a,b=c"
-    server = Exchange(hash_name, first, derive(hash_name, "pässword", b"salt", 10), "more")
+    server = Exchange(hash_name, first, derive(hash_name, "pässword", b"salt", 4096), "more")
     outcome = server.finish(client.final(server.challenge()))
     assert outcome is not None
     client.verify(outcome)
 
 
+def outcome_of(binding: Binding | None, seen: bytes) -> tuple[bytes | None, Exchange]:
+    """Return the answer of a server that sees `seen` of the connection, and its end of the exchange."""
+    client = Scram("SCRAM-SHA256", "@cluster", "secret", "clientnonce", binding)
+    first = read_first(client.first())
+    keys = derive("sha256", "secret", b"salt", 4096)
+    server = Exchange("sha256", first, keys, "more", lambda told: told == seen)
+    outcome = server.finish(client.final(server.challenge()))
+    if outcome is not None:
+        client.verify(outcome)
+    return outcome, server
+
+
+def test_a_bound_proof_is_good_on_its_own_connection_and_on_no_other() -> None:
+    here = Binding("headwater-address", b"db1:11210 10.0.0.1:11210")
+    outcome, server = outcome_of(here, here.data)
+    assert outcome is not None and not server.is_for_another
+    outcome, server = outcome_of(here, b"db2:11210 10.0.0.2:11210")
+    assert outcome is None and server.is_for_another
+
+
+def test_what_a_proof_is_bound_to_can_not_be_exchanged_on_the_way() -> None:
+    client = Scram("SCRAM-SHA256", "u", "secret", "nonce", Binding("headwater-address", b"there"))
+    server = Exchange("sha256", read_first(client.first()), derive("sha256", "secret", b"s", 4096), "m", b"here".__eq__)
+    final = client.final(server.challenge())
+    channel = base64.b64encode(b"p=headwater-address,,here")
+    passed_on = b"c=" + channel + final[final.index(b",r=") :]
+    assert server.finish(passed_on) is None and not server.is_for_another, "the proof is about what was said"
+    unbound = b"c=biws" + final[final.index(b",r=") :]
+    with pytest.raises(Malformed):
+        server.finish(unbound)
+
+
 @pytest.mark.parametrize(
-    "message", [b"", b"n,,", b"n,,r=x", b"n,,n=u", b"p=tls,,n=u,r=x", b"\xff\xfe", b"n,,n=u,r=x" + b"y" * 5000]
+    "message",
+    [
+        b"",
+        b"n,,",
+        b"n,,r=x",
+        b"n,,n=u",
+        b"p=,,n=u,r=x",
+        b"q=tls,,n=u,r=x",
+        b"n=tls,,n=u,r=x",
+        b"n,a=v,n=u,r=x",
+        b"\xff\xfe",
+        b"n,,n=u,r=x" + b"y" * 5000,
+    ],
 )
 def test_malformed_first_messages_are_refused(message: bytes) -> None:
     with pytest.raises(Malformed):

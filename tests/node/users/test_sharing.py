@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,7 +64,7 @@ def removing_root(tmp_path: Path, work: Callable[[Sharing, UserList], Awaitable[
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        sharing = Sharing(loop, users, Alone, users.refresh, (None, None))  # type: ignore[arg-type]
+        sharing = Sharing(loop, users, Alone, users.refresh, has_secret=True)  # type: ignore[arg-type]
         assert users.list is not None
         await work(sharing, users.list.without("root"))
 
@@ -89,6 +90,33 @@ def test_removals_at_once_that_leave_nobody_are_taken_and_told(
     assert "nobody is left who administers all buckets" in caplog.text and "headwater user add --data" in caplog.text
 
 
+class OneOfTwo(Alone):
+    """A member of a cluster of two."""
+
+    map = SimpleNamespace(this=0, uuid="here", peers=(Address("127.0.0.1", 1),))  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("has_secret", [True, False])
+def test_members_are_asked_for_users_where_there_is_a_secret_that_they_prove(
+    tmp_path: Path, *, has_secret: bool
+) -> None:
+    """Without one whoever answers at a member's address could name himself administrator."""
+    file = UsersFile(tmp_path)
+    file.save({"root": Account.made("secret", read_grants("administer"))})
+    users = Users(file=file)
+    users.refresh()
+
+    async def story() -> int:
+        loop = asyncio.get_running_loop()
+        sharing = Sharing(loop, users, OneOfTwo, lambda: None, has_secret=has_secret)  # type: ignore[arg-type]
+        sharing.watch()
+        asked = len(sharing._tasks)
+        sharing.stop()
+        return asked
+
+    assert asyncio.run(story()) == int(has_secret)
+
+
 class Member(Alone):
     """A member that answers each call once, and then hangs up."""
 
@@ -106,7 +134,7 @@ def test_a_member_that_has_answered_is_asked_again_soon_however_often_it_was_los
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        sharing = Sharing(loop, Users(), Member, lambda: None, (None, None))  # type: ignore[arg-type]
+        sharing = Sharing(loop, Users(), Member, lambda: None, has_secret=True)  # type: ignore[arg-type]
         enough = asyncio.Event()
 
         async def hear(*_: object) -> bytes:

@@ -79,7 +79,7 @@ def test_readers_of_a_replica_are_sent_whole_snapshots_with_their_ends(desk):
     assert told(reader.read()) == []
     vbucket.pass_boundary(goes_on=True)
     assert reader.connection.woken
-    assert told(reader.read()) == [("marker", 2, 3, 5), ("mutation", 2, "b"), ("mutation", 3, "a")]
+    assert told(reader.read()) == [("marker", 1, 3, 5), ("mutation", 2, "b"), ("mutation", 3, "a")]
 
 
 def test_it_is_the_same_after_a_restart(tmp_path: Path):

@@ -12,6 +12,7 @@ from headwater.errors import DiskFull
 from headwater.kernels import index
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
+from headwater.wire.dcp import Abort, Prepare
 from headwater.wire.vbucket import State
 
 UUIDS = count(0x100)
@@ -123,6 +124,31 @@ def test_a_replica_promoted_in_the_middle_of_a_snapshot_branches_where_the_last_
     home.vbucket.set_state(State.ACTIVE)
     assert seqnos(home.vbucket) == [3, 0]
     assert not home.vbucket.is_receiving_snapshot
+
+
+def test_what_is_complete_on_disk_ends_where_the_last_whole_snapshot_does(home: Home) -> None:
+    home.write("a", "b", "c")
+    home.vbucket.set_state(State.REPLICA)
+    assert home.vbucket.complete_durable_seqno == 3
+    home.vbucket.begin_snapshot(4, 5)
+    home.write("d")
+    assert (home.vbucket.durable_seqno, home.vbucket.complete_durable_seqno) == (4, 3)
+    home.store.stage_mutation(1, b"e", b"v", cas=5, rev_seqno=1)
+    home.vbucket.begin_snapshot(6, 9)
+    assert home.vbucket.complete_durable_seqno == 3, "the end of the snapshot is not on disk"
+    home.commit()
+    assert home.vbucket.complete_durable_seqno == 5
+    home.write("f")
+    assert home.restart(clean=False).complete_durable_seqno == 5
+
+
+def test_behind_a_change_that_was_refused_nothing_is_complete(home: Home) -> None:
+    home.vbucket.set_state(State.REPLICA)
+    home.write("a", "b")
+    home.vbucket.miss(2)
+    assert home.vbucket.complete_durable_seqno == 2
+    home.write("d")
+    assert (home.vbucket.durable_seqno, home.vbucket.complete_durable_seqno) == (3, 2)
 
 
 def test_a_replica_promoted_after_a_whole_snapshot_branches_at_its_end(home: Home) -> None:
@@ -337,3 +363,32 @@ def test_a_state_that_can_not_be_written_down_is_not_taken(tmp_path: Path, monke
     assert (vbucket.state, (vbucket.failover.entries, vbucket.snapshot_end)) == (State.REPLICA, before)
     assert vbucket.set_state(State.ACTIVE)
     home.store.close(clean=False)
+
+
+def prepare(home: Home) -> None:
+    home.vbucket.prepares.add(Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16))
+
+
+def test_what_waits_is_aborted_by_a_hand_over_at_the_time_of_that(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, times = home.store.prepares.stage_abort, list[int]()
+
+    def staged(vbucket: int, abort: Abort, delete_time: int) -> int:
+        times.append(delete_time)
+        return stage(vbucket, abort, delete_time)
+
+    monkeypatch.setattr(home.store.prepares, "stage_abort", staged)
+    prepare(home)
+    home.vbucket.hand_over(now=1_000)
+    assert not home.vbucket.prepares.pending and home.vbucket.high_seqno == 2
+    assert times == [1_000]  # a time of 0 would let the next compaction purge it
+
+
+def test_a_hand_over_without_room_for_its_record_aborts_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise DiskFull("/data", 1)
+
+    prepare(home)
+    monkeypatch.setattr(home.store, "check_record_room", full)
+    with pytest.raises(DiskFull):
+        home.vbucket.hand_over(now=1)
+    assert home.vbucket.prepares.pending and home.vbucket.state is State.ACTIVE

@@ -52,7 +52,10 @@ def test_a_marker_in_the_middle_of_a_snapshot_replaces_it() -> None:
     end.sent_changes(made, 60, 9)
     assert made.snapshot_end_seqno == 12
     with pytest.raises(LocalProtocolError, match="a marker"):
-        end.marker(made, 10, 12, MARKER)
+        end.marker(made, 0, 9, MARKER)
+    end.marker(made, 0, 10, MARKER)  # one that ends earlier than was announced, but behind what was sent
+    end.sent_changes(made, 60, 10)
+    assert made.state is ProducerState.BETWEEN
 
 
 @pytest.mark.parametrize(("start", "last"), [(5, 4), (0, 0)])

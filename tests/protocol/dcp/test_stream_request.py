@@ -254,6 +254,17 @@ def test_13_an_end_that_counts_must_not_lie_below_the_start() -> None:
     assert status(request(start=400, end=0, flags=StreamFlag.TO_LATEST)) is Status.ROLLBACK
 
 
+@pytest.mark.parametrize(
+    ("start", "snapshot", "partial_end"),
+    [(25, (20, 40), 40), (25, (20, 25), 0), (20, (20, 40), 0), (21, (20, 40), 0), (22, (20, 40), 40), (0, (0, 40), 0)],
+)
+def test_who_holds_a_part_of_a_snapshot_is_known_by_it(start: int, snapshot: tuple[int, int], partial_end: int) -> None:
+    """The one seqno behind the start of a snapshot makes a whole state: in front of it nothing was merged away."""
+    answer = verdict(request(start=start, snapshot=snapshot))
+    assert isinstance(answer, Accepted)
+    assert answer.partial_end_seqno == partial_end
+
+
 def test_13_a_snapshot_end_beyond_the_high_seqno_is_ignored_when_nothing_of_it_was_received() -> None:
     answer = verdict(request(start=300, snapshot=(300, 999)))
     assert answer == Accepted((7, None), 300, END_OF_TIME, 300, StreamFlag(0))

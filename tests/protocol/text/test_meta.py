@@ -26,6 +26,20 @@ def test_every_command_tells_a_temporary_failure_the_quiet_ones_too(line: bytes)
     assert said == b"SERVER_ERROR temporary failure: later\r\n"
 
 
+@pytest.mark.parametrize("line", [b"ms a 1 C5 q\r\nx", b"ms a 1 C0 q\r\nx", b"ma a q"])
+@pytest.mark.parametrize("opaque", [b"", b" O7"])
+def test_what_was_not_written_is_told_to_the_quiet_as_well(line: bytes, opaque: bytes) -> None:
+    """A quiet client takes silence for "written"."""
+    line = line.replace(b" q", b" q" + opaque)
+    said = carried_out(steps(asked(line + b"\r\n"), NOW), Failure(status=Status.KEY_ENOENT))[1]
+    assert said == b"NF" + opaque + b"\r\n"
+
+
+@pytest.mark.parametrize("line", [b"md a q", b"md a C5 q", b"md a C0 q", b"mg a q"])
+def test_to_the_quiet_it_is_all_the_same_whether_what_they_delete_was_there(line: bytes) -> None:
+    assert carried_out(steps(asked(line + b"\r\n"), NOW), Failure(status=Status.KEY_ENOENT))[1] == b""
+
+
 def test_flags_are_answered_in_the_order_in_which_they_were_asked() -> None:
     said = carried_out(steps(asked(b"mg a s k f O-1 c v\r\n"), NOW), HIT)[1]
     assert said == b"VA 1 s1 ka f3 O-1 c9\r\nx\r\n"

@@ -180,6 +180,7 @@ class Catalog:
             await self._in_thread(self._save, self._known.with_entry(replace(entry, state=MAKING)))
             failpoint("buckets.listed")
             store: Store | None = None
+            opened: OpenBucket | None = None
             try:
                 store = await self._in_thread(self._made, entry)
                 failpoint("buckets.made")
@@ -189,6 +190,8 @@ class Catalog:
                 failpoint("buckets.filled")
                 await self._in_thread(self._save, self._known.with_entry(entry))
             except (OSError, StorageError) as error:
+                if opened is not None:
+                    opened.committer.close()  # its thread has nothing to write into any more
                 await self._in_thread(self._undo, entry, store)
                 raise StorageError(f'bucket "{entry.name}" was not made: {error}') from error
             self._keep(opened)
@@ -323,8 +326,12 @@ class Catalog:
         is_new = entry not in self._known.entries
         config = self._config_of(entry, is_empty=is_empty or not is_new)
         committer = Committer(store, self._loop)
-        bucket = Bucket(entry.name, store, committer, clock=self._clock)
-        bucket.recover(config)
+        try:
+            bucket = Bucket(entry.name, store, committer, clock=self._clock)
+            bucket.recover(config)
+        except BaseException:
+            committer.close()
+            raise
         return OpenBucket(entry, config, store, bucket, committer)
 
     def _keep(self, opened: OpenBucket) -> None:

@@ -298,6 +298,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         status = inbound.set_state(event.state)
         if inbound.vbucket.state is State.ACTIVE:
             self.consumer.stop_changes(event.stream)
+            if not self.consumer.takes_durable_writes:
+                self._bucket.durable_writes.abort_of_before(inbound.vbucket.id)
         self.consumer.answer_state(event, status)
         self._hold_until(inbound.vbucket.gate)
 

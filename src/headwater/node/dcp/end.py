@@ -108,6 +108,11 @@ class DcpEnd(ABC, Generic[End]):
         """Act on the deadline that has come."""
 
     @property
+    def key_value(self) -> Session:
+        """The key-value session that the connection began as, with what HELLO granted; it answers what is no DCP."""
+        return self._kv
+
+    @property
     def written_gate(self) -> int:
         """The newest batch with a key-value write that came over this connection."""
         return self._kv.written_gate

@@ -226,7 +226,10 @@ class ProducerSession(DcpEnd[Producer]):
         store, aware = self._bucket.store, self.producer.negotiated.collections
 
         def last_seqno(told: StreamFilter | None) -> int:
-            wanted = PLAIN if told is None else Wanted(aware, told.collections, told.scope)
+            if self.producer.settings.sync_writes:  # an abort is news for who holds its prepare
+                wanted = Wanted(aware, prepares=True)
+            else:
+                wanted = PLAIN if told is None else Wanted(aware, told.collections, told.scope)
             return store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, vbucket.durable_seqno))
 
         return last_seqno
@@ -250,7 +253,8 @@ class ProducerSession(DcpEnd[Producer]):
         return self._latest_encoding[1]
 
     def _handover(self, vbucket: VBucket) -> Handover:
-        made = Handover(vbucket, self._loop.time, self._hold_until, self._hub.takeover_seconds_max)
+        bucket, hub = self._bucket, self._hub
+        made = Handover(vbucket, self._loop.time, bucket.now, self._hold_until, hub.takeover_seconds_max)
         self._handovers.add(made)
         return made
 

@@ -6,8 +6,8 @@ Handlers, and the sessions that a key-value session turns into (DCP, TAP), know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.rights import Rule
     from headwater.node.lease import Lease
     from headwater.node.loop_watch import LoopWatch
-    from headwater.node.refused import CommandRefused
+    from headwater.node.refused import CommandRefused, NoRoom
     from headwater.node.requests import Requests
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
@@ -50,6 +50,13 @@ class UserSession(Protocol):
 
     connection: Connection
     user: str | None
+
+
+class Prepared(Protocol):
+    """A part of a request's work that was done before the request is handled."""
+
+    def drop(self) -> None:
+        """Give back what it holds: the request was handled, or never will be."""
 
 
 class TapSessions(Protocol):
@@ -311,6 +318,16 @@ class Session(Protocol):
 
     def wait_for(self, vbucket: int, prepare: Prepare) -> int:
         """Stage the prepare of the request being handled, whose answer waits for its commit; returns its seqno."""
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """The work that was done beforehand for the request being handled; None if it is handled for the first time."""
+
+    def prepare(self, work: Coroutine[Any, Any, Prepared]) -> NoRoom:
+        """Pause the connection until something is prepared for the request being handled, which is handled again then.
+
+        Returns: what the handler has to raise.
+        """
 
     def wrote(self) -> None:
         """Let later answers wait for the batch in which the handler staged something."""

@@ -38,10 +38,15 @@ def get_cluster_config(session: Session, request: GetClusterConfig) -> GetCluste
     return GetClusterConfigResponse(value=cluster.config(), datatype=datatype)
 
 
-@handles(SetClusterConfig, lasts=True)
+@handles(SetClusterConfig, of_node=True, lasts=True)
 def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Awaitable[Done]:
     """An orchestrator's map; it is handed out as given, and goes with every NOT_MY_VBUCKET from then on. One that names
-    this node is kept and obeyed as well (node/membership/)."""
+    this node is kept and obeyed as well (node/membership/).
+
+    It says where all clients go, whom this node calls and who its users come from: needed is `administer` in all
+    buckets, not in this one alone.
+    """
+    bucket = session.store_bucket
     try:
         parsed = read_json(request.value)
     except ValueError as error:
@@ -49,7 +54,7 @@ def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Aw
     if not isinstance(parsed, dict) or request.revision < 1:
         raise CommandRefused(Status.EINVAL, "a map is a JSON object with a revision of 1 or more")
     session.server.cluster.check_step(request.epoch, request.revision)
-    if request.key not in (b"", session.server.bucket.name.encode()):
+    if request.key not in (b"", bucket.name.encode()):
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
     if session.server.membership.concerns(parsed):
         return _take(session, (request.epoch, request.revision), request.value)

@@ -51,6 +51,7 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
         cas=bucket.next_cas(vbucket),
         rev_seqno=bucket.next_revision(vbucket, document),
         delete_time=document.expiry,
+        now=bucket.now(),
         datatype=Datatype.XATTR if kept else 0,
         expired=True,
         collection=document.collection,

@@ -39,6 +39,7 @@ GRANTED = frozenset(
         Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS,
         Feature.COLLECTIONS,
         Feature.SYNC_REPLICATION,
+        Feature.COMPLETE_SEQNOS,
     }
 )
 """The features of this node; everything else is left out of the answer."""

@@ -140,6 +140,7 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
         cas=cas,
         rev_seqno=request.rev_seqno,
         delete_time=request.expiration or bucket.now(),
+        now=bucket.now(),
         datatype=Datatype.XATTR if kept else 0,
         expired=bool((request.options or 0) & MetaOption.IS_EXPIRATION),
         collection=session.collection,

@@ -36,6 +36,9 @@ def observe_seqno(
 ) -> meta.ObserveSeqnoResponse | meta.ObserveSeqnoFailedOver:
     """Persisted and current seqno of a branch; works in any state but dead.
 
+    A copy within a snapshot has on disk what it received of it, and tells so. Who asks how far a failover would go back
+    to (the feature COMPLETE_SEQNOS) is told up to where the copy is complete: decision 0086.
+
     Format 1 when the uuid asked for is an older entry of the failover table: it adds the last seqno known for that one.
     """
     found, asked = vbucket(session, request), request.vb_uuid
@@ -43,18 +46,19 @@ def observe_seqno(
         raise session.not_my_vbucket()
     session.saw(found)
     high = found.durable_seqno
+    persisted = found.complete_durable_seqno if session.has(Feature.COMPLETE_SEQNOS) else high
     last = found.failover.last_seqno_for_uuid(asked, high)
     if last is None:
         raise CommandRefused(Status.KEY_ENOENT)
     newest = found.failover.newest.vb_uuid
     if asked == newest:
         return meta.ObserveSeqnoResponse(
-            vbucket=request.vbucket, vb_uuid=newest, persisted_seqno=high, current_seqno=high
+            vbucket=request.vbucket, vb_uuid=newest, persisted_seqno=persisted, current_seqno=high
         )
     return meta.ObserveSeqnoFailedOver(
         vbucket=request.vbucket,
         vb_uuid=newest,
-        persisted_seqno=high,
+        persisted_seqno=persisted,
         current_seqno=high,
         old_vb_uuid=asked,
         last_received_seqno=last,

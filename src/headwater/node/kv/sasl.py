@@ -5,8 +5,9 @@ on, wants a proof from the node, too, that it knows the password; so there it is
 `password`, for clients on the same machine. With users the key derivation runs in a thread, so nobody else waits for
 it; an address that fails often waits longer for each answer, so that guessing is slow without locking the account's
 owner out; and PLAIN, which sends the password as it is, is taken over TLS and from the same machine, unless the
-options say otherwise. Who came with a certificate that stands for a user is logged in before all this, and may log in
-as another.
+options say otherwise. The members of a cluster log in by SCRAM with a proof that is bound to the connection
+(node/users/binding.py), and by nothing else. Who came with a certificate that stands for a user is logged in before all
+this, and may log in as another.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from headwater.node.kv.command import handles
 from headwater.node.loopback import is_local
 from headwater.node.refused import CommandRefused
 from headwater.node.users import scram
+from headwater.node.users.binding import sees
 from headwater.node.users.logins import OPEN_PASSWORD, TooManyWait
-from headwater.protocol.scram import HASHES
+from headwater.node.users.roles import CLUSTER_USER
+from headwater.protocol.scram import BOUND, HASHES
 from headwater.wire.bootstrap import (
     SaslAuth,
     SaslContinue,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 MECHANISMS = (*HASHES, "PLAIN")
+_FOR_ANOTHER = "a proof that was made for another node, or passed on"
 
 
 @handles(SaslListMechs)
@@ -50,7 +54,7 @@ async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContin
     session.login = session.user = None
     session.changed()
     mechanism = request.key.decode("ascii", "replace")
-    if mechanism not in _offered(session):
+    if mechanism.removesuffix(BOUND) not in _offered(session) or mechanism == f"PLAIN{BOUND}":
         raise await _refused(session, _why_not_offered(mechanism))
     try:
         if mechanism == "PLAIN":
@@ -79,7 +83,7 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
     except scram.Malformed as problem:
         raise await _refused(session, str(problem)) from None
     if not is_right:
-        raise _wrong(session, _why_not(session))
+        raise _wrong(session, _FOR_ANOTHER if exchange.is_for_another else _why_not(session))
     await _succeed(session, user)
     return SaslResponse(value=outcome or b"")
 
@@ -118,15 +122,27 @@ async def _plain(session: Session, value: bytes) -> SaslResponse:
 
 async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslContinue:
     first = scram.read_first(value)
-    users, hash_name = session.server.users, HASHES[mechanism]
+    users, hash_name = session.server.users, HASHES[mechanism.removesuffix(BOUND)]
+    if bool(first.binding) is not mechanism.endswith(BOUND):
+        raise scram.Malformed("a mechanism is -PLUS if its proof is bound to the connection, and only then")
+    if first.user == CLUSTER_USER and not first.binding:
+        raise scram.Malformed("the members' secret is proved for one connection alone, and this proof is for any")
     try:
         keys = await users.keys_for(hash_name, first.user)
     except TooManyWait as why:
         session.connection.drop(f"login refused: {why}")
         raise _wrong(session, str(why)) from None
-    exchange = scram.Exchange(hash_name, first, keys, secrets.token_urlsafe(18))
+    nonce = secrets.token_urlsafe(18)
+    exchange = scram.Exchange(hash_name, first, keys, nonce, lambda told: _is_here(session, first.binding, told))
     session.login = (mechanism, first.user, exchange)
     return SaslContinue(value=exchange.challenge())
+
+
+def _is_here(session: Session, kind: str, told: bytes) -> bool:
+    """Whether a proof was made for this connection: for this node, by its certificate or one of its addresses."""
+    maps = (each.membership.map for each in session.server.buckets.values())
+    names = {str(each.here) for each in maps if each is not None and each.here is not None}
+    return sees(session.connection.tls, session.connection.called_at, names, kind, told)
 
 
 async def _judged(session: Session, attempt: Callable[[], Awaitable[bool]]) -> bool:

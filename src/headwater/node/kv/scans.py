@@ -57,8 +57,6 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
     try:
         if await scan.is_empty(_pausing(session)):
             raise CommandRefused(Status.KEY_ENOENT, "there is no such key")
-        if scan.is_cancelled:
-            raise CommandRefused(Status.RANGE_SCAN_CANCELLED, "the vbucket changed")
     except BaseException:
         scan.cancel()
         raise

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.connection import Connection
     from headwater.node.durable_writes import DurableWrite
-    from headwater.node.kv.api import Kept, Services, TakeRequests
+    from headwater.node.kv.api import Kept, Prepared, Services, TakeRequests
     from headwater.node.kv.rights import Rule
     from headwater.node.users.places import Places
     from headwater.node.vbucket.vbucket import VBucket
@@ -87,7 +87,9 @@ class KvSession:
         self.collection = 0
         self._knows_collections = False
         self.config_seen = (-1, -1)
+        self.prepared: Prepared | None = None
         self._task: asyncio.Task[None] | None = None
+        self._preparation: asyncio.Task[None] | None = None
         self._lasts = False  # the command that it runs
         self._finishes = False
         self.durability: Durability | None = None
@@ -243,6 +245,9 @@ class KvSession:
         """Cancel the running handler, whose answer has no recipient; one that lasts is not left half done."""
         if self._task is not None and not self._lasts:
             self._task.cancel()
+        if self._preparation is not None:
+            self._preparation.cancel()
+        self._drop_prepared()
         self._fast = None  # which refers to this session
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -260,6 +265,7 @@ class KvSession:
             if self._write is not None:
                 write, self._write = self._write, None
                 answer = _Committed(write, answer)
+            self._drop_prepared()
             if not isinstance(answer, Answer) and isinstance(answer, Iterator):
                 answer = None if self._send_some(frame, answer) else self._send_rest(frame, answer)
         except CommandRefused as refused:
@@ -293,6 +299,29 @@ class KvSession:
         """Pause until the staging arena is empty again."""
         self.connection.pause("commit")
         self.server.committer.when_room(lambda: self.connection.resume("commit"))
+
+    def prepare(self, work: Coroutine[Any, Any, Prepared]) -> NoRoom:
+        """Pause the connection until something is prepared for its request, which is then handled again."""
+        self._drop_prepared()
+        self.connection.pause("preparing")
+        self._preparation = self.server.loop.create_task(self._prepare(work))
+        return NoRoom()
+
+    async def _prepare(self, work: Coroutine[Any, Any, Prepared]) -> None:
+        try:
+            self.prepared = await work
+        except Exception:  # the request would meet it again and again
+            told = event("node.failed", peer=self.connection.peer)
+            log.exception("%s: a request could not be prepared", self.connection.peer, extra=told)
+            self.connection.drop("its request could not be prepared")
+        finally:
+            self._preparation = None
+            self.connection.resume("preparing")
+
+    def _drop_prepared(self) -> None:
+        if self.prepared is not None:
+            self.prepared.drop()
+            self.prepared = None
 
     def wrote(self) -> None:
         """A handler (or the kernel) staged something: later answers of this connection wait for its batch."""
@@ -543,6 +572,7 @@ class KvSession:
 
     def _turn_down(self, frame: Frame, refused: CommandRefused) -> None:
         """Say no at once."""
+        self._drop_prepared()
         self._refuse(frame, refused)
         opcode = frame.opcode if has_name(frame.opcode) else UNKNOWN
         self.server.requests.answered(opcode, refused.status)

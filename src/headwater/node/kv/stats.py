@@ -130,6 +130,7 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}", each.state.name.lower()
         yield f"vb_{each.id}:num_items", str(store.items(each.id))
         yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
+        yield f"vb_{each.id}:complete_seqno", str(each.complete_durable_seqno)
         yield from _seqnos(each)
 
 
@@ -143,7 +144,7 @@ def _collections(session: Session, arguments: list[str]) -> Pairs:
         if each.state is State.ACTIVE:
             for number, items, size, tombstones in bucket.store.collections(each.id, sorted(sums)):
                 sums[number] = [a + b for a, b in zip(sums[number], (items, size, tombstones), strict=True)]
-            yield f"vb_{each.id}:manifest_uid", f"0x{each.collections.manifest.uid:x}"
+            yield f"vb_{each.id}:manifest_uid", f"0x{each.collections.uid:x}"
     for scope, collection in manifest.each_collection():
         name, counts = f"0x{scope.id:x}:0x{collection.id:x}", sums[collection.id]
         yield f"{name}:scope_name", scope.name

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from headwater.node.kv import documents, values
 from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
-from headwater.node.kv.subdoc import attributes, editing
+from headwater.node.kv.subdoc import attributes, editing, in_turns
 from headwater.node.kv.subdoc.attributes import ChangeNumbers
 from headwater.node.kv.subdoc.editing import ARRAYS_OF_THE_ROOT, EDITS, LOOKUPS, find, get
+from headwater.node.kv.subdoc.in_turns import EditedBody
 from headwater.node.kv.subdoc.path import Path, check_length, parse
 from headwater.node.refused import CommandRefused
 from headwater.node.storage.staging import ArenaFull
@@ -252,7 +253,7 @@ def _check_specs(
     """Hold the paths of one request against the rules about all of them together (kv.md 6.3)."""
     if not 1 <= len(specs) <= wire.SPECS_MAX:
         raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"{len(specs)} paths, 1 to {wire.SPECS_MAX} are allowed")
-    names, body_seen = set(), False
+    names, body_seen, is_gone = set(), False, False
     for opcode, path_flags, path in specs:
         check_length(path)
         if opcode not in known:
@@ -263,7 +264,10 @@ def _check_specs(
         is_attribute = bool(path_flags & _XATTR)
         if is_attribute and body_seen:
             raise CommandRefused(Status.SUBDOC_INVALID_XATTR_ORDER, "attributes come before the body")
+        if not is_attribute and is_gone:
+            raise CommandRefused(Status.SUBDOC_INVALID_COMBO, "a path into the body stands behind the body's deletion")
         body_seen |= not is_attribute
+        is_gone |= opcode == Opcode.DELETE
         if is_attribute and not path.startswith(b"$"):
             names.add(attributes.name_of(parse(path)))
     if len(names) > 1 and not session.has(Feature.SUBDOC_ALLOWS_ACCESS_ON_MULTIPLE_XATTR_KEYS):
@@ -299,15 +303,32 @@ class Draft:
     told: dict[int, bytes] = field(default_factory=dict)
     _edited: bytes | None = None
 
-    def apply(self, specs: Sequence[MutationSpec]) -> None:
-        """Carry out all changes in their order; PathRefused for the first that can't be."""
+    def apply(self, specs: Sequence[MutationSpec], edits: EditedBody | None = None) -> None:
+        """Carry out all changes in their order; PathRefused for the first that can't be.
+
+        Args:
+            edits: those of the body, if they were carried out beforehand.
+        """
+        if edits is None or not isinstance(edits.edited, Draft):
+            for index, spec in enumerate(specs):
+                self.apply_one(index, spec)
+            return
         for index, spec in enumerate(specs):
-            try:
-                told = self._apply(*spec)
-            except CommandRefused as refused:
-                raise PathRefused(index, refused.status, refused.context) from None
-            if told:
-                self.told[index] = told
+            if spec[1] & _XATTR:
+                self.apply_one(index, spec)
+        if edits.refusal is not None:
+            raise edits.refusal
+        self.body = edits.edited.body
+        self.told |= edits.edited.told
+
+    def apply_one(self, index: int, spec: MutationSpec) -> None:
+        """Carry out the change of one path; PathRefused if it can't be."""
+        try:
+            told = self._apply(*spec)
+        except CommandRefused as refused:
+            raise PathRefused(index, refused.status, refused.context) from None
+        if told:
+            self.told[index] = told
 
     def _apply(self, opcode: int, flags: int, path: bytes, value: bytes) -> bytes:
         if not self.has_body and not flags & _XATTR:
@@ -409,20 +430,55 @@ def _change(session: Session, request: Mutation, specs: Sequence[MutationSpec]) 
     _check_doc_flags(request.doc_flags or 0, request.cas)
     old = documents.newest(session, request)
     of_tombstone = _stays_deleted(request, old, request.doc_flags or 0)
+    edits = None if of_tombstone else _edits(session, request, specs, old)
     numbers = ChangeNumbers(bucket.next_cas(request.vbucket), bucket.store.high_seqno(request.vbucket) + 1)
     if any(flags & _EXPAND_MACROS and attributes.needs_body(value) for _, flags, _, value in specs):
         rehearsed = _draft(old, specs, numbers, of_tombstone)
-        rehearsed.apply(specs)
+        rehearsed.apply(specs, edits)
         numbers = numbers._replace(body=rehearsed.body)
     draft = _draft(old, specs, numbers, of_tombstone)
-    draft.apply(specs)
+    draft.apply(specs, edits)
     if of_tombstone:
         told = _stage_tombstone(session, request, draft, draft.pairs)
         return Staged(told, Status.SUBDOC_SUCCESS_DELETED), draft.told
     if any(opcode == Opcode.DELETE for opcode, *_ in specs):
+        if old is None or old.deleted:
+            raise CommandRefused(Status.KEY_ENOENT, "there is nothing to delete")
         kept = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
         return Staged(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.told
     return Staged(_stage_document(session, request, draft), Status.SUCCESS), draft.told
+
+
+def _edits(
+    session: Session, request: Mutation, specs: Sequence[MutationSpec], old: StoredDocument | None
+) -> EditedBody | None:
+    """Return the edits of a large body that were prepared for this request; None if they are short, or to be carried
+    out now all the same. Raises NoRoom once they are being prepared."""
+    prepared = session.prepared
+    attempts = 0
+    if isinstance(prepared, EditedBody):
+        if prepared.is_of(specs, old):
+            return prepared
+        attempts = prepared.attempts
+    size = 0 if old is None else values.inflated_bytes(old)
+    if attempts >= in_turns.ATTEMPTS_MAX or not in_turns.is_long(specs, size):
+        return None
+    read = partial(_to_edit, session, request, specs)
+    raise session.prepare(in_turns.edit(session.server.run_queue, specs, attempts + 1, read, PathRefused))
+
+
+def _to_edit(
+    session: Session, request: Mutation, specs: Sequence[MutationSpec]
+) -> tuple[in_turns.Version, Draft] | None:
+    """Return the document as it is by now, to edit its body; None if the request has to be judged anew first."""
+    bucket = session.store_bucket
+    if not bucket.is_active(request.vbucket):
+        return None
+    old = bucket.store.document(request.vbucket, request.key, session.collection)
+    try:
+        return in_turns.version_of(old), _draft(old, specs, ChangeNumbers(0, 0), of_tombstone=False)
+    except CommandRefused:  # what is stored can not be taken apart
+        return None
 
 
 def _check_doc_flags(doc_flags: int, cas: int) -> None:

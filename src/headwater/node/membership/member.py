@@ -5,7 +5,8 @@
     start with a map that names others --> fence closed: what it owned is not served until it is known that nobody
                                            else owns it (fence.py)
 
-A vbucket that is changing hands at the moment is left alone until that is over. The map never makes a vbucket active;
+A vbucket that a map takes away is fenced at once, before anything else is done by that map. One that is changing hands
+at the moment keeps its state until that is over. The map never makes a vbucket active;
 SET_VBUCKET and a takeover do. A node without a map, or whose map names no other node, does none of this.
 Source: kv.md 1.4, failover.md 3 to 5; docs/decisions/0030.
 """
@@ -86,7 +87,7 @@ class Membership:
         self.fence = Fence(self.map, alone=None if self.map.peers else True)
         if self.map.peers:
             # Before the node listens, so that no client is served in between.
-            bucket.fenced.update(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
+            bucket.fence(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
         self.reconciler.known, self.reconciler.serves = self.map, self.fence.is_open
         self.reconciler.ask(range(bucket.vbucket_count))
         self.reconciler.ask(given_up, News.OWNER)
@@ -207,7 +208,7 @@ class Membership:
         fence.hear_own(alone=False)
         self.reconciler.serves = False
         owned = [vb for vb, each in self._bucket.vbuckets.items() if each.state is State.ACTIVE]
-        self._bucket.fenced.update(owned)
+        self._bucket.fence(owned)
         log.error(
             "another node answers at %s, this node's address in the cluster map: this folder is a copy of its, and %d "
             "vbuckets are not served here; stop one of the two nodes",
@@ -221,13 +222,19 @@ class Membership:
 
     async def _keep(self, found: ClusterMap) -> None:
         """Put a map on disk."""
-        told = news(self.map, found)
-        given_up = [
-            vb
-            for vb in {*self.reconciler.waiting, *(vb for vb, each in told.items() if each is News.OWNER)}
-            if self._bucket.state(vb) is State.ACTIVE and role(found, vb, State.ACTIVE, News.OWNER).state is not None
-        ]
+        given_up = [vb for vb in self._taken_away(found) if self._bucket.state(vb) is State.ACTIVE]
         await self._server.loop.run_in_executor(None, self._save, found.text, sorted(given_up))
+
+    def _taken_away(self, found: ClusterMap) -> list[int]:
+        """The vbuckets that are active here, or on their way to that, and have another owner by a map that comes."""
+        told = news(self.map, found)
+        others = {*self.reconciler.waiting, *(vb for vb, each in told.items() if each is News.OWNER)}
+        return [
+            vb
+            for vb in others
+            if (self._bucket.state(vb) is State.ACTIVE or self.reconciler.is_moving(vb))
+            and role(found, vb, State.ACTIVE, News.OWNER).state is not None
+        ]
 
     def _save(self, config: bytes, given_up: list[int]) -> None:
         """Save the map, then mark the store: one that says it is a member, and has no map, does not open."""
@@ -236,6 +243,9 @@ class Membership:
 
     def _adopt(self, found: ClusterMap) -> None:
         """Go by a map that is on disk."""
+        # First of all: what has another owner now is served no more, whether there is room for its new state yet or
+        # not. Looked at by this map before that, durable writes that wait would find majorities the owner is not in.
+        self._bucket.fence(self._taken_away(found))
         before, self.map = self.map, found
         told = news(before, found)
         _tell_of_departures(before, found)
@@ -314,14 +324,20 @@ class Membership:
 
 
 def _tell_of_departures(before: ClusterMap | None, after: ClusterMap) -> None:
-    """Log who is no member any more, which is all that a survivor hears of a failover, and what comes to this node."""
-    gone = [each for each in before.servers if each not in after.servers] if before is not None else []
-    if before is None or not gone:
+    """Log who is no member any more, and what comes to this node from nobody: all that a survivor hears of a failover.
+
+    Its first map takes the dead node out, the next one names the new owners (cluster/failover.py).
+    """
+    if before is None:
         return
-    owned = sum(
-        after.owner(vb) == after.here != before.owner(vb) for vb in range(len(after.chains)) if after.here is not None
-    )
-    names = " and ".join(f"{each.host}:{each.port}" for each in gone)
-    is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
-    told = event("map.promoted", gone=names, vbuckets=owned)
-    log.warning("map %d:%d: %s %s, %d vbuckets become active here", *after.version, names, is_gone, owned, extra=told)
+    vbuckets = range(len(after.chains))
+    if gone := [each for each in before.servers if each not in after.servers]:
+        left = sum(before.owner(vb) in gone and after.owner(vb) is None for vb in vbuckets)
+        names = " and ".join(f"{each.host}:{each.port}" for each in gone)
+        is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
+        told = event("map.departed", gone=names, vbuckets=left)
+        log.warning("map %d:%d: %s %s, %d vbuckets have no owner", *after.version, names, is_gone, left, extra=told)
+    ours = sum(before.owner(vb) is None and after.is_owner(vb) for vb in vbuckets)
+    if ours:
+        told = event("map.promoted", vbuckets=ours)
+        log.warning("map %d:%d: %d vbuckets without an owner become active here", *after.version, ours, extra=told)

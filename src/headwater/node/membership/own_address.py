@@ -22,6 +22,7 @@ from headwater.node.membership.peers import (
     RETRY_SECONDS_MAX,
     RETRY_SECONDS_MIN,
 )
+from headwater.node.users.binding import bound
 from headwater.protocol.handshake import Login, greet
 from headwater.tls.socket import TlsSocket
 from headwater.wire.address import Address
@@ -88,7 +89,7 @@ class OwnAddress:
         login = replace(self._login(), agent=f"headwater-node {secrets.token_hex(8)}")
         sock = await self._call(address)
         try:
-            greeting = await converse(self._loop(), sock, greet(login), str(address))
+            greeting = await converse(self._loop(), sock, greet(bound(login, sock, address)), str(address))
             return None if self._is_heard(login.agent) else greeting.config
         finally:
             sock.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from headwater.errors import HeadwaterError, RemoteProtocolError
 from headwater.node.calling import converse
+from headwater.node.users.binding import bound
 from headwater.protocol.handshake import Login, greet
 from headwater.tls.socket import TlsSocket
 from headwater.wire.address import Address
@@ -95,7 +96,7 @@ class Peers:
         loop = self._loop()
         sock = await self._call(address)
         try:
-            greeting = await converse(loop, sock, greet(self._login()), str(address))
+            greeting = await converse(loop, sock, greet(bound(self._login(), sock, address)), str(address))
         finally:
             sock.close()
         if greeting.config is None:

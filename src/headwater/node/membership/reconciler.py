@@ -110,7 +110,7 @@ class Reconciler:
                 break
             # A hand-over is between its two nodes until it is over: a role taken in the middle could leave two owners,
             # or none.
-            if self._is_moving(vb):
+            if self.is_moving(vb):
                 self.moving.add(vb)
                 continue
             news = self._todo.pop(vb)
@@ -130,7 +130,8 @@ class Reconciler:
         wanted = role(known, vb, self._bucket.state(vb), news)
         if wanted.state is not None:
             self._become(vb, wanted.state)
-        if wanted.state is not None or (self.serves and known.owner(vb) in (None, known.here)):
+        is_active = self._bucket.state(vb) is State.ACTIVE
+        if not is_active or (self.serves and known.owner(vb) in (None, known.here)):
             self._bucket.unfence(vb)
         return wanted.source
 
@@ -143,9 +144,9 @@ class Reconciler:
             self._given_up.add(vb)
         found.set_state(state)
 
-    def _is_moving(self, vb: int) -> bool:
+    def is_moving(self, vbucket: int) -> bool:
         """Whether the vbucket is being taken over, here or from here."""
-        found = self._bucket.vbuckets.get(vb)
+        found = self._bucket.vbuckets.get(vbucket)
         if found is None:
             return False
         return found.handover is not None or (found.inbound is not None and found.inbound.takes_over)
@@ -161,6 +162,6 @@ class Reconciler:
         """A batch was lost: a vbucket that had been given up may be active again."""
         again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
         if again:
-            self._bucket.fenced.update(again)
+            self._bucket.fence(again)
             self.ask(again, News.OWNER)
             self._server.loop.call_soon(self.look)

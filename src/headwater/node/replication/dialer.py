@@ -24,6 +24,7 @@ from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
 from headwater.node.log_lines import event
+from headwater.node.users.binding import bound
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.events import Ended, Refused
@@ -320,6 +321,7 @@ class Dialer:
                 features=FEATURES,
                 wants_map=self._cluster_uuid() != "",
             )
+            login = bound(login, sock, Address(source.host, source.port))
             greeting = await converse(loop, sock, greet(login), str(source))
             self._check_member(greeting.config)
             # "UPR: only bit 0x01 is defined" (dcp 2.1); xattrs are those of producers that know HELLO.

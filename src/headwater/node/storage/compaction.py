@@ -95,7 +95,7 @@ class _Share:
     history: int
     limit: int
     live: int
-    spared: int
+    numbers: NDArray[np.uint64]
     dropped: Dropped
     first: int = 0
     end: int = 0
@@ -128,7 +128,7 @@ class Compaction:
         *,
         purge_before: int,
         purge_limit: Callable[[int], int] | None,
-        spared: Callable[[int], int],
+        numbers: Callable[[int], NDArray[np.uint64]],
         history_rows: Callable[[int], int],
         part: slice,
         spare: Collection[int],
@@ -148,7 +148,7 @@ class Compaction:
         self._purge_limit = purge_limit
         self._dropped = dropped
         self._ticket = slots.enter()
-        self._shares = self._choose(purge_limit, spared, history_rows)
+        self._shares = self._choose(purge_limit, numbers, history_rows)
         self._old: list[Segment] = []
         self._taken_back: NDArray[np.uint8] = np.zeros(len(into.table), np.uint8)
         self._writer: CompactedWriter | None = None
@@ -163,7 +163,7 @@ class Compaction:
     def _choose(
         self,
         purge_limit: Callable[[int], int] | None,
-        spared: Callable[[int], int],
+        numbers: Callable[[int], NDArray[np.uint64]],
         history_rows: Callable[[int], int],
     ) -> dict[int, _Share]:
         table, chosen = self._index.table, np.zeros(SLOTS_MAX, np.uint8)
@@ -175,7 +175,7 @@ class Compaction:
         shares = {}
         for vb in np.flatnonzero(counts).tolist():
             rows = int(table[vb, index.DURABLE_ROWS])
-            limit = min(int(table[vb, index.DURABLE_HIGH]), int(table[vb, index.HIGH])) - 1
+            limit = min(int(table[vb, index.DURABLE_HIGH]), int(table[vb, index.HIGH]))
             if purge_limit is not None:
                 limit = min(limit, purge_limit(vb))
             history, live = max(0, rows - history_rows(vb)), int(table[vb, index.LIVE_BYTES])
@@ -183,7 +183,7 @@ class Compaction:
             dropped = NONE_DROPPED if self._dropped is None else self._dropped(vb)
             settled = columns.seq[history - 1] if history else 0  # a later drop may still be taken back
             dropped = dropped[dropped[:, 1] <= settled]
-            shares[vb] = _Share(columns, int(counts[vb]), history, max(0, limit), live, spared(vb), dropped)
+            shares[vb] = _Share(columns, int(counts[vb]), history, max(0, limit), live, numbers(vb), dropped)
         return shares
 
     def survey(self) -> bool:
@@ -268,7 +268,7 @@ class Compaction:
             self._slots.table,
             self._purge_before,
             np.uint64(share.limit),
-            np.uint64(share.spared),
+            share.numbers,
             keep,
             share.dropped,
         )

@@ -72,6 +72,10 @@ class NewestSeqnos:
             found = max(found, exact)
         return found
 
+    def numbers(self, vbucket: int) -> NDArray[np.uint64]:
+        """The numbers of all choices of which there may be durable rows; none in a vbucket where nothing has a mark."""
+        return self._look(vbucket).numbers if self._index.table.item(vbucket, index.MIXED) else _none()
+
     def cut(self, vbucket: int, seqno: int) -> None:
         """Everything above a seqno was taken back, or will be as soon as that is durable."""
         self._looked[vbucket] = min(self._looked.item(vbucket), seqno)

@@ -1,12 +1,13 @@
 """The frames of a batch: documents as DCP would send them, and control frames about vbuckets.
 
 A document frame is a MUTATION (31 bytes of extras), a DELETION in its V2 form (21) or an EXPIRATION (20). Every stream
-puts in an opaque of its own; stored, it is the number of hops: how many nodes TAP has brought the change through, and
-two marks (kernels/index.py): the key begins with the id of a named collection; the frame is no document but a system
-event. That one is stored as a document of the reserved collection 1, whose value is the SYSTEM_EVENT frame that streams
-send: it takes a seqno, replaces what was said of the same collection before, and is rolled back and compacted like any
-other change. So is a prepare of a durable write: a document of its own key, whose value is the PREPARE frame, and over
-with a deletion of that key: one with the ABORT frame, or an empty one with the seqno of the document that it became.
+puts in an opaque of its own; stored, it is the number of hops: how many nodes TAP has brought the change through, the
+hour since which a tombstone is here that was made long ago elsewhere, and two marks (kernels/index.py): the key begins
+with the id of a named collection; the frame is no document but a system event. That one is stored as a document of the
+reserved collection 1, whose value is the SYSTEM_EVENT frame that streams send: it takes a seqno, replaces what was said
+of the same collection before, and is rolled back and compacted like any other change. So is a prepare of a durable
+write: a document of its own key, whose value is the PREPARE frame, and over with a deletion of that key: one with the
+ABORT frame, or an empty one with the seqno of the document that it became.
 A control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it never leaves the
 node.
 """
@@ -20,7 +21,7 @@ from struct import Struct, error
 from typing import Any, Final
 
 from headwater.kernels.choices import OF_COLLECTION, OF_PREPARE, OF_SCOPE, SYSTEM_COLLECTION
-from headwater.kernels.index import NAMED_MARK, SYSTEM_MARK
+from headwater.kernels.index import HOUR_SECONDS, NAMED_MARK, SINCE_MASK, SINCE_SHIFT, SYSTEM_MARK
 from headwater.wire import dcp, leb128
 from headwater.wire.header import HEADER, HEADER_BYTES, Magic
 from headwater.wire.opcodes import Opcode
@@ -42,6 +43,7 @@ __all__ = [
     "prepare_over_frame",
     "record_frame",
     "rollback_frame",
+    "since_bits",
     "stored_key",
     "told_in",
 ]
@@ -163,6 +165,13 @@ class StoredDocument:
 def stored_key(collection: int, key: bytes) -> tuple[bytes, int]:
     """The key as the log has it, and its mark."""
     return (leb128.join_key(collection, key), NAMED_MARK) if collection else (key, 0)
+
+
+def since_bits(delete_time: int, now: int) -> int:
+    """As `since_of` in kernels/index.py, which see."""
+    if delete_time + HOUR_SECONDS > now:
+        return 0
+    return (-(-now // HOUR_SECONDS) & SINCE_MASK) << SINCE_SHIFT
 
 
 def event_frame(vbucket: int, event: dcp.SystemEvent, *, cas: int) -> bytes:

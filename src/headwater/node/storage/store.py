@@ -46,6 +46,7 @@ from headwater.node.storage.records import (
     deletion_frame,
     event_frame,
     mutation_head,
+    since_bits,
     stored_key,
 )
 from headwater.node.storage.replay import OpenedSegment, Replay
@@ -59,7 +60,6 @@ from headwater.wire.dcp import SystemEvent
 __all__ = ["ArenaFull", "Store"]
 
 RECORD_BYTES = 4 << 10
-_DEFAULT = np.zeros(1, np.uint64)  # the choice of who knows of no collections
 """More than the record of one vbucket takes, with a full failover log."""
 
 _FOUR_NUMBERS = Struct("=4Q")  # as numpy has them
@@ -407,12 +407,16 @@ class Store:
         cas: int,
         rev_seqno: int,
         delete_time: int,
+        now: int = 0,
         datatype: int = 0,
         expired: bool = False,
         hops: int = 0,
         collection: int = 0,
     ) -> int:
-        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above."""
+        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above.
+
+        It ages from `delete_time`, or from `now` where that is an hour later or more.
+        """
         seqno = self.staging.next_seqno(vbucket, seqno, cas, rev_seqno)
         frame = deletion_frame(
             vbucket,
@@ -424,7 +428,7 @@ class Store:
             delete_time=delete_time,
             datatype=datatype,
             expired=expired,
-            hops=hops,
+            hops=hops | since_bits(delete_time, now),
             collection=collection,
         )
         self.staging.document(vbucket, frame)
@@ -604,10 +608,10 @@ class Store:
         Args:
             part: which of the sealed ones may be rewritten.
             spare: numbers of segments that are not worth it any more, because they were just written.
-            purge_before: tombstones deleted before this Unix second go; 0: none.
+            purge_before: tombstones made before this Unix second go; 0: none.
             purge_limit: for a vbucket, the seqno above which no tombstone may go: where the slowest stream is that
-                must still hear of it. The newest change of a vbucket never goes, nor does that of its default
-                collection: who knows of no other ends there, and would else stand in front of a deletion that he has.
+                must still hear of it. The newest change of a collection never goes: whoever reads nothing else learns
+                from its seqno whether anything was purged that he must hear of.
             history_rows: for a vbucket, how many of its newest changes can still be taken back: the versions they
                 superseded stay, and so do tombstones among them.
             dropped: for a vbucket, the collections whose documents go: (id, seqno of the drop), by id.
@@ -622,7 +626,7 @@ class Store:
             self.committing,
             purge_before=purge_before,
             purge_limit=purge_limit,
-            spared=self._newest_of_default,
+            numbers=self._newest.numbers,
             history_rows=history_rows,
             part=part,
             spare=spare,
@@ -630,10 +634,6 @@ class Store:
             ended=self._compaction_ended,
         )
         return self._compaction
-
-    def _newest_of_default(self, vb: int) -> int:
-        """The seqno of the newest durable change of the default collection, where there are others; else 0."""
-        return self._newest.seqno(vb, _DEFAULT) if self.is_mixed(vb) else 0
 
     def _compaction_ended(self) -> None:
         self._compaction = None

@@ -46,7 +46,7 @@ class Handover:
 
     Args:
         vbucket: it is marked as being handed over as long as this lives.
-        clock: seconds of a monotonic clock.
+        clock: seconds of a monotonic clock. now: Unix seconds.
         hold_until: called with a batch number: what is sent from now on leaves once that batch is durable.
         seconds_max: after so long, writes are refused.
 
@@ -59,6 +59,7 @@ class Handover:
         self,
         vbucket: VBucket,
         clock: Callable[[], float],
+        now: Callable[[], int],
         hold_until: Callable[[int], None],
         seconds_max: float = TAKEOVER_SECONDS_MAX,
     ) -> None:
@@ -66,7 +67,7 @@ class Handover:
         self.deadline: float | None = None
         self.on_silence: Callable[[], None] | None = None
         self._vbucket = vbucket
-        self._clock = clock
+        self._clock, self._now = clock, now
         self._hold_until = hold_until
         self._seconds_max = seconds_max
         # The mark by which others keep away: the reconciler leaves the vbucket alone, a second takeover is refused.
@@ -116,7 +117,7 @@ class Handover:
             if status != Status.SUCCESS:
                 return EndReason.STATE_CHANGED
             failpoint("takeover.pending_acked")
-            self._vbucket.hand_over()
+            self._vbucket.hand_over(self._now())
             failpoint("takeover.dead")
             self.stage = HandoverStage.DRAINING
             return None

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.node.storage.store import Store
-    from headwater.node.storage.views import Shown
     from headwater.node.streams.encoding import Encoding
     from headwater.node.streams.handover import Handover
     from headwater.node.streams.outlet import Outlet
@@ -126,6 +125,8 @@ class Stream:
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
         self._prepared: set[int] | None = set() if wanted.prepares else None
+        # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
+        # is told to go back there if it comes to another history inside of that snapshot (failover 2, rule 8).
         self._next_start = entry.accepted.snap_start_seqno
         self._next_flags = DISK if self.phase is _BACKFILLING else FIRST_IN_MEMORY
         # From here on a rollback or a change of state is told to us. The position above was judged in this same turn
@@ -173,7 +174,7 @@ class Stream:
             return True  # the usual case: there is none in a phase in which nothing is sent
         if self.phase in _SENDING_NOTHING:
             return False
-        return self._is_complete or self.vbucket.durable_seqno > self.position or self._state_is_due
+        return self._is_complete or self._sendable_seqno > self.position or self._state_is_due
 
     @property
     def items_remaining(self) -> int:
@@ -200,8 +201,8 @@ class Stream:
             elif self._is_complete:
                 self.end(_OK)
                 return
-            elif (durable := self.vbucket.durable_seqno) > self.position:
-                if not self._is_short(durable) or not self._send_at_once(outlet, durable):
+            elif (sendable := self._sendable_seqno) > self.position:
+                if not self._is_short(sendable) or not self._send_at_once(outlet, sendable):
                     self._begin_snapshot(outlet)
             elif self._state_is_due:
                 self._send_state()
@@ -268,7 +269,8 @@ class Stream:
     def _begin_snapshot(self, outlet: Outlet) -> None:
         """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
         snapshot = self._take_snapshot(outlet)
-        passes = self._wanted.aware and self._store.is_mixed(self.vbucket.id)
+        is_inside = self.entry.state is ProducerState.INSIDE
+        passes = self._wanted.aware and (is_inside or self._store.is_mixed(self.vbucket.id))
         if snapshot.last_seqno <= self.position and (not passes or self._goes_on_inside):
             snapshot.close()
             self._reach_end(outlet, snapshot.covers_seqno)
@@ -277,21 +279,18 @@ class Stream:
         self._snapshot = snapshot
         if self._goes_on_inside:
             return  # more of a snapshot that this node is itself still receiving: announced already (dcp 8.2)
-        if self.entry.state is ProducerState.INSIDE:
-            # Behind what was sent, not behind what was announced: the changes in between are still to come.
-            self._next_start = self.position + 1  # the snapshot that was announced will never be whole here
         # With Collections a consumer is led past what it is not shown (dcp 8.2).
         end_seqno, flags = snapshot.covers_seqno if passes else snapshot.last_seqno, self._next_flags
-        # A replica in the middle of a snapshot: what it has of it is no consistent state, so the marker names the end
-        # that was announced to it, and the rest will come under this marker (dcp 8.2).
-        if end_seqno == self.vbucket.durable_seqno < self.vbucket.snapshot_end < ENDLESS:
+        # A replica in the middle of a snapshot: what it has of it is no consistent state, whatever of it is shown. So
+        # the marker names the end that was announced to it, and the rest will come under this marker (dcp 8.2).
+        if snapshot.covers_seqno > self._whole_seqno:
             end_seqno = self.vbucket.snapshot_end
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
         if self.phase is StreamPhase.TAKEOVER_SEND:
             flags |= SnapshotFlag.ACK
         purged = self._purged_to_tell(flags)
         if self._wanted.prepares:
-            purged = purged._replace(visible=self._visible(end_seqno, flags))
+            purged = purged._replace(visible=self._visible(snapshot.covers_seqno, flags))
         marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags, purged)
         outlet.write(marker)
         self.sent_bytes += len(marker)
@@ -312,16 +311,16 @@ class Stream:
             return NOTHING_PURGED
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
-    def _visible(self, end_seqno: int, flags: int) -> Visible:
+    def _visible(self, covers_seqno: int, flags: int) -> Visible:
         """The numbers of durable writes that the next marker tells: the highest visible seqno, and from disk up to
         where prepares are over (dcp 2.7, 8.2)."""
         vbucket = self.vbucket
-        plain = vbucket.collections.shown(replace(self._wanted, prepares=False), vbucket.durable_seqno)
-        with self._store.view(vbucket.id, self.position, end_seqno, plain) as view:
+        plain = vbucket.collections.shown(replace(self._wanted, prepares=False), covers_seqno)
+        with self._store.view(vbucket.id, self.position, covers_seqno, plain) as view:
             seqno = view.end_seqno
         if not flags & SnapshotFlag.DISK:
             return Visible(seqno)
-        return Visible(seqno, min(vbucket.prepares.pending.values(), default=end_seqno + 1) - 1)
+        return Visible(seqno, min(vbucket.prepares.pending.values(), default=covers_seqno + 1) - 1)
 
     def _is_short(self, durable_seqno: int) -> bool:
         """Whether there is little to send: changes of a live stream, or a few that a consumer lacks who comes back."""
@@ -360,7 +359,7 @@ class Stream:
         self._producer.sent_snapshot(entry, last_seqno, size)
         self.sent_bytes += size
         self.sent_changes += changes
-        self.position, self._next_start, self._next_flags = last_seqno, last_seqno + 1, MEMORY
+        self.position, self._next_start, self._next_flags = last_seqno, last_seqno, MEMORY
         if self.phase is _BACKFILLING:
             self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY
@@ -369,7 +368,7 @@ class Stream:
     def _take_snapshot(self, outlet: Outlet) -> SnapshotSender:
         upto, vb = self._snapshot_end(), self.vbucket.id
         without_deletions = self._skip_deletes and self.phase is StreamPhase.BACKFILLING
-        shown = self._shown()
+        shown = self.vbucket.collections.shown(self._wanted, upto)  # a drop hides nothing in a state of before it
         view = self._store.view(vb, self.position, upto, shown)
         last_seqno = view.end_seqno
         if without_deletions:
@@ -388,36 +387,63 @@ class Stream:
             prepared=self._prepared,
         )
 
-    def _shown(self) -> Shown:
-        """Which changes this stream is shown, as it stands on disk: a drop hides nothing before it can be told."""
-        return self.vbucket.collections.shown(self._wanted, self.vbucket.durable_seqno)
+    @property
+    def _whole_seqno(self) -> int:
+        """The newest consistent state that can be shown; 0 for none.
+
+        Not one inside of the snapshot that the consumer holds in part: what was merged away of that comes with the
+        rest of it only.
+        """
+        vbucket = self.vbucket
+        if (durable := vbucket.durable_seqno) >= vbucket.snapshot_end:
+            return durable
+        complete = vbucket.complete_seqno
+        is_there = self.entry.accepted.partial_end_seqno <= complete <= durable
+        return complete if is_there and self._store.exact(vbucket.id, complete) else 0
+
+    @property
+    def _sendable_seqno(self) -> int:
+        """The seqno up to which changes can be sent now; there is none for this stream unless it is above its position.
+
+        A replica sends what it has of a snapshot under the end that was announced to itself. Without Collections a
+        consumer can't be told that end if the change there is not for it (dcp 2.18), so it is sent whole states alone;
+        so is everybody where the producer tells no end (UPR).
+        """
+        durable, announced = self.vbucket.durable_seqno, self.vbucket.snapshot_end
+        if durable >= announced or (self._wanted.aware and announced < ENDLESS):
+            return durable
+        return self._whole_seqno
 
     def _snapshot_end(self) -> int:
         """Return the seqno at which the next snapshot ends.
 
         To the end that was asked for, if the state of then can still be told from what came later; else to all that
-        is durable, which holds it. A replica does not know where its old snapshots ended, only the last one: it sends
-        what is whole first, and that one under the end that was announced to itself.
+        is durable, which holds it. Who holds a part of a snapshot that ends behind the end asked for is led to the end
+        of that: of what was merged away there, nothing comes before (dcp 8.5).
+
+        A replica does not know where its old snapshots ended, only the last one: it sends what is whole first, and
+        that one under the end that was announced to itself.
         """
-        durable, end_seqno = self.vbucket.durable_seqno, self.entry.accepted.end_seqno
+        durable, accepted = self.vbucket.durable_seqno, self.entry.accepted
         if self._goes_on_inside:
             return min(durable, self.entry.snapshot_end_seqno)
-        if durable < self.vbucket.snapshot_end:
-            complete = self.vbucket.complete_seqno
-            is_durable = self.position < complete <= durable
-            return complete if is_durable and self._store.exact(self.vbucket.id, complete) else durable
+        if (whole := self._whole_seqno) < durable:
+            return whole if self.position < whole else durable
+        end_seqno = max(accepted.end_seqno, accepted.partial_end_seqno)
         return end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
 
     @property
     def _goes_on_inside(self) -> bool:
         """Whether what comes next belongs to the snapshot that was announced.
 
-        Not so if this node's own producer has meanwhile replaced that snapshot by a longer one: then its end is no
-        consistent state here, and must not look like one there.
+        Not so if this node's own producer has meanwhile replaced that snapshot by a longer one, or if compaction has
+        dropped versions of then: its end is no consistent state here any more, and must not look like one there.
         """
-        announced = self.entry.snapshot_end_seqno
-        inside = self.entry.state is ProducerState.INSIDE and self.position < announced
-        return inside and self.vbucket.ends_snapshot(announced)
+        vbucket, announced = self.vbucket, self.entry.snapshot_end_seqno
+        if self.entry.state is not ProducerState.INSIDE or self.position >= announced:
+            return False
+        is_there = vbucket.durable_seqno <= announced or self._store.exact(vbucket.id, announced)
+        return is_there and vbucket.ends_snapshot(announced)
 
     def _send_changes(self, snapshot: SnapshotSender, outlet: Outlet, quantum_bytes: int) -> None:
         if snapshot.is_done:  # nothing in it is shown
@@ -455,8 +481,9 @@ class Stream:
             self._next_flags = FIRST_IN_MEMORY
             if self.handover is not None:
                 self.handover.begin()
-        if self.entry.snapshot_end_seqno > self.entry.accepted.start_seqno:
-            self._next_start = max(self.entry.snapshot_end_seqno, seqno) + 1
+        is_whole = self.entry.state is _BETWEEN and self.entry.last_seqno > self.entry.accepted.start_seqno
+        if is_whole:  # at the last seqno that the consumer knows; it may not have heard of `seqno`
+            self._next_start = self.entry.last_seqno
         self.position = seqno
         if self.vbucket.collections.is_over(self._wanted, seqno):
             self.end(EndReason.FILTER_EMPTY if self._wanted.aware else EndReason.OK)

@@ -118,8 +118,10 @@ class TapFed(TapConsumer):
         if found is None:
             bucket.create_vbucket(vb, state)
         else:
-            found.set_state(state)
+            is_new = found.set_state(state)
             bucket.unfence(vb)
+            if is_new and state is State.ACTIVE:
+                bucket.durable_writes.abort_of_before(vb)
 
     def _pass_checkpoint(self, bucket: Bucket, message: tap.CheckpointStart) -> None:
         """ "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md 5.1).

@@ -173,7 +173,7 @@ class TapReader:
             if not self._feed.bucket.has_room_for_record():
                 self._feed.when_room(self)
                 return False
-            self.vbucket.hand_over()
+            self.vbucket.hand_over(self._feed.bucket.now())
         self._feed.producer.handing_over(self.stream)
         return True
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.places import Places
-from headwater.node.users.roles import ROLES, Grant, granted
+from headwater.node.users.roles import CLUSTER_USER, ROLES, Grant, granted
 from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
 from headwater.wire.privilege import ADMINISTER, EVERYTHING, LOGIN, NONE
 from headwater.wire.users import UserList
@@ -123,8 +123,8 @@ class Users:
 
     @property
     def names(self) -> list[str]:
-        """All users."""
-        return sorted({*self._passwords, *(self._accounts or ())})
+        """All users; the members of the cluster are none."""
+        return sorted({*self._passwords, *(self._accounts or ())} - {CLUSTER_USER})
 
     def knows(self, user: str) -> bool:
         """Whether there is such a user; without users everybody is."""
@@ -197,15 +197,20 @@ class Users:
         """Whether this password is known to be right without the work of finding out."""
         if not self.required:
             return True
+        if user == CLUSTER_USER:
+            return False
         keys, told = self._right.get(user, (None, b""))
         if keys is None or not self.knows(user) or keys is not self.keys(_PLAIN_HASH, user):
             return False
         return hmac.compare_digest(told, self._digest(password))
 
     async def is_right(self, user: str, password: str) -> bool:
-        """Whether a user has this password; an unknown user takes as long. Raises TooManyWait."""
+        """Whether a user has this password; an unknown user takes as long. The members' secret is none: it is proved
+        by SCRAM alone. Raises TooManyWait."""
         if self.remembers(user, password):
             return True
+        if user == CLUSTER_USER:
+            return False
         keys = await self.derivations.run(lambda: self._keys_if_right(user, password))
         if keys is None or not self.knows(user):
             return False

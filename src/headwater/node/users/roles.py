@@ -14,7 +14,10 @@ from typing import NamedTuple
 from headwater.errors import OptionError
 from headwater.wire.privilege import EVERYTHING, LOGIN, MONITOR, READ, REPLICATE, STREAM, WRITE, Privilege
 
-__all__ = ["ADMINISTRATOR", "FINE", "NODE", "ORDINARY", "ROLES", "Grant", "granted", "read_grants"]
+__all__ = ["ADMINISTRATOR", "CLUSTER_USER", "FINE", "NODE", "ORDINARY", "ROLES", "Grant", "granted", "read_grants"]
+
+CLUSTER_USER = "@cluster"
+"""Nodes log in to each other under this name; no user can have it."""
 
 ROLES: dict[str, Privilege] = {
     "read": READ,

@@ -5,7 +5,10 @@
     C: c=biws,r=CNONCE SNONCE,p=PROOF
     S: v=SIGNATURE
 
-Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512; no channel binding. kv.md 1.2.
+A client may bind its proof to the connection: `p=KIND,,` in the place of `n,,`, and `c=` is that and what it sees of
+the connection. Whether that is what we see is for the node to say (node/users/binding.py).
+
+Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512. kv.md 1.2.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwater.protocol.scram import HASHES as MECHANISMS
@@ -50,34 +54,56 @@ def derive(hash_name: str, password: str, salt: bytes, iterations: int = ITERATI
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The client's first message, taken apart."""
+    """The client's first message, taken apart.
+
+    `header` is what stands before the name, and `binding` the kind of binding that it names; empty for none.
+    """
 
     user: str
     nonce: str
     bare: str
+    header: str = "n,,"
+    binding: str = ""
 
 
 def read_first(message: bytes) -> First:
     """Parse `n,,n=user,r=nonce`; names escape a comma as =2C and an equals sign as =3D."""
     text = _text(message)
     parts = text.split(",", 2)
-    if len(parts) != 3 or parts[0] not in ("n", "y"):
-        raise Malformed("channel binding is not offered")
+    flag, _, binding = parts[0].partition("=")
+    if len(parts) != 3 or parts[1] or flag not in ("n", "y", "p") or (flag == "p") is not bool(binding):
+        raise Malformed("the first message does not begin with n,, or p=KIND,,")
     bare = parts[2]
     told = _attributes(bare)
     user, nonce = told.get("n", ""), told.get("r", "")
     if not user or not nonce or "m" in told:
         raise Malformed("the first message needs a name and a nonce")
-    return First(user.replace("=2C", ",").replace("=3D", "="), nonce, bare)
+    return First(user.replace("=2C", ",").replace("=3D", "="), nonce, bare, f"{parts[0]},,", binding)
+
+
+def _never(data: bytes) -> bool:
+    return False
 
 
 class Exchange:
-    """One login: `challenge` answers the first message, `finish` judges the second."""
+    """One login: `challenge` answers the first message, `finish` judges the second.
 
-    def __init__(self, hash_name: str, first: First, keys: Keys, nonce: str) -> None:
+    Args:
+        nonce: our part of it, new for every exchange.
+        sees: whether what the client binds its proof to is what we see of the connection; asked only if it binds.
+
+    Attributes:
+        is_for_another: the proof was bound to another connection than this one.
+    """
+
+    def __init__(
+        self, hash_name: str, first: First, keys: Keys, nonce: str, sees: Callable[[bytes], bool] = _never
+    ) -> None:
         self._hash = hash_name
         self._first = first
         self._keys = keys
+        self._sees = sees
+        self.is_for_another = False
         self._nonce = first.nonce + nonce
         salt = base64.b64encode(keys.salt).decode()
         self._challenge = f"r={self._nonce},s={salt},i={keys.iterations}"
@@ -91,8 +117,14 @@ class Exchange:
         text = _text(message)
         without_proof, separator, proof = text.rpartition(",p=")
         told = _attributes(without_proof)
-        if not separator or told.get("c") not in ("biws", "eSws") or told.get("r") != self._nonce:
+        channel, header = _base64(told.get("c", "")), self._first.header.encode()
+        bound = channel.removeprefix(header)
+        is_whole = channel.startswith(header) and bool(bound) is bool(self._first.binding)
+        if not separator or not is_whole or told.get("r") != self._nonce:
             raise Malformed("the final message does not continue this exchange")
+        if bound and not self._sees(bound):
+            self.is_for_another = True
+            return None
         said = f"{self._first.bare},{self._challenge},{without_proof}".encode()
         signature = hmac.digest(self._keys.stored_key, said, self._hash)
         given = _base64(proof)
@@ -121,4 +153,4 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Malformed("the proof is not base64") from None
+        raise Malformed("what should be base64 is none") from None

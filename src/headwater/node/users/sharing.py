@@ -8,7 +8,9 @@ cluster (that of the map of the first bucket). Members' lists become one user by
 takes the cluster's in the place of its own: who was let in there before is nobody here. The first list of a cluster is
 made by an administrator, of those of all its nodes (cluster/users.py); until then each has its own.
 
-A node without users lets everybody in; it asks nobody and takes no list but an administrator's. What is asked for are
+A node without users lets everybody in; it asks nobody and takes no list but an administrator's. Nor does a node without
+the members' secret: whoever answers at a member's address could name its users then. With the secret he has proved that
+he knows it, to this node and no other (node/users/binding.py), before he is asked. What is asked for are
 verifiers, which administrators and the members themselves may see: nobody else, whatever his role.
 """
 
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from headwater.errors import HeadwaterError, OptionError, RemoteProtocolError
 from headwater.node.calling import converse
 from headwater.node.log_lines import event
+from headwater.node.users.binding import bound
 from headwater.node.users.file import accounts_of
 from headwater.protocol.handshake import Conversation, Login, greet, refused
 from headwater.wire.admin import IoctlGet
@@ -73,6 +76,7 @@ class Sharing:
 
     Args:
         users: those of this node. place: what it knows as a member. changed: called after the file has changed.
+        has_secret: whether the members have a secret, which they prove to each other.
     """
 
     def __init__(
@@ -81,11 +85,12 @@ class Sharing:
         users: Users,
         place: Callable[[], AsMember],
         changed: Callable[[], None],
-        account: tuple[str | None, str | None],
+        *,
+        has_secret: bool,
     ) -> None:
         self._loop, self._users = loop, users
         self._place, self._changed = place, changed
-        self._account = account
+        self._has_secret = has_secret
         self._tasks: dict[Address, asyncio.Task[None]] = {}
 
     # --- what is told -------------------------------------------------------------------------------------------------
@@ -104,7 +109,7 @@ class Sharing:
             DiskFull, StorageError: it could not be written.
         """
         told = _read(text)
-        if not self._users.required and self._peers() and self._account == (None, None):
+        if not self._users.required and self._peers() and not self._has_secret:
             raise UserListRefused(
                 "the members let everybody in, and could not log in to each other any more: stop them, add a user to "
                 "the folder of each (headwater user add), start them with --cluster-secret-file"
@@ -115,7 +120,7 @@ class Sharing:
 
     def watch(self) -> None:
         """Ask those who are members now, and no others."""
-        wanted = set(self._peers()) if self._users.required else set()
+        wanted = set(self._peers()) if self._users.required and self._has_secret else set()
         for address in self._tasks.keys() - wanted:
             self._tasks.pop(address).cancel()
         for address in wanted - self._tasks.keys():
@@ -158,7 +163,7 @@ class Sharing:
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             sock = await place.call(address)
         try:
-            await self._hear(sock, address, greet(place.login()))
+            await self._hear(sock, address, greet(bound(place.login(), sock, address)))
             while True:
                 digest = "" if self._users.list is None else self._users.list.digest()
                 if text := await self._hear(sock, address, _question(digest.encode())):

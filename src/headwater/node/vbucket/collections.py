@@ -17,7 +17,7 @@ import numpy as np
 
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, PREPARES
 from headwater.wire import manifest
-from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent
+from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent, ManifestFold
 
 if TYPE_CHECKING:
     from headwater.node.storage.compaction import Dropped
@@ -54,14 +54,12 @@ EVERYTHING: Final = Wanted(aware=True)
 class VBucketCollections:
     """The collections of a vbucket, by its log.
 
-    Attributes:
-        manifest: as staged, that is with events that are not durable yet.
-        alive: the collections of that, by id, and the maximum TTL of each.
+    An event costs the same however many collections there are: a change may bring a thousand to a thousand vbuckets.
     """
 
     def __init__(self, events: Iterable[SystemEvent] = ()) -> None:
-        self.manifest = manifest.EMPTY
-        self.alive: dict[int, int | None] = {0: None}
+        self._fold = ManifestFold(manifest.EMPTY)
+        self._alive: dict[int, int | None] | None = {0: None}
         self._history: list[tuple[int, ManifestEvent]] = []
         self._changes = 0
         self._shown: dict[Wanted, tuple[tuple[int, int], Shown]] = {}
@@ -72,9 +70,26 @@ class VBucketCollections:
         """An event was staged."""
         told = event_of(event)
         self._history.append((event.by_seqno, told))
-        self.manifest = self.manifest.after(told)
+        self._fold.add(told)
         self._changes += 1
-        self.alive = {number: collection.max_ttl for number, (_, collection) in self.manifest.by_id().items()}
+        self._alive = None
+
+    @property
+    def manifest(self) -> CollectionsManifest:
+        """The manifest as staged, that is with events that are not durable yet."""
+        return self._fold.manifest
+
+    @property
+    def uid(self) -> int:
+        """The uid of that."""
+        return self._fold.uid
+
+    @property
+    def alive(self) -> dict[int, int | None]:
+        """The collections of that by id, and the maximum TTL of each in seconds."""
+        if self._alive is None:
+            self._alive = {number: collection.max_ttl for number, (_, collection) in self.manifest.by_id().items()}
+        return self._alive
 
     @property
     def named(self) -> list[str]:
@@ -85,11 +100,7 @@ class VBucketCollections:
         """The manifest of a seqno."""
         if not self._history or self._history[-1][0] <= seqno:
             return self.manifest
-        found = manifest.EMPTY
-        for at, event in self._history:
-            if at <= seqno:
-                found = found.after(event)
-        return found
+        return manifest.EMPTY.after(*(event for at, event in self._history if at <= seqno))
 
     def shown(self, wanted: Wanted, seqno: int) -> Shown:
         """The choice of a reader to whom all up to a durable seqno may be told (kernels/choices.py)."""

@@ -73,7 +73,7 @@ class VBucketPrepares:
         if found is None:
             raise KeyError(key)
         self._check_room(len(found.value) + 2 * MARK_BYTES)
-        committed = self._stage(key, found, seqno)
+        committed = self._stage(key, found, seqno, now)
         self._store.prepares.stage_over(self._vbucket, joined(key), now)
         del self.pending[key]
         self._note(committed, found.by_seqno)
@@ -106,7 +106,7 @@ class VBucketPrepares:
         found = self._store.document(self._vbucket, key.key, key.collection)
         return found is not None and found.seqno > seqno
 
-    def _stage(self, key: Key, found: dcp.Prepare, seqno: int | None) -> int:
+    def _stage(self, key: Key, found: dcp.Prepare, seqno: int | None, now: int) -> int:
         if found.deleted:
             return self._store.stage_deletion(
                 self._vbucket,
@@ -116,6 +116,7 @@ class VBucketPrepares:
                 cas=found.cas,
                 rev_seqno=found.rev_seqno,
                 delete_time=found.expiration,
+                now=now,
                 datatype=found.datatype,
                 collection=key.collection,
             )

@@ -234,6 +234,20 @@ class VBucket:
         return self.high_seqno if self.high_seqno >= self.snapshot_end else self._complete_seqno
 
     @property
+    def complete_durable_seqno(self) -> int:
+        """The newest seqno at which what is on disk is complete: a failover to this copy takes nothing back up to here.
+
+        A snapshot of old data tells only the newest version of each key. Where its end is missing, so are keys that
+        were there before and were written again since: what is below the last one is not complete. Nor is what lies
+        behind a change that was refused.
+        """
+        durable = self.durable_seqno
+        if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
+            complete = self._complete_seqno
+            durable = complete if complete <= durable else self.consistent.at_or_below(durable)
+        return min(durable, self._whole_seqno) if self.has_gap else durable
+
+    @property
     def is_receiving_snapshot(self) -> bool:
         """Whether the snapshot in hand lacks its end: what is there is no consistent state yet."""
         return self.high_seqno < self.snapshot_end
@@ -282,13 +296,16 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
         return True
 
-    def hand_over(self) -> None:
+    def hand_over(self, now: int) -> None:
         """The node that takes over is ready: nothing new is written here from now on (failover 4, step 8).
 
         "Outbound streams are not ended": they drain what is left.
+
+        Args:
+            now: Unix seconds.
         """
-        self._abort_prepares()
-        self._store.check_record_room()
+        self._store.check_record_room()  # before anything is aborted, for else it stays the owner
+        self._abort_prepares(now)
         self._leave_active()
         self.state = State.DEAD
         self._stage()
@@ -318,11 +335,11 @@ class VBucket:
             plainly = self.is_backed_up or self.prepares.pending
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
-    def _abort_prepares(self) -> None:
+    def _abort_prepares(self, now: int) -> None:
         """Abort what waits when the vbucket changes hands: the node that takes over may not know of it."""
         with suppress(StorageError):  # then it may happen there; who asked for it was told neither
             for key in tuple(self.prepares.pending):
-                self.prepares.abort(key, 0)
+                self.prepares.abort(key, now)
 
     def stop_following(self, reason: str) -> None:
         """The inbound stream, if there is one, is over."""

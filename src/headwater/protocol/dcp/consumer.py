@@ -232,6 +232,11 @@ class Consumer:
         """A change that came as an event is staged."""
         self.table.rows[change.stream.vbucket, LAST] = change.seqno
 
+    @property
+    def takes_durable_writes(self) -> bool:
+        """Whether the producer sends prepares, commits and aborts."""
+        return self._live.takes_durable_writes
+
     def acknowledge_prepares(self, stream: ConsumerStream, seqno: int) -> None:
         """Every prepare up to a seqno is on disk here, in snapshots that came whole (dcp 10)."""
         if self._live.takes_durable_writes:

@@ -7,6 +7,10 @@ copy has, it says itself: OBSERVE_SEQNO (kv.md 2, 0x91), with the uuid of the br
     format 0     the branch is its newest: all up to `persisted_seqno` counts
     format 1     it left that branch (a failover): what it had of it then counts, if it is on disk
     KEY_ENOENT   it does not know the branch (yet): nothing counts
+
+A replica that fills up has on disk a part of a snapshot, in which keys are missing that were written again later: a
+failover to it goes back to where it was complete before. A headwater node counts up to there on connections with the
+feature COMPLETE_SEQNOS (decision 0086). Of other servers it is assumed that all that they call persisted counts.
 """
 
 from __future__ import annotations

@@ -201,12 +201,12 @@ class Producer:
         """The snapshot marker to send next; it is entered into the ledger. `purged`: what to tell of purges,
         and of durable writes.
 
-        All seqnos of the snapshot lie above the snapshot before it and up to `end_seqno` (dcp 8.2).
+        All seqnos of the snapshot lie above what was sent and up to `end_seqno` (dcp 8.2). One that replaces a snapshot
+        before its end may end below it (dcp 9).
         """
-        if not start_seqno <= end_seqno or end_seqno <= stream.snapshot_end_seqno:
+        if not start_seqno <= end_seqno or end_seqno <= stream.last_seqno:
             raise LocalProtocolError(
-                f"vbucket {stream.vbucket}: a marker [{start_seqno}, {end_seqno}] after one that ended at "
-                f"{stream.snapshot_end_seqno}"
+                f"vbucket {stream.vbucket}: a marker [{start_seqno}, {end_seqno}] after seqno {stream.last_seqno}"
             )
         data = encode_marker(stream, start_seqno, end_seqno, flags, purged)
         self._send(stream, SentMessage.MARKER, len(data))

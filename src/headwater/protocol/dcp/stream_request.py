@@ -109,8 +109,13 @@ class Facts(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`; `flags` are
-    StreamFlag bits; `filter` is what its value said."""
+    """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`.
+
+    Attributes:
+        key: vbucket, and stream id or None.
+        flags: StreamFlag bits. filter: the value of the request.
+        partial_end_seqno: the end of the snapshot that the consumer holds in part; 0 if it holds a whole one.
+    """
 
     key: StreamKey
     start_seqno: int
@@ -118,6 +123,7 @@ class Accepted(NamedTuple):
     snap_start_seqno: int
     flags: int
     filter: StreamFilter = _NO_FILTER
+    partial_end_seqno: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +281,16 @@ def _place(
         return RequestRefusal(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
     if (not_now := _not_now(request, facts, aware=aware)) is not None:
         return not_now
-    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags, filtered)
+    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags, filtered, _partial_end(claim))
+
+
+def _partial_end(claim: Claim) -> int:
+    """Return the end of the snapshot that a consumer holds in part; 0 if what it holds is whole.
+
+    So it is with the one seqno behind the snapshot's start, between which and the start nothing can have been merged
+    away. Spark's tasks claim such a snapshot (spark/reader.py), and are to get no more than they ask for.
+    """
+    return claim.snap_end_seqno if claim.snap_start_seqno + 1 < claim.start_seqno < claim.snap_end_seqno else 0
 
 
 def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRefusal | None:

@@ -157,13 +157,16 @@ def _mode(flags: Flags, modes: Mapping[str, str], command: bytes) -> str:
 
 
 def _outcome(flags: Flags, answer: Answer | None, lines: Mapping[int, bytes], known: Mapping[str, int]) -> bytes:
-    """HD and what was asked for, unless the client is quiet; or the two letters of a failure."""
+    """HD and what was asked for, unless the client is quiet; or the two letters of a failure.
+
+    "q: no EN, HD, and of md no NF" (kv.md 7.2): who writes quietly takes silence for "written".
+    """
     if answer is not None and answer.status == Status.SUCCESS:
         return b"" if flags.quiet else flags.line(_HD, {**known, "c": answer.cas})
     found = lines.get(answer.status) if answer is not None else None
     if found is None:
         return failed(answer)
-    return b"" if flags.quiet and found == _NF else flags.line(found)
+    return flags.line(found)
 
 
 def _set(given: Given, block: bytes, now: int) -> Steps:
@@ -198,13 +201,14 @@ def _storing(flags: Flags, block: bytes) -> Request:
 def _delete(given: Given, block: bytes, now: int) -> Steps:
     flags = _flags(given, 2, "bCkOq", now)
     cas = flags.number("C", 64, 0)
-    if "C" in flags.told and cas == 0:
-        answer = yield documents.Get(key=flags.key)
-        there = isinstance(answer, documents.GetResponse)
-        yield flags.line(_EX) if there else _outcome(flags, answer, _OUTCOMES, {})
-        return
-    answer = yield documents.Delete(key=flags.key, cas=cas)
-    yield _outcome(flags, answer, _OUTCOMES, {})
+    is_nobodys = "C" in flags.told and cas == 0
+    answer = yield documents.Get(key=flags.key) if is_nobodys else documents.Delete(key=flags.key, cas=cas)
+    if isinstance(answer, documents.GetResponse):
+        yield flags.line(_EX)
+    elif flags.quiet and answer is not None and answer.status == Status.KEY_ENOENT:
+        yield b""
+    else:
+        yield _outcome(flags, answer, _OUTCOMES, {})
 
 
 _COUNTS = {"I": "I", "+": "I", "D": "D", "-": "D"}
