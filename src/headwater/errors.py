@@ -21,7 +21,7 @@
     +-- StorageError
     |   +-- CorruptStore, DiskFull, StoreLocked
     +-- TableError               a table of the lake can't be used as was asked
-    |   +-- UnsupportedTable, TableChanged
+    |   +-- UnsupportedTable, TableChanged, TableAway
     |   +-- LedgerError          a job's own file can't be used as was asked
     +-- BackupError              an archive of backups can't be used as was asked
     +-- SearchRefused            a search server said no for good
@@ -71,6 +71,7 @@ __all__ = [
     "StatusError",
     "StorageError",
     "StoreLocked",
+    "TableAway",
     "TableChanged",
     "TableError",
     "TlsError",
@@ -550,6 +551,11 @@ class UnsupportedTable(TableError):
 
 class TableChanged(TableError):
     """Somebody else's commit came first and touched what this one rests on; nothing was written. Plan anew, repeat."""
+
+
+class TableAway(TableError):
+    """The table that was read is not at its place any more: nothing is there, or another one, or an older state of it.
+    Nothing was written; it may come back, as a mount does."""
 
 
 class BackupError(HeadwaterError):

@@ -1,16 +1,18 @@
 import json
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pytest
 
-from headwater.errors import CorruptStore, TableChanged, UnsupportedTable
+from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.lake.log import FOLDER, TableLog, creation, data_file, identity
 from headwater.lake.shape import delta_field, fields
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import DAY, checkpoint, vacuum
+from headwater.lake.upkeep import DAY, checkpoint, history, vacuum
 from tests.lake.support import Table
 
 
@@ -138,3 +140,114 @@ def test_a_file_says_what_it_may_hold() -> None:
     assert data_file({"path": "x", "size": 1}).may_hold(9, 9)
     vector = {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1}
     assert identity({"path": "x", "deletionVector": vector}) == ("x", "uab@1") != identity({"path": "x"})
+
+
+def moved_aside(place: Path) -> None:
+    place.rename(place.with_name("aside"))
+
+
+def made_anew(place: Path) -> None:
+    """Another mirror moves the folder aside and makes a table in its place, which is further after a while."""
+    moved_aside(place)
+    table = Table(place)
+    for n in range(4):
+        table.take((f"new{n}", 0, n + 1, "v"))
+
+
+def put_back_to_an_older_state(place: Path) -> None:
+    newest = max((place / FOLDER).glob("*.json"))
+    newest.unlink()
+
+
+def gone_on_from_an_older_state(place: Path) -> None:
+    put_back_to_an_older_state(place)
+    Table(place).take(("other", 0, 9, "v"))
+
+
+AWAY = {
+    "its folder was moved aside": (moved_aside, "the table that was here is away: bring it back"),
+    "its log was moved aside": (
+        lambda place: (place / FOLDER).rename(place / "log"),
+        "the table that was here is away: bring it back",
+    ),
+    "it was removed": (shutil.rmtree, "the table that was here is away: bring it back"),
+    "another one was made": (made_anew, "another table lies here by now"),
+    "it was put back": (put_back_to_an_older_state, "had version 2 and is at version 1: it was put back"),
+    "it went on from there": (gone_on_from_an_older_state, "that version is another commit by now"),
+}
+
+
+@pytest.mark.parametrize("what", AWAY)
+def test_nothing_is_committed_to_a_log_that_is_not_the_one_that_was_read(what: str, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    table = Table(place)
+    for n in range(2):
+        table.take((f"old{n}", 0, n + 1, "v"))
+    harm, told = AWAY[what]
+    harm(place)
+    before = sorted(place.rglob("*")) if place.exists() else []
+    with pytest.raises(TableAway, match=told):
+        table.log.commit([], "ONE")
+    with pytest.raises(TableAway, match=told):
+        table.log.refresh(sure=True)
+    assert (sorted(place.rglob("*")) if place.exists() else []) == before
+
+
+def test_what_follows_in_another_tables_log_is_not_read(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t")
+    made_anew(tmp_path / "t")
+    with pytest.raises(TableAway, match="another table lies here by now"):
+        table.log.refresh()
+    assert (table.log.state.version, list(table.log.state.files)) == (0, [])
+
+
+def test_a_table_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+    """As a mount does."""
+    table = Table(tmp_path / "t")
+    table.take(("a", 0, 1, "v"))
+    moved_aside(tmp_path / "t")
+    with pytest.raises(TableAway):
+        table.log.refresh(sure=True)
+    (tmp_path / "aside").rename(tmp_path / "t")
+    table.take(("b", 0, 2, "v"))
+    assert table.held() == {"a": "v", "b": "v"}
+
+
+def test_a_commit_lands_in_the_folder_that_was_looked_at_though_that_is_moved_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path / "t")
+    table.take(("a", 0, 1, "v"))
+    check = table.log._check_last
+
+    def moved(content: bytes | None) -> None:
+        check(content)
+        made_anew(tmp_path / "t")
+
+    monkeypatch.setattr(table.log, "_check_last", moved)
+    assert table.log.commit([], "ONE")
+    assert (tmp_path / "aside" / FOLDER / f"{2:020d}.json").exists()
+    anew = TableLog(TableStore(tmp_path / "t"))
+    assert anew.refresh().version == 4
+    assert [each["operation"] for each in history(anew)] == ["MIRROR"] * 4 + ["CREATE TABLE"]
+
+
+def test_a_file_that_was_written_while_the_lake_was_away_is_not_named(tmp_path: Path) -> None:
+    """A vector, for one, which lies in the bare mount point."""
+    table = Table(tmp_path / "t")
+    table.take(("a", 0, 1, "v"))
+    (file,) = table.log.state.files.values()
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1, "sizeInBytes": 4}
+    add = file.add | {"deletionVector": vector | {"cardinality": 1}}
+    with pytest.raises(TableChanged, match=r"deletion_vector_.*\.bin was removed before the batch was committed"):
+        table.log.commit([{"add": add}], "MIRROR")
+
+
+def test_a_commit_whose_answer_was_lost_is_known_as_ones_own(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    create = table.store.create
+    answers: list[Callable[[bool], bool]] = [lambda made: False]
+    table.store.create = lambda *given: answers.pop()(create(*given)) if answers else create(*given)  # type: ignore[method-assign]
+    assert table.log.commit([], "ONE")
+    assert table.log.state.version == 1
+    assert table.log.commit([], "TWO")

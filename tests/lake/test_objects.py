@@ -15,11 +15,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from headwater.errors import TableError, TransportError
+from headwater.errors import TableAway, TableError, TransportError
 from headwater.lake import objects, upkeep
 from headwater.lake.files import DataWriter
 from headwater.lake.index import Indexes, hashes_of, made
-from headwater.lake.log import TableLog
+from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import store_of
 from headwater.pipelines.failures import passes
 from tests.lake.s3_server import AUTHORISED, BUCKET, make_bucket, options_of, s3_server
@@ -80,6 +80,24 @@ def test_of_all_who_create_an_object_one_succeeds(place: str) -> None:
     assert two.read("log/1") == b"one"
     assert [listed.path for listed in one.list("log")] == ["log/1"]
     assert one.list() == one.list("_delta_log") == []  # what it asked the store with is gone
+
+
+def test_a_commit_to_a_log_that_is_removed_while_it_is_put_is_taken_back(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another mirror, whose collection was dropped: the next table would grow into it."""
+    table = Table(place)
+    put: Any = table.store._put_new  # type: ignore[attr-defined]
+
+    def removed(path: str, content: bytes) -> Any:
+        for listed in store_of(place).list(FOLDER):
+            table.store.remove(listed.path)
+        return put(path, content)
+
+    monkeypatch.setattr(table.store, "_put_new", removed)
+    with pytest.raises(TableAway, match="the table that was here is away"):
+        table.log.commit([], "ONE")
+    assert table.store.list(FOLDER) == []
 
 
 def test_a_store_that_overwrites_all_the_same_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwater.errors import TableChanged
+from headwater.errors import TableAway, TableChanged
 from headwater.lake import upkeep
 from headwater.lake.index import Indexes
 from headwater.lake.log import FOLDER, TableLog, data_file, removal
@@ -70,6 +70,66 @@ def test_a_fold_whose_source_is_gone_is_not_committed(tmp_path: Path) -> None:
     table.take(*[(f"k3-{i}", 0, 2000 + i, None) for i in range(5)])  # all rows of one of them die
     assert not commit(table.log, folded)
     assert set(table.held()) == expected(FAN) - {f"k3-{i}" for i in range(5)}
+
+
+def lose_an_answer(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+    """Let the name of one commit be given, and say that it was taken: a network file system that asks again when the
+    answer was lost does so, and so do the libraries of object stores."""
+    link, lost = os.link, []
+
+    def linked(source: str, target: str, **folders: int) -> None:
+        link(source, target, **folders)
+        folder = Path(f"/proc/self/fd/{folders['src_dir_fd']}") if folders else Path()
+        if not lost and f'"{operation}"' in (folder / source).read_text():
+            lost.append(target)
+            raise FileExistsError(17, "File exists", target)
+
+    monkeypatch.setattr(os, "link", linked)
+
+
+def test_a_fold_whose_answer_was_lost_keeps_the_files_that_the_table_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = small_files(tmp_path, FAN)
+    lose_an_answer(monkeypatch, "OPTIMIZE")
+    maintenance = Maintenance(table.log, SEED)
+    maintenance.step()
+    maintenance.close(finish=True)
+    assert maintenance.problem == ""
+    assert len(table.log.state.files) == 1
+    assert set(table.held()) == expected(FAN)
+
+
+@pytest.mark.parametrize("away", [FOLDER, ""])
+def test_upkeep_of_a_table_whose_log_is_away_touches_nothing(away: str, tmp_path: Path) -> None:
+    """A vacuum would find that no version needs any file; a checkpoint would begin a log."""
+    place = tmp_path / "t"
+    table = small_files(place, 2)
+    age(place, 30)
+    Path(place, away).rename(tmp_path / "away")
+    before = sorted(tmp_path.rglob("*"))
+    for log in (table.log, TableLog(TableStore(place))):
+        for work in (vacuum, upkeep.checkpoint):
+            with pytest.raises(TableAway, match="the table that was here is away"):
+                work(log)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_vacuum_that_finds_another_table_in_the_place_of_its_own_stops(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    table = small_files(place, 3)
+    upkeep.checkpoint(table.log)
+    age(place, 40)
+    table.take(("later", 0, 900, "v"))
+
+    def made_anew(done: int, total: int) -> None:
+        if not done:
+            place.rename(tmp_path / "aside")
+            small_files(place, 3)
+
+    with pytest.raises(TableAway, match="another table lies here"):
+        vacuum(table.log, tell=made_anew)
+    assert set(Table(place).held()) == expected(3)
 
 
 def test_a_lookup_that_was_made_before_a_fold_is_made_again(tmp_path: Path) -> None:
@@ -240,7 +300,7 @@ def test_maintenance_folds_between_batches_and_what_fails_ends_nothing(
 
 def test_maintenance_vacuums_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, seen, clock = Table(tmp_path), [], [0.0]
-    monkeypatch.setattr(upkeep, "vacuum", lambda log: seen.append(log.store.root))
+    monkeypatch.setattr(upkeep, "vacuum_at", lambda place, table: seen.append(place))
     maintenance = Maintenance(table.log, None, lambda: clock[0])
     for seconds in (0, upkeep.VACUUM_SECONDS, upkeep.VACUUM_SECONDS):
         clock[0] = seconds

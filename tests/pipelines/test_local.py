@@ -586,10 +586,10 @@ def test_a_lake_that_is_read_only_for_a_while_is_waited_for(
         client.set("b", b"v")
     create, refusals, problems = TableStore.create, [30, 28], []
 
-    def at_first_not(store: TableStore, path: str, content: bytes) -> bool:
+    def at_first_not(store: TableStore, path: str, *given: Any) -> bool:
         if refusals:
             raise OSError(refusals.pop(), "no", path)
-        return create(store, path, content)
+        return create(store, path, *given)
 
     monkeypatch.setattr(TableStore, "create", at_first_not)
     told = run_mirror(None, bucket.url, tmp_path, once=True, progress=lambda told: problems.append(told.problem))

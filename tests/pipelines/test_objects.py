@@ -25,6 +25,7 @@ from headwater.lake import upkeep
 from headwater.lake.log import TableLog
 from headwater.lake.objects import ObjectStore
 from headwater.lake.places import store_of
+from headwater.lake.store import Before
 from headwater.pipelines import attempts
 from headwater.pipelines.collections import mirror_collections
 from headwater.pipelines.mirror import MirrorProgress, mirror
@@ -181,8 +182,8 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(
     change(bucket, "two")
     create, lost = ObjectStore.create, [True]
 
-    def cut_off(store: ObjectStore, path: str, content: bytes) -> bool:
-        made = create(store, path, content)
+    def cut_off(store: ObjectStore, path: str, content: bytes, before: Before | None = None) -> bool:
+        made = create(store, path, content, before)
         if lost and store.root == place:
             lost.pop()
             raise ConnectionLost(place, "the answer did not come")

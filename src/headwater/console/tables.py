@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headwater.console.lookout import plain
-from headwater.errors import HeadwaterError, TableError
+from headwater.errors import HeadwaterError, TableAway, TableError
 
 if TYPE_CHECKING:
     from headwater.lake.log import TableLog
@@ -88,7 +88,11 @@ class MirrorTables:
         from headwater.spark.offsets import Offset  # noqa: PLC0415
 
         log = self._logs.setdefault(place, TableLog(store_of(place)))
-        log.refresh()
+        try:
+            log.refresh(sure=True)
+        except TableAway:
+            log = self._logs[place] = TableLog(store_of(place))  # whatever lies there by now
+            log.refresh()
         if not log.exists:
             raise TableError(place, "there is no table here")
         record = record_of(place, log.state)

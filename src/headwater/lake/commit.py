@@ -114,7 +114,6 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
             should have been, was changed by somebody else. Nothing was written: plan and write the batch anew.
     """
     log.store.settle()
-    _check_files(log, batch)
     while True:
         state = log.refresh()
         _check_record(log, batch)
@@ -134,16 +133,6 @@ def _check_record(log: TableLog, batch: BatchCommit) -> None:
     if found.digest != batch.after:
         told = f"the table is at batch {found.batch} by now and this one was planned from another place"
         raise TableChanged(log.store.root, f"{told}: another mirror writes to it, or its checkpoint is older than it")
-
-
-def _check_files(log: TableLog, batch: BatchCommit) -> None:
-    """Refuse to name a file that is gone: a vacuum by hand, or under a wrong clock, took it for an attempt's that had
-    failed. A table that names it could never be read again."""
-    for written in batch.written:
-        for add in written.files:
-            if not log.store.exists(add["path"]):
-                told = f"{add['path']} was removed before the batch was committed, by a vacuum or by somebody else"
-                raise TableChanged(log.store.root, f"{told}; the batch is written anew")
 
 
 def _check_lookups(log: TableLog, batch: BatchCommit) -> None:

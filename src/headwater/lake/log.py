@@ -4,12 +4,17 @@
 that all commits up to it amount to. `TableLog.refresh` follows the log by asking for the next version until there is
 none, so keeping up costs one look.
 
+A log is known by the table's id and by its last commit that was read, byte for byte. Somebody may move the folder away
+and make another table there, a mount may be gone for a moment: a commit is made only behind the very commit that it
+goes on from, and what follows another one is not read (docs/decisions/0098).
+
 Of a table we did not make, everything that a writer must obey is checked by name before anything is written: a
 protocol feature, a property or a column we do not know refuses the table. Source: Delta's PROTOCOL.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import uuid
@@ -18,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from headwater.errors import CorruptStore, TableChanged, UnsupportedTable
-from headwater.lake import checkpoints
+from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
+from headwater.lake import checkpoints, vectors
 from headwater.lake.shape import VARIANT
 from headwater.lake.store import TableStore
 from headwater.lake.vectors import Descriptor
@@ -38,6 +43,7 @@ _BINDING_PROPERTIES = {"delta.appendOnly": "true", "delta.enableChangeDataFeed":
 _BINDING_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
 ENGINE = "headwater"
+AWAY = "the table that was here is away: bring it back, as a mount; a mirror that is started again makes it anew"
 Action = dict[str, Any]
 
 
@@ -108,6 +114,13 @@ def identity(action: Action) -> tuple[str, str]:
     if not vector:
         return action["path"], ""
     return action["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset', '')}"
+
+
+def names_of(action: Action) -> list[str]:
+    """Return the files that a data file of the log consists of: itself, and its vector's."""
+    vector = action.get("deletionVector")
+    beside = vectors.file_of(vector) if vector else None
+    return [unquote(action["path"]), *([beside] if beside else [])]
 
 
 @dataclass
@@ -192,6 +205,10 @@ class TableState:
             yield {"remove": removed | {"dataChange": False}}
 
 
+class _PartedError(Exception):
+    """The commit that another one was to follow is not the one that was read."""
+
+
 class TableLog:
     """The log of one table, followed by one process.
 
@@ -205,6 +222,7 @@ class TableLog:
     def __init__(self, store: TableStore) -> None:
         self.store, self.state = store, TableState()
         self.checkpointed = -1
+        self._last: bytes | None = None
 
     @property
     def exists(self) -> bool:
@@ -215,35 +233,63 @@ class TableLog:
         """Read what was committed since the last look; return the state.
 
         Args:
-            sure: also after such a long sleep that the next commits were removed, a checkpoint having them. Costs a
-                look at one file.
+            sure: see to it that the log is still the one that was read, though there be nothing new; and follow it also
+                after such a long sleep that the next commits were removed, a checkpoint having them. Costs a look at
+                one file.
 
         Raises:
+            TableAway: the log is not the one that was read.
             UnsupportedTable: the table's protocol is beyond us.
             CorruptStore: a commit or checkpoint that can't be read, or one that is missing.
         """
         before = self.state.version
         if before < 0:
             self._start()
-        while (actions := self._commit_of(self.state.version + 1)) is not None:
-            self.state.apply(actions)
-            self.state.version += 1
-        if sure:
-            self._wake()
+        following = self._content(self.state.version + 1)
+        # Looked at last: what was read before is of this log if it is there now.
+        if before >= 0 and (sure or following is not None) and self.look():
+            following = None
+        while following is not None:
+            self._take(following)
+            following = self._content(self.state.version + 1)
         if self.exists and self.state.version > before:
             check(self.store.root, self.state)
         return self.state
 
-    def _wake(self) -> bool:
-        """Begin anew if the log goes on further than we can follow: commits are removed in their order, so as long as
-        the one that we know last is there, so are those after it. Returns whether it was so."""
-        if not self.exists or self.store.exists(_name(self.state.version)):
+    def look(self) -> bool:
+        """See to it that the log is the one that was read. Returns whether it went on further than could be followed,
+        and was read anew: commits are removed in their order, so as long as the one that we know last is there, so are
+        those after it.
+
+        Raises:
+            TableAway: it is not: there is none, or it is another table's, or does not have what was read.
+        """
+        content = self._content(self.state.version)
+        if content is not None and _digest(content) == self._last:
             return False
         newest = TableLog(self.store)
-        if newest.refresh().version <= self.state.version:
+        try:
+            newest.refresh()
+        except CorruptStore as error:
+            raise TableAway(self.store.root, f"its log is not whole: {error}; bring the table back") from error
+        self._check_same(newest, forked=content is not None and self._last is not None)
+        if newest.state.version == self.state.version:
+            self._last = newest._last  # none, if its commit was removed and only the checkpoint has it
             return False
-        self.state, self.checkpointed = newest.state, newest.checkpointed
+        self.state, self.checkpointed, self._last = newest.state, newest.checkpointed, newest._last
         return True
+
+    def _check_same(self, newest: TableLog, *, forked: bool) -> None:
+        """Refuse a log that does not go on from what was read."""
+        if not newest.exists:
+            raise TableAway(self.store.root, AWAY)
+        if newest.state.id != self.state.id:
+            told = f"another table lies here by now, {newest.state.id}, not {self.state.id} that was read"
+            raise TableAway(self.store.root, f"{told}: it was made anew, or something else is mounted here")
+        if forked or newest.state.version < self.state.version:
+            told = f"its log had version {self.state.version} and is at version {newest.state.version}"
+            how = "that version is another commit by now" if forked else "it was put back to an older state"
+            raise TableAway(self.store.root, f"{told}: {how}")
 
     def at(self, version: int) -> TableState | None:
         """Return the state of an older version, read anew; None where the log does not go back so far."""
@@ -274,8 +320,13 @@ class TableLog:
             yield actions
 
     def commit(self, actions: Sequence[Action], operation: str, metrics: Mapping[str, int] | None = None) -> bool:
-        """Make the actions the next version; return False, having done nothing, if somebody else made it first."""
-        if self._wake():
+        """Make the actions the next version; return False, having done nothing, if somebody else made it first.
+
+        Raises:
+            TableAway: the log is not the one that was read.
+            TableChanged: a file that the actions name for the first time is gone.
+        """
+        if self.exists and self._last is None and self.look():
             return False
         version, now = self.state.version + 1, _now_ms()
         told = {
@@ -291,11 +342,37 @@ class TableLog:
         lines = [
             json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in ({"commitInfo": told}, *actions)
         ]
-        if not self.store.create(_name(version), ("\n".join(lines) + "\n").encode()):
+        content = ("\n".join(lines) + "\n").encode()
+        self._check_files(actions)
+        if not self._put(version, content):
             return False
         self.state.apply(actions)
-        self.state.version = version
+        self.state.version, self._last = version, _digest(content)
         return True
+
+    def _put(self, version: int, content: bytes) -> bool:
+        """Give a commit its name, behind the one that it goes on from."""
+        before = (_name(version - 1), self._check_last) if self.exists else None
+        try:
+            # A name that is taken may be our own commit's, of which the answer was lost: no two have the same bytes.
+            return self.store.create(_name(version), content, before) or self._content(version) == content
+        except (_PartedError, FileNotFoundError):
+            self.look()
+            return False
+
+    def _check_last(self, content: bytes | None) -> None:
+        if self._last is not None and (content is None or _digest(content) != self._last):
+            raise _PartedError
+
+    def _check_files(self, actions: Sequence[Action]) -> None:
+        """Refuse to name a file that is gone, or was written while the lake was away: a table that names it could never
+        be read again."""
+        known = {name for file in self.state.files.values() for name in names_of(file.add)}
+        named = {name for action in actions if "add" in action for name in names_of(action["add"])}
+        for path in sorted(named - known):
+            if not self.store.exists(path):
+                told = f"{path} was removed before the batch was committed, by a vacuum or by somebody else"
+                raise TableChanged(self.store.root, f"{told}; the batch is written anew")
 
     def _start(self) -> None:
         """Begin at the newest checkpoint, or at version 0 where the log still begins with it."""
@@ -304,6 +381,8 @@ class TableLog:
             version, actions = found
             self.state.apply(actions)
             self.state.version = self.checkpointed = version
+            content = self._content(version)
+            self._last = None if content is None else _digest(content)
         elif (first := self._first()) > 0:
             raise CorruptStore(self.store.full(_name(first)), 0, "the log begins here and no checkpoint is before it")
 
@@ -311,11 +390,21 @@ class TableLog:
         names = (listed.path.rpartition("/")[2] for listed in self.store.list(FOLDER))
         return min((int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit()), default=0)
 
+    def _take(self, content: bytes) -> None:
+        self.state.apply(self._actions(self.state.version + 1, content))
+        self.state.version, self._last = self.state.version + 1, _digest(content)
+
     def _commit_of(self, version: int) -> list[Action] | None:
+        content = self._content(version)
+        return None if content is None else self._actions(version, content)
+
+    def _content(self, version: int) -> bytes | None:
         try:
-            content = self.store.read(_name(version))
+            return self.store.read(_name(version))
         except FileNotFoundError:
             return None
+
+    def _actions(self, version: int, content: bytes) -> list[Action]:
         try:
             return [json.loads(line) for line in content.splitlines() if line.strip()]
         except ValueError as error:
@@ -387,6 +476,10 @@ def record(domain: str, configuration: Mapping[str, Any]) -> Action:
 def transaction(application: str, version: int) -> Action:
     """Return the action that says: this application's `version` is in the table."""
     return {"txn": {"appId": application, "version": version, "lastUpdated": _now_ms()}}
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _name(version: int) -> str:

@@ -33,7 +33,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from headwater.errors import ConnectionLost, OptionError, TableError
-from headwater.lake.store import BESIDE, Listed, TableStore
+from headwater.lake.store import BESIDE, Before, Listed, TableStore
 
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
 """Scheme of a url -> the package that fsspec needs for it; each of them puts under a condition (`mode="create"`)."""
@@ -140,15 +140,42 @@ class ObjectStore(TableStore):
         with self._told():
             self._files.pipe_file(self._key(path), out.getvalue())
 
-    def create(self, path: str, content: bytes) -> bool:
-        """Put an object in place unless one is there; return whether it was us.
+    def create(self, path: str, content: bytes, before: Before | None = None) -> bool:
+        """Put an object in place unless one is there; return False where the name was taken, perhaps by ourselves: the
+        store's library repeats a put whose answer was lost.
+
+        Args:
+            path: in the table.
+            content: its bytes.
+            before: an object that must be there as it was.
 
         Raises:
             TableError: the store puts a second object over a first all the same, or there is no such bucket.
         """
         if not self._shared.asked:
             self._ask()
-        return self._put_new(path, content)
+        self._check(before)
+        put = self._put_new(path, content)
+        try:
+            # No put is conditional on another object: one that was removed meanwhile, with the whole log, is noticed
+            # now, before anybody can have gone on from ours.
+            self._check(before)
+        except BaseException:
+            if put:
+                self.remove(path)
+            raise
+        return put
+
+    def _check(self, before: Before | None) -> None:
+        if before is None:
+            return
+        path, check = before
+        try:
+            content = self.read(path)
+        except FileNotFoundError:
+            check(None)
+        else:
+            check(content)
 
     def settle(self) -> None:
         """Do nothing: an object that was put has its name."""

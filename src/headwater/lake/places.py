@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -63,6 +63,24 @@ def check_apart(place: str) -> None:
     if (table := next((folder for folder in above if (folder / FOLDER).is_dir()), None)) is not None:
         told = f"it lies in the folder of a table, {table}, which that one needs for itself"
         raise TableError(place, f"{told}: mirror into another place")
+
+
+def check_clear(store: TableStore, made: Callable[[], bool]) -> None:
+    """See to it that a new table's folder has nothing left of another one: its log may only be away.
+
+    Args:
+        store: of the folder.
+        made: asked whether there is a log by now: somebody else may be making the same table.
+
+    Raises:
+        TableError: it has.
+    """
+    left = [listed.path for listed in store.list() if listed.path.endswith(".parquet")]
+    left += [name for name in store.folders() if name in _OWN - {FOLDER}]
+    if left and not made():
+        told = f"there is no log of a table here, but there are {', '.join(sorted(left)[:3])}"
+        advice = "bring the log back, or remove what is left to begin anew, or mirror into another place"
+        raise TableError(store.root, f"{told}{', ...' if len(left) > 3 else ''}: {advice}")
 
 
 def _tables_below(place: str) -> Iterator[str]:

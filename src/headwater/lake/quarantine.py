@@ -26,9 +26,8 @@ import pyarrow as pa
 
 from headwater.errors import TableChanged
 from headwater.lake.commit import DOMAIN, record_of
-from headwater.lake.log import Action, TableLog, TableState, identity, removal
+from headwater.lake.log import Action, TableLog, TableState, identity, names_of, removal
 from headwater.lake.shape import TableShape, arrow_schema, delta_field, fields
-from headwater.lake.upkeep import names_of
 
 REASON = "reason"
 _MEANS = "what does not fit, in words"

@@ -13,7 +13,7 @@ import errno
 import mmap
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,11 @@ class Listed:
     path: str
     size: int
     modified: float
+
+
+Before = tuple[str, Callable[[bytes | None], None]]
+"""A file beside the one that is created, and what is called with its bytes, None where there is none, as close to the
+giving of the name as can be; it raises where the name must not be given."""
 
 
 def folder_of(place: str | Path) -> str:
@@ -154,24 +159,26 @@ class TableStore:
         finally:
             beside.unlink(missing_ok=True)
 
-    def create(self, path: str, content: bytes) -> bool:
-        """Put a file in place unless one is there; return whether it was us. When it returns, the file is on disk."""
+    def create(self, path: str, content: bytes, before: Before | None = None) -> bool:
+        """Put a file in place unless one is there; return False where the name was taken. When it returns, the file is
+        on disk.
+
+        Over a network file system a name that is taken may be our own: the answer to the first try was lost.
+
+        Args:
+            path: in the table.
+            content: its bytes.
+            before: a file that must be there as it was; None makes the folder, too, if there is none.
+
+        Raises:
+            FileNotFoundError: `before` is given and there is no such folder.
+        """
         target = Path(self.full(path))
-        beside = _beside(target)
-        try:
-            with _roomy(target):
-                with beside.open("xb") as out:
-                    out.write(content)
-                    out.flush()
-                    os.fsync(out.fileno())
-                # A link, unlike a rename, fails when the name is taken; the name shows the whole file or nothing.
-                os.link(beside, target)
-                _sync_folder(target.parent)
-        except FileExistsError:
-            return False
-        finally:
-            beside.unlink(missing_ok=True)
-        return True
+        if before is None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        # All of it happens in one folder, which is held: whatever is moved or mounted to its path meanwhile.
+        with _held(target.parent) as folder, _roomy(target):
+            return _created(folder, target.name, content, before)
 
     def settle(self) -> None:
         """Wait until the names of files that were written directly in the table's folder are on disk."""
@@ -198,6 +205,45 @@ class TableStore:
         with suppress(FileNotFoundError), os.scandir(self.full(folder)) as entries:
             return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
         return ()
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[int]:
+    """A folder by its descriptor."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _created(folder: int, name: str, content: bytes, before: Before | None) -> bool:
+    half = f"{BESIDE}{uuid.uuid4().hex}"
+    try:
+        with open(half, "xb", opener=lambda path, flags: os.open(path, flags, 0o666, dir_fd=folder)) as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        if before is not None:
+            path, check = before
+            check(_content(folder, path.rpartition("/")[2]))
+        # A link, unlike a rename, fails when the name is taken; the name shows the whole file or nothing.
+        os.link(half, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(half, dir_fd=folder)
+    return True
+
+
+def _content(folder: int, name: str) -> bytes | None:
+    try:
+        with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=folder)) as opened:
+            return opened.read()
+    except FileNotFoundError:
+        return None
 
 
 def _beside(target: Path) -> Path:

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +27,12 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from headwater import tracing
+from headwater.errors import TableAway
 from headwater.failpoints import failpoint
 from headwater.lake import checkpoints, index, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
 from headwater.lake.index import Hashes, Indexes, hashes_of, joined, made
-from headwater.lake.log import FOLDER, Action, DataFile, TableLog, TableState, removal
+from headwater.lake.log import AWAY, FOLDER, Action, DataFile, TableLog, TableState, names_of, removal
 from headwater.lake.places import QUARANTINE, store_of
 from headwater.lake.shape import arrow_schema
 from headwater.lake.store import BESIDE, Listed, TableStore
@@ -54,6 +54,9 @@ HANG_SECONDS, SLOWEST = 600.0, 1 << 20
 UNDER_WAY_SECONDS = 3600.0
 """A batch may be under way for so long: a vacuum by the clock leaves what is not so much older than the newest commit,
 for the clock may be wrong, and a batch that is committed while its files are removed breaks the table."""
+
+LOOK_EVERY = 100
+"""Between so many files that are removed a vacuum sees to it that the table is still where it was."""
 
 REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 300.0
 """How long work of upkeep rests after it failed; twice as long each time it fails again."""
@@ -364,15 +367,33 @@ def optimize(
 
 
 def checkpoint(log: TableLog, now: float | None = None) -> str:
-    """Write a checkpoint of the newest version, without removals that have expired; return its path."""
-    state = log.refresh()
+    """Write a checkpoint of the newest version, without removals that have expired; return its path.
+
+    Raises:
+        TableAway: there is no table, or not the one that was read.
+    """
+    state = log.refresh(sure=True)
+    if not log.exists:
+        raise TableAway(log.store.root, AWAY)
     _forget_removals(state, now)
     return checkpoints.write(log.store, FOLDER, state.version, state.actions())
 
 
-def checkpoint_at(place: str) -> str:
-    """As `checkpoint`, of the table at a place, whoever has it open."""
-    return checkpoint(TableLog(store_of(place)))
+def checkpoint_at(place: str, table: str) -> str:
+    """As `checkpoint`, of the table with this id at a place, whoever has it open."""
+    return checkpoint(_opened(place, table))
+
+
+def vacuum_at(place: str, table: str) -> list[str]:
+    """As `vacuum` by the clock, of the table with this id at a place."""
+    return vacuum(_opened(place, table))
+
+
+def _opened(place: str, table: str) -> TableLog:
+    log = TableLog(store_of(place))
+    if log.refresh().version < 0 or log.state.id != table:
+        raise TableAway(log.store.root, AWAY)
+    return log
 
 
 def _forget_removals(state: TableState, now: float | None = None) -> None:
@@ -406,8 +427,13 @@ def vacuum(
         tell: how many files are removed, of how many.
 
     Returns: the paths.
+
+    Raises:
+        TableAway: there is no table, or not the one that was read: all its files would be nobody's.
     """
-    state, clock = log.refresh(), now or time.time()
+    state, clock = log.refresh(sure=True), now or time.time()
+    if not log.exists:
+        raise TableAway(log.store.root, AWAY)
     kept_for = retention(state) if seconds is None else seconds
     oldest = clock - kept_for
     needed = {name for file in state.files.values() for name in _bare(file.add)}
@@ -427,15 +453,11 @@ def vacuum(
     if not dry:
         for done, path in enumerate(old):
             tell(done, len(old))
+            # Commits of another table that is made here meanwhile have the same names.
+            if done % LOOK_EVERY == 0 or path.startswith(f"{FOLDER}/"):
+                log.look()
             log.store.remove(path)
     return old
-
-
-def names_of(action: Action) -> list[str]:
-    """Return the files that a data file of the log consists of: itself, and its vector's."""
-    vector = action.get("deletionVector")
-    beside = vectors.file_of(vector) if vector else None
-    return [unquote(action["path"]), *([beside] if beside else [])]
 
 
 def _bare(action: Action) -> Iterator[str]:
@@ -555,7 +577,7 @@ class Maintenance:
         behind = self._log.state.version - self._checkpointed
         if self._checkpoint is None and not self._closing and behind >= CHECKPOINT_EVERY:
             _forget_removals(self._log.state)
-            work = partial(checkpoint_at, self._log.store.root)
+            work = partial(checkpoint_at, self._log.store.root, self._log.state.id)
             self._checkpoint = self._log.state.version, self._folds.submit(work, HANG_SECONDS)
         return written
 
@@ -564,8 +586,8 @@ class Maintenance:
         if self._closing or self._clock() - self._vacuumed < VACUUM_SECONDS or not idle:
             return False
         self._vacuumed = self._clock()
-        other = TableLog(self._log.store)  # the driver's state is the driver's
-        self._other = self._thread.submit(vacuum, other)
+        # The driver's state is the driver's: it is read anew.
+        self._other = self._thread.submit(vacuum_at, self._log.store.root, self._log.state.id)
         return True
 
 

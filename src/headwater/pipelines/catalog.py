@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from headwater.errors import OptionError, TableChanged, TableError
+from headwater.errors import OptionError, TableAway, TableChanged, TableError
 from headwater.lake.objects import LIBRARIES
 from headwater.lake.places import CHANGES, QUARANTINE, place_of
 from headwater.pipelines.session import HADOOP_S3
@@ -144,7 +144,7 @@ class NamedTable:
         try:
             yield
         except TableError as error:
-            if isinstance(error, TableChanged) or error.place.startswith(self.name):
+            if isinstance(error, TableChanged | TableAway) or error.place.startswith(self.name):
                 raise
             raise type(error)(f"{self.name} ({error.place})", error.problem) from error
 

@@ -28,7 +28,7 @@ from headwater.lake.commit import Record
 from headwater.lake.shape import CHANGES as COLUMNS
 from headwater.lake.verify import rows_of
 from headwater.lake.writer import TaskResult, candidates
-from headwater.pipelines.table import CHANGES, Table
+from headwater.pipelines.table import CHANGES, Making, Table
 from headwater.spark.columns import RowMaker
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range
@@ -44,10 +44,11 @@ class ChangeLog(Table):
         place: a path or file: url.
         bucket: name of the bucket.
         vectors: see `Table`; its rows never die, but readers look at what a table may have.
+        making: as of `Table`.
     """
 
-    def __init__(self, place: str | Path, bucket: str, *, vectors: bool = True) -> None:
-        super().__init__(place, bucket, CHANGES, changes.fields(), vectors=vectors)
+    def __init__(self, place: str | Path, bucket: str, *, vectors: bool = True, making: Making = Making.CLEAR) -> None:
+        super().__init__(place, bucket, CHANGES, changes.fields(), vectors=vectors, making=making)
         self.add_missing(changes.fields())
 
     def append(

@@ -24,6 +24,7 @@ from headwater.errors import HeadwaterError, OptionError, TableError
 from headwater.lake.commit import Record, record_of
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_of
+from headwater.lake.store import TableStore
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts
@@ -31,7 +32,7 @@ from headwater.pipelines.local import Folds
 from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, engine_of, retry_options
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
-from headwater.pipelines.table import DOCUMENTS
+from headwater.pipelines.table import DOCUMENTS, Making
 from headwater.pipelines.tasks import TASK_CHANGES
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark.history import BranchHistory
@@ -180,8 +181,7 @@ class Tables:
             return None
         if record.bucket != self.bucket:
             raise TableError(place, f'it is of the bucket "{record.bucket}", not "{self.bucket}": choose another place')
-        coverage = Offset.from_json(record.end).coverage
-        ids = (coverage.collections or ()) if coverage else ()
+        coverage, ids = Offset.from_json(record.end).coverage, _ids(record)
         if coverage is not None and manifest.uid < coverage.manifest_uid:
             return None  # a node that does not know of the newest yet
         return next((number for number in ids if not manifest.has(number)), None)
@@ -189,7 +189,11 @@ class Tables:
     def _is_half_removed(self, scope: str, name: str) -> bool:
         """Whether the table of a collection is what an earlier run left when it was cut off while it removed that."""
         begun = is_url(self.folder) and self.dropped == "drop"
-        return begun and store_of(self.folder).exists(f"{TRACES}/{scope}.{name}")
+        return begun and self.was_put_away(scope, name)
+
+    def was_put_away(self, scope: str, name: str) -> bool:
+        """Whether a collection of this name had a table that was removed or moved aside with it."""
+        return store_of(self.folder).exists(f"{TRACES}/{scope}.{name}")
 
     def _put_away(self, place: str, number: int) -> list[str]:
         if is_url(place):
@@ -200,6 +204,9 @@ class Tables:
             if old.exists() and (not end or _is_beside(str(old))):
                 aside = Path(f"{place}{REMOVING if self.dropped == 'drop' else ASIDE}{number:x}{end}")
                 old.rename(aside)
+                if not end and number not in _ids(recorded(str(aside))):
+                    aside.rename(old)  # another mirror was first, and this is the new one's
+                    return []
                 done.append(str(old))
                 if self.dropped == "drop":
                     shutil.rmtree(aside)
@@ -217,7 +224,23 @@ class Tables:
             for folder in ("", "_index", FOLDER):
                 for listed in reversed(store.list(folder)):
                     store.remove(listed.path)
+            _remove_stragglers(store)
         return beside
+
+
+def _remove_stragglers(store: TableStore) -> None:
+    """Remove commits that another mirror put behind those that were removed: the next table would grow into them. A log
+    that begins at version 0 is the next table's already."""
+    left = store.list(FOLDER)
+    if not any(listed.path.endswith(f"/{0:020d}.json") for listed in left):
+        for listed in left:
+            store.remove(listed.path)
+
+
+def _ids(record: Record | None) -> tuple[int, ...]:
+    """The ids of the collections that a table has."""
+    coverage = Offset.from_json(record.end).coverage if record else None
+    return tuple(coverage.collections or ()) if coverage else ()
 
 
 def _is_beside(place: str) -> bool:
@@ -272,6 +295,7 @@ class CollectionsMirror:
         shape: arguments of `TableSink`; `changelog` is whether there is one.
         upkeep: as of `mirror`.
         attempts: begins anew after failures that may pass.
+        seen: the collections whose tables were there in this run, or were made by it; added to.
         workers: as of `mirror`.
     """
 
@@ -284,6 +308,7 @@ class CollectionsMirror:
         shape: Mapping[str, Any],
         attempts: Attempts[MirrorProgress],
         *,
+        seen: set[Mirrored] | None = None,
         upkeep: bool = True,
         workers: int | None = None,
         watch: BatchWatch = NOBODY,
@@ -292,6 +317,7 @@ class CollectionsMirror:
         self._shape, self._attempts, self._upkeep = dict(shape), attempts, upkeep
         self._workers, self._watch = workers, watch
         self._folds = Folds() if spark is None and workers != 0 else None
+        self._seen = set() if seen is None else seen
         self._open: dict[Mirrored, _Table] = {}
         self._covered: dict[Mirrored, int] = {}
 
@@ -348,10 +374,18 @@ class CollectionsMirror:
         if each not in self._open:
             place = self._tables.place(each.scope, each.name)
             log = f"{place}{CHANGES}" if self._shape.get("changelog") else None
-            sink = TableSink(place, self._tables.bucket, **(self._shape | {"changelog": log}))
+            sink = TableSink(
+                place, self._tables.bucket, making=self._making(each), **(self._shape | {"changelog": log})
+            )
+            self._seen.add(each)
             self._open[each] = _Table(sink, self._folds, upkeep=self._upkeep)
             self._covered[each] = changes_in(sink.record.end)
         return self._open[each]
+
+    def _making(self, each: Mirrored) -> Making:
+        if each in self._seen:
+            return Making.NEVER
+        return Making.ANYWHERE if self._tables.was_put_away(each.scope, each.name) else Making.CLEAR
 
     def _done(self, each: Mirrored, table: _Table, written: list[TaskResult], end: Mapping[str, Any]) -> None:
         progress = self._attempts.progress
@@ -411,9 +445,11 @@ def mirror_collections(
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
     kept = {"unfold" if name == "json" else name: on for name, on in shape.items()}
 
+    seen: set[Mirrored] = set()
+
     def attempt() -> None:
         made = CollectionsMirror(
-            spark, chosen, tables, choice, kept, attempts, upkeep=upkeep, workers=workers, watch=watch
+            spark, chosen, tables, choice, kept, attempts, seen=seen, upkeep=upkeep, workers=workers, watch=watch
         )
         made.run(once=once, interval_seconds=interval_seconds)
 

@@ -76,7 +76,7 @@ def passes(error: BaseException) -> bool:
 
 
 def _passes(kind: type[BaseException], error: BaseException | None) -> bool:
-    if issubclass(kind, errors.TableChanged):
+    if issubclass(kind, errors.TableChanged | errors.TableAway):
         return True
     if kind.__name__ in _LASTING:
         return False

@@ -29,6 +29,7 @@ from headwater.pipelines.local import Folds, LocalEngine
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.sinks import Done
+from headwater.pipelines.table import Making
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
@@ -213,9 +214,12 @@ def mirror(
     chosen, seconds = retry_options(source, options, retry_seconds, once=once)
     shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
+    making = Making.CLEAR
 
     def attempt() -> None:
-        sink = opened(named, bucket_of(source), changelog=changelog, shape=shape)
+        nonlocal making
+        sink = opened(named, bucket_of(source), changelog=changelog, shape=shape, making=making)
+        making = Making.NEVER  # from now on it was there, and one that is not is away
         with ExitStack() as stack:
             apart = stack.enter_context(closing(Folds())) if spark is None and workers != 0 else None
             batches = _Batches(attempts, sink, sink.maintenance(apart) if upkeep else [])
@@ -267,16 +271,23 @@ def table_of(spark: SparkSession | None, table: str | None, to: str | Path | Non
     return place_of(to)
 
 
-def opened(table: str | NamedTable, bucket: str, *, changelog: bool, shape: Mapping[str, bool]) -> TableSink:
+def opened(
+    table: str | NamedTable,
+    bucket: str,
+    *,
+    changelog: bool,
+    shape: Mapping[str, bool],
+    making: Making = Making.CLEAR,
+) -> TableSink:
     """Open a table, made if there is none, and see to it that it has its name if it is to have one.
 
     Raises:
         TableError: as `TableSink` and `NamedTable`.
     """
     if isinstance(table, str):
-        return TableSink(table, bucket, changelog=f"{table}{CHANGES}" if changelog else None, **shape)
+        return TableSink(table, bucket, changelog=f"{table}{CHANGES}" if changelog else None, making=making, **shape)
     with table.naming():
-        sink = opened(table.place(), bucket, changelog=changelog, shape=shape)
+        sink = opened(table.place(), bucket, changelog=changelog, shape=shape, making=making)
     table.register(sink)
     return sink
 

@@ -11,7 +11,7 @@ from headwater.lake.commit import Record
 from headwater.lake.places import QUARANTINE as SUFFIX
 from headwater.lake.quarantine import bring_back, clear, columns, is_level
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.table import QUARANTINE, Table
+from headwater.pipelines.table import QUARANTINE, Making, Table
 from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import Offset
 
@@ -24,13 +24,15 @@ class QuarantineTable(Table):
 
     Args:
         table: the table; both have the same seed, so that a key is hashed once for both.
+        making: as of `Table`.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, making: Making = Making.CLEAR) -> None:
         state = table.log.state
         seed = state.properties[SEED]
         place = f"{table.place}{SUFFIX}"
-        super().__init__(place, table.bucket, QUARANTINE, columns(), vectors=state.vectors, seed=seed)
+        kind, vectors = QUARANTINE, state.vectors
+        super().__init__(place, table.bucket, kind, columns(), vectors=vectors, seed=seed, making=making)
         if self.log.state.properties[SEED] != seed:
             raise TableError(self.place, f"it is not the quarantine of {table.place}: remove it, and it is made anew")
 

@@ -25,7 +25,7 @@ from headwater.lake.variant import is_variant
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.changelog import ChangeLog
 from headwater.pipelines.quarantine import QuarantineTable, read_anew
-from headwater.pipelines.table import DOCUMENTS, Table
+from headwater.pipelines.table import DOCUMENTS, Making, Table
 from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, advanced, tasks_of
 from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings
@@ -43,7 +43,7 @@ class TableOpening:
 
     def open(self) -> TableSink:
         """Open it, as unfolded as it is."""
-        return TableSink(self.place, self.bucket, changelog=self.changelog)
+        return TableSink(self.place, self.bucket, changelog=self.changelog, making=Making.NEVER)
 
 
 class TableSink(Table):
@@ -57,6 +57,7 @@ class TableSink(Table):
         variant: whether they become one column of VARIANT; None for as the table is.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
+        making: of the table and those beside it, if there are none.
 
     Raises:
         TableError: a table that is unfolded and should not be, or the other way round; one with deletion vectors that
@@ -73,12 +74,14 @@ class TableSink(Table):
         variant: bool | None = None,
         copy_on_write: bool = False,
         quarantine: bool = False,
+        making: Making = Making.CLEAR,
     ) -> None:
         if unfold and variant:
             raise OptionError(
                 "unfold", "true", "without variant: a table has either columns of fields or one of documents"
             )
-        super().__init__(place, bucket, DOCUMENTS, _columns_of(unfold, variant), vectors=not copy_on_write)
+        columns = _columns_of(unfold, variant)
+        super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write, making=making)
         if copy_on_write and self.log.state.vectors:
             raise TableError(
                 self.place, "it was made with deletion vectors: mirror without --copy-on-write, or elsewhere"
@@ -93,10 +96,12 @@ class TableSink(Table):
         if quarantine and not (unfolded or varied):
             told = "every document fits a table that does not read JSON, so it has no quarantine"
             raise TableError(self.place, f"{told}: mirror with --unfold or --variant, or without --quarantine")
-        self.quarantine = QuarantineTable(self) if quarantine or self.record.quarantine is not None else None
+        kept = quarantine or self.record.quarantine is not None
+        self.quarantine = QuarantineTable(self, making) if kept else None
         self._make_readable()
         self._level_quarantine()
-        self.changes = ChangeLog(changelog, bucket, vectors=self.log.state.vectors) if changelog else None
+        vectors = self.log.state.vectors
+        self.changes = ChangeLog(changelog, bucket, vectors=vectors, making=making) if changelog else None
         if self.changes:
             self.changes.level(self)
 

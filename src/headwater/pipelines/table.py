@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from headwater.errors import TableError
+from headwater.errors import TableAway, TableError
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.index import SEED_BYTES, Indexes
-from headwater.lake.log import TableLog, creation, schema_string
-from headwater.lake.places import check_apart, store_of
+from headwater.lake.log import AWAY, TableLog, creation, schema_string
+from headwater.lake.places import check_apart, check_clear, store_of
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import VERSION
 
 BEGINNING: Mapping[str, Any] = {"v": VERSION, "vb": {}}
 DOCUMENTS, CHANGES, QUARANTINE = "documents", "changes", "quarantine"
+
+
+class Making(Enum):
+    """Whether a table is made where there is none."""
+
+    CLEAR = "where nothing is left of another one"
+    ANYWHERE = "whatever is left there: the last one was put away"
+    NEVER = "it was there"
 
 
 class Table:
@@ -34,8 +43,10 @@ class Table:
         columns: of a new one.
         vectors: whether a new one has deletion vectors.
         seed: of a new one's indexes, in hex; None for one of its own.
+        making: whether it is made if there is none.
 
     Raises:
+        TableAway: there is none, and there was one.
         TableError: another bucket's table, or nobody's mirror; a new one's folder is not its own.
         UnsupportedTable: a table that this writer can't keep.
     """
@@ -49,15 +60,21 @@ class Table:
         *,
         vectors: bool = True,
         seed: str | None = None,
+        making: Making = Making.CLEAR,
     ) -> None:
         self.store, self.bucket = store_of(place), bucket
         self.log = TableLog(self.store)
         self.log.refresh()
         if not self.log.exists:
+            if making is Making.NEVER:
+                raise TableAway(self.store.root, AWAY)
             check_apart(self.store.root)
+            if making is Making.CLEAR:
+                check_clear(self.store, lambda: self.log.refresh().version >= 0)
             begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
             properties = {SEED: seed or secrets.token_hex(SEED_BYTES)}
-            self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
+            if not self.log.exists:
+                self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
             self.log.refresh()  # another mirror may have been first: then this is its table
         if (self.record.bucket, self.record.kind) != (bucket, kind):
             told = f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
@@ -85,8 +102,12 @@ class Table:
         return record_of(self.store.root, self.log.state)
 
     def refresh(self) -> Record:
-        """Read what was committed meanwhile; return how far the table is."""
-        self.log.refresh()
+        """Read what was committed meanwhile; return how far the table is.
+
+        Raises:
+            TableAway: it is not the table that was read.
+        """
+        self.log.refresh(sure=True)
         return self.record
 
     def commit(

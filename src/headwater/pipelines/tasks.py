@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import TableChanged
+from headwater.errors import TableAway, TableChanged
 from headwater.failpoints import failpoint
 from headwater.lake.changes import ChangeWriter, known
 from headwater.lake.commit import record_of
 from headwater.lake.index import Indexes
-from headwater.lake.log import TableLog
+from headwater.lake.log import AWAY, TableLog
 from headwater.lake.places import store_of
 from headwater.lake.quarantine import QuarantineShape
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
@@ -148,8 +148,9 @@ class _View:
     def __init__(self, place: str) -> None:
         self.store = store_of(place)
         self.log = TableLog(self.store)
-        self.log.refresh()
-        state = self.log.state
+        state = self.log.refresh()
+        if not self.log.exists:
+            raise TableAway(place, AWAY)
         self.indexes = Indexes(self.store, state.id, bytes.fromhex(state.properties[SEED]))
 
 
@@ -176,12 +177,17 @@ def view_of(place: str, table: str) -> _View:
     """Return this process's view of a table, level with its log.
 
     Raises:
+        TableAway: there is no table.
         TableChanged: another table lies there by now.
     """
     known = _kept.views.get(place)
+    if known is not None:
+        try:
+            known.log.refresh(sure=True)
+        except TableAway:
+            known = None  # what the driver found there since is what counts
     if known is None or known.log.state.id != table:
         known = _kept.views[place] = _View(place)
-    known.log.refresh(sure=True)
     if known.log.state.id != table:
         raise TableChanged(place, "the table was made anew meanwhile")
     return known

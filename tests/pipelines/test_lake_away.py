@@ -1,0 +1,162 @@
+"""A lake that goes away under a live mirror, for a moment or for good: nothing is made anew, and nothing is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.errors import TableAway, TableError
+from headwater.lake.log import FOLDER, TableLog
+from headwater.lake.store import TableStore
+from headwater.pipelines.collections import Tables, mirror_collections
+from headwater.pipelines.mirror import MirrorProgress, mirror
+from headwater.pipelines.table import Table
+from headwater.testing.node import Node, node
+from tests.pipelines.support import VBUCKETS, becomes, documents, put_into, seqnos, table
+
+PARTS = {"the table": "", "its log": FOLDER}
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=VBUCKETS) as running:
+        write(running, "first")
+        yield running
+
+
+def write(bucket: Node, name: str) -> None:
+    with bucket.client() as client:
+        assert client.set_many((f"{name}{i}", b"v") for i in range(10)) == {}
+
+
+def follow(bucket: Node, place: Path, heard: Callable[[MirrorProgress], bool | None], **options: Any) -> MirrorProgress:
+    """A live mirror, until `heard` is given a progress and returns True."""
+    ends: list[bool] = []
+
+    def note(told: MirrorProgress) -> None:
+        if heard(told):
+            ends.append(True)
+
+    asked = {"workers": 0, "interval_seconds": 0.0, "upkeep": False} | options
+    return mirror(None, bucket.url, place, progress=note, stop=lambda: bool(ends), **asked)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("changelog", [False, True])
+def test_a_table_that_comes_back_is_gone_on_with(part: str, changelog: bool, bucket: Node, tmp_path: Path) -> None:
+    """A mount that flaps: the bare mount point is there meanwhile."""
+    place, away = tmp_path / "t", tmp_path / "away"
+    made = TableLog(TableStore(place))
+
+    def heard(told: MirrorProgress) -> bool:
+        if told.retries == 0 and not away.exists():
+            made.refresh()
+            (place / PARTS[part]).rename(away)
+            (place / PARTS[part]).mkdir()
+            write(bucket, "second")
+        elif told.retries == 1 and away.exists():
+            assert "the table that was here is away" in told.problem
+            assert not list((place / FOLDER).glob("*")) if part == "its log" else not list(place.glob("*"))
+            (place / PARTS[part]).rmdir()
+            away.rename(place / PARTS[part])
+        return told.changes == seqnos(bucket) and told.retries > 0 and not told.problem
+
+    follow(bucket, place, heard, changelog=changelog)
+    assert table(place) == documents(bucket)
+    log = TableLog(TableStore(place))
+    assert log.refresh().id == made.state.id
+
+
+def test_a_table_that_stays_away_ends_the_mirror_which_says_how_to_begin_anew(bucket: Node, tmp_path: Path) -> None:
+    def heard(told: MirrorProgress) -> None:
+        if told.retries == 0:
+            (tmp_path / "t").rename(tmp_path / "away")
+            write(bucket, "second")
+
+    with pytest.raises(TableAway, match=r"bring it back.*; a mirror that is started again makes it anew"):
+        follow(bucket, tmp_path / "t", heard, retry_seconds=0.0)
+    assert not (tmp_path / "t").exists()
+    mirror(None, bucket.url, tmp_path / "t", once=True, workers=0, upkeep=False)
+    assert table(tmp_path / "t") == documents(bucket)
+
+
+def test_one_that_was_made_anew_meanwhile_is_gone_on_with(bucket: Node, tmp_path: Path) -> None:
+    """By a second mirror; the first goes on from where that one is, not from what it remembers."""
+    place = tmp_path / "t"
+
+    def heard(told: MirrorProgress) -> bool:
+        if told.retries == 0:
+            place.rename(tmp_path / "away")
+            write(bucket, "second")
+            mirror(None, bucket.url, place, once=True, workers=0, upkeep=False)
+            write(bucket, "third")
+        return told.changes == seqnos(bucket) and told.retries > 0 and not told.problem
+
+    follow(bucket, place, heard)
+    assert table(place) == documents(bucket)
+
+
+def test_a_batch_that_was_read_before_the_table_was_made_anew_is_not_committed_to_the_new_one(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a deletion nothing is written, so no file that is missing tells of it."""
+    place, put, moved = tmp_path / "t", Table.put, []
+
+    def late(self: Table, *given: Any, **more: Any) -> None:
+        if not moved and self.record.batch:
+            moved.append(place.rename(tmp_path / "away"))
+            mirror(None, bucket.url, place, once=True, workers=0, upkeep=False)
+            write(bucket, "third")
+        put(self, *given, **more)
+
+    def heard(told: MirrorProgress) -> bool:
+        if not moved:
+            with bucket.client() as client:
+                client.delete_many(["first0"])
+        return bool(moved) and told.changes == seqnos(bucket) and not told.problem
+
+    monkeypatch.setattr(Table, "put", late)
+    follow(bucket, place, heard)
+    assert table(place) == documents(bucket)
+    versions = sorted(int(path.stem) for path in (place / FOLDER).glob("*.json"))
+    assert versions == list(range(len(versions)))
+
+
+def test_a_new_start_where_the_log_alone_is_missing_makes_no_other(bucket: Node, tmp_path: Path) -> None:
+    mirror(None, bucket.url, tmp_path / "t", once=True, workers=0, upkeep=False)
+    (tmp_path / "t" / FOLDER).rename(tmp_path / "log")
+    with pytest.raises(TableError, match=r"there is no log of a table here, but there are _index, part-.*bring"):
+        mirror(None, bucket.url, tmp_path / "t", once=True, workers=0, upkeep=False)
+    (tmp_path / "log").rename(tmp_path / "t" / FOLDER)
+    mirror(None, bucket.url, tmp_path / "t", once=True, workers=0, upkeep=False)
+    assert table(tmp_path / "t") == documents(bucket)
+
+
+def test_a_table_that_another_mirror_put_away_and_made_anew_is_not_put_away_again(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked at the collection's old table; the second to move it would move the first one's new table."""
+
+    def mirrored() -> None:
+        mirror_collections(None, bucket.url, tmp_path, collections="shop.a", once=True, workers=0, upkeep=False)
+
+    becomes(bucket, 1, a=8, b=9)
+    put_into(bucket, 8, "old")
+    mirrored()
+    becomes(bucket, 2, b=9)
+    becomes(bucket, 3, a=10, b=9)
+    put_into(bucket, 10, "new")
+    put_away = Tables._put_away
+
+    def late(self: Tables, place: str, number: int) -> list[str]:
+        monkeypatch.undo()
+        mirrored()
+        return put_away(self, place, number)
+
+    monkeypatch.setattr(Tables, "_put_away", late)
+    mirrored()
+    assert set(table(tmp_path / "shop" / "a")) == {b"new"}
+    assert set(table(tmp_path / "shop" / "a.dropped-8")) == {b"old"}
