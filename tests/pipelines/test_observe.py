@@ -11,14 +11,19 @@ from typing import Any
 import polars as pl
 import pytest
 
+from harness.nodes import cluster, leave, put
 from headwater.errors import DataLoss, LedgerError, OptionError
-from headwater.pipelines.observe import ObserveProgress, observe
-from headwater.pipelines.windows import WindowRules
+from headwater.failpoints import InjectedFault, armed
+from headwater.pipelines.observe import ObserveAnswer, ObserveProgress, ObserveSink, observe
+from headwater.pipelines.windows import Window, WindowRules, Windows
+from headwater.protocol.dcp.position import Position
+from headwater.spark.offsets import Offset
 from headwater.testing.node import Node, node
 from tests.pipelines.buckets import create
 from tests.pipelines.support import missed
 
 ROOT = Path(__file__).parents[2]
+END = Offset({0: Position(0, 1, 2, 2, 2)})
 LONG = WindowRules(seconds=1_000_000_000, delay_seconds=0, hot=2)  # no test sees its end
 SCRIPT = """
 import sys
@@ -92,6 +97,58 @@ def test_each_change_is_counted_once_though_the_observer_is_killed(point: str, b
     assert go(bucket, checkpoint=tmp_path).changes == 0
     with pytest.raises(LedgerError, match="it was made with seconds 1000000000"):
         go(bucket, checkpoint=tmp_path, rules=WindowRules())
+
+
+def test_each_change_is_counted_once_though_the_node_is_killed(bucket: Node, tmp_path: Path) -> None:
+    """A restart gives the history a new branch, so the source replays from the last state that it surely had."""
+    some = {"reading": {"maxChangesPerTrigger": "7"}, "checkpoint": tmp_path}
+    with bucket.client() as client:
+        client.set_many((f"user:{n}", "12345") for n in range(150))
+    assert sums([go(bucket, **some).newest or {}]) == {"user:": (150, 0, 0)}
+    for _ in range(2):
+        bucket.kill()
+        bucket.start()
+        assert go(bucket, **some).changes == 0
+    with bucket.client() as client:
+        client.set_many((f"user:{n}", "1") for n in range(140, 160))
+    assert sums([go(bucket, **some).newest or {}]) == {"user:": (170, 0, 0)}
+
+
+def test_after_a_failover_that_lost_changes_only_what_is_new_is_counted(tmp_path: Path) -> None:
+    """What the new owner never had was counted, and stays counted; what it has of before is not counted again."""
+    some = {"reading": {"maxChangesPerTrigger": "7"}, "checkpoint": tmp_path}
+    with cluster(2, 4) as two:
+        first, second = two.nodes
+        for number in range(40):
+            put(first, 1, f"user:{number}", b"1")
+        two.follow(1, 1)
+        leave(second, first.address)
+        for number in range(40, 50):
+            put(first, 1, f"user:{number}", b"1")
+        assert sums([go(first, **some).newest or {}]) == {"user:": (50, 0, 0)}
+        two.fail_over(1, 1)
+        two.publish()
+        for number in range(3):
+            put(second, 1, f"order:{number}", b"1")
+        done = go(first, **some)
+        assert (done.rollbacks, done.changes) == (1, 3)
+        assert sums([done.newest or {}]) == {"user:": (50, 0, 0), "order:": (3, 0, 0)}
+
+
+def test_a_batch_that_is_done_again_and_closes_nothing_leaves_no_window_of_its_first_try(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its commit, a batch has left its file; done again while a node is away it may close nothing."""
+    rules = WindowRules(seconds=1, delay_seconds=0, hot=2)
+    sink = ObserveSink(tmp_path / "state", "default", rules, to=str(tmp_path / "to"))
+    found = Windows({1_000_000_000: Window(), 9_000_000_000: Window()}, newest_ns=10_000_000_000)
+    with armed("ledger.before_commit=raise"), pytest.raises(InjectedFault):
+        sink.commit(sink.refresh().digest, END.to_json(), [ObserveAnswer(found, [], 2, 0)])
+    left = [*(tmp_path / "to" / "rates").iterdir(), *(tmp_path / "to" / "hot").iterdir()]
+    assert [path.name for path in left] == ["windows-00000001.parquet"] * 2
+    sink = ObserveSink(tmp_path / "state", "default", rules, to=str(tmp_path / "to"))
+    sink.commit(sink.refresh().digest, END.to_json(), [ObserveAnswer(Windows(), [], 0, 0)])
+    assert [*(tmp_path / "to" / "rates").iterdir(), *(tmp_path / "to" / "hot").iterdir()] == []
 
 
 def test_deletions_that_were_purged_before_they_were_counted_are_told(bucket: Node, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater.errors import OptionError, TooBig
-from headwater.spark.deadletters import DeadLetters, located, made
+from headwater.spark.deadletters import DeadLetters, located, made, task_name
 from headwater.spark.rows import Row
 
 
@@ -31,6 +31,45 @@ def test_a_repeated_task_replaces_its_file_and_removes_it_when_nothing_was_refus
         assert pq.read_table(tmp_path / "task.parquet").num_rows == count
     DeadLetters(str(tmp_path), "task").close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attempt_that_was_taken_for_lost_spoils_nothing_of_its_repetition(tmp_path: Path) -> None:
+    lost, repeated = (DeadLetters(str(tmp_path), "task") for _ in range(2))
+    lost.add([(Row(b"k", b"v"), TooBig("set"))])
+    repeated.add([(Row(b"k", b"v"), TooBig("set"))] * 2)
+    lost.add([(Row(b"k", b"v"), TooBig("set"))])
+    repeated.close()
+    assert pq.read_table(tmp_path / "task.parquet").num_rows == 2
+    lost.close()
+    assert pq.read_table(tmp_path / "task.parquet").num_rows == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["task.parquet"]
+
+
+class Task:
+    """A Spark task, as its context tells of it."""
+
+    def __init__(self, **properties: str) -> None:
+        self.properties = properties
+
+    def partitionId(self) -> int:
+        return 3
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.properties.get(name.rpartition(".")[2])
+
+
+def test_letters_are_named_by_their_query_so_that_no_other_job_replaces_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for task in (Task(queryId="a"), Task(queryId="b"), Task(queryId="b", batchId="9"), Task(), None):
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda task=task: task)
+        names.append((task_name("job", 7), task_name("job")))
+    assert names == [
+        ("refused-a-00000007-00003", "refused-job-00003"),
+        ("refused-b-00000007-00003", "refused-job-00003"),
+        ("refused-b-00000007-00003", "refused-b-00000009-00003"),
+        ("refused-job-00003", "refused-job-00003"),
+        ("refused-job", "refused-job"),
+    ]
 
 
 def test_a_relative_path_means_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -237,12 +237,11 @@ def _writing(
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
-        from pyspark import TaskContext
+
+        from headwater.spark.deadletters import task_name
 
         seen = _Seen(alive)
-        context = TaskContext.get()
-        partition = 0 if context is None else context.partitionId()
-        written = write(target, names, seen.watch(batches), f"refused-{number:08d}-{partition:05d}")
+        written = write(target, names, seen.watch(batches), task_name(f"{number:08d}", number))
         counts: dict[str, Any] = {"written": asdict(written), "rollbacks": seen.rollbacks, "highs": seen.highs}
         counts |= {"left_out": seen.left_out, "data_loss": seen.data_loss}
         yield pa.RecordBatch.from_pydict({"counts": [json.dumps(counts)]})

@@ -2,9 +2,9 @@
 
     node -> task: counts of its changes by window and prefix, a sketch of keys -> driver: windows, closed by a watermark
 
-Open windows and the place in the bucket's history move by one transaction (ledger.py), so each change is counted once
-whatever dies. Closed windows go to whoever watches, and to Parquet, a file a batch, under a name that a repeated batch
-has again.
+Open windows and the place in the bucket's history move by one transaction (ledger.py), and what a replay after a node's
+restart or a failover brings again is left out, so each change is counted once whatever dies. Closed windows go to who
+watches, and to Parquet, a file a batch, under a name that a repeated batch has again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from headwater.pipelines.windows import (
     split,
     whose_of,
 )
-from headwater.spark.deadletters import filesystem, located, made
+from headwater.protocol.dcp.position import Position
+from headwater.spark.deadletters import filesystem, located, made, remove
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
 from headwater.spark.reader import read
@@ -90,12 +91,17 @@ class ObserveProgress(JobProgress):
 
 @dataclass(frozen=True)
 class ObserveTask:
-    """The work of one task; travels to it pickled."""
+    """The work of one task; travels to it pickled.
+
+    Attributes:
+        counted: by vbucket, up to where all changes are counted.
+    """
 
     settings: SourceSettings
     parts: tuple[Range, ...]
     rules: WindowRules
     sizes: bool
+    counted: Mapping[int, Position]
 
     def answer(self) -> bytes:
         """Read and count."""
@@ -103,7 +109,7 @@ class ObserveTask:
         found, changes = Windows(), 0
         # A rollback takes no changes back: they were made. What is made anew after it is counted as it comes.
         names = (*NAMES, *(["value"] if self.sizes else []), *(OF_COLLECTIONS if self.rules.by_collection else ()))
-        for batch in read(self.settings, names, self.parts, unread=unread):
+        for batch in read(self.settings, names, self.parts, unread=unread, had=self.counted):
             found.count(self.rules, batch)
             changes += batch.num_rows - batch.column("key").null_count
         rollbacks = sum(part.rollback for part in self.parts)
@@ -180,8 +186,17 @@ class ObserveSink:
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[ObserveTask]:
         """Return the tasks of the batch that ends at `end`."""
-        parts = ranges(Offset.from_json(self.refresh().end), Offset.from_json(end))
-        return [ObserveTask(settings, tuple(group), self.rules, self.sizes) for group in pack(parts, count)]
+        counted = Offset.from_json(self.refresh().end)
+        return [
+            ObserveTask(
+                settings,
+                tuple(group),
+                self.rules,
+                self.sizes,
+                {part.vbucket: counted.position(part.vbucket) for part in group},
+            )
+            for group in pack(ranges(counted, Offset.from_json(end)), count)
+        ]
 
     def read(self, answer: bytes) -> ObserveAnswer:
         """Read what a task answered."""
@@ -220,12 +235,12 @@ class ObserveSink:
         self.windows = windows
 
     def _keep(self, closed: Sequence[tuple[int, Window]], batch: int) -> None:
-        if self._to is None or not closed:
+        if self._to is None:
             return
         rates = [row for start, window in closed for row in _rates(start, window, self.rules)]
         hot = [row for start, window in closed for row in _hot(start, window, self.rules)]
         for name, rows, schema in zip(("rates", "hot"), (rates, hot), schemas(self.rules), strict=True):
-            _write(f"{self._to}/{name}", f"windows-{batch:08d}", pa.Table.from_pylist(rows, schema))
+            _write(f"{self._to}/{name}", f"windows-{batch:08d}", pa.Table.from_pylist(rows, schema) if closed else None)
 
 
 def _rates(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
@@ -246,9 +261,15 @@ def _named(column: str, name: str, rules: WindowRules) -> dict[str, str]:
     return {part or column: text for part, text in parts.items()}
 
 
-def _write(place: str, name: str, rows: pa.Table) -> None:
-    """Write a file that appears whole or not at all, and replaces one of its name."""
+def _write(place: str, name: str, rows: pa.Table | None) -> None:
+    """Write a file that appears whole or not at all, and replaces one of its name.
+
+    Without rows, remove the file that the same batch left when it was not committed.
+    """
     files, base = filesystem(made(place))
+    if rows is None:
+        remove(files, f"{base}/{name}.parquet")
+        return
     pq.write_table(rows, f"{base}/_{name}.parquet", filesystem=files)
     files.move(f"{base}/_{name}.parquet", f"{base}/{name}.parquet")
 

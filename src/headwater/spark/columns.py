@@ -58,24 +58,26 @@ class RowMaker:
         kinds |= {name: kind for name, (kind, _) in ON_REQUEST.items()}
         self.schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
         self._bounds, self._lasts = np.zeros(VBUCKET_NUMBERS, np.uint64), np.zeros(VBUCKET_NUMBERS, np.uint64)
+        self._floors = np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._codes = np.full(VBUCKET_NUMBERS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
         self._branches: dict[int, _Branches] = {}
         # Made when they are needed: the first array that Arrow makes imports pandas, and planners make none.
         self._mutations: Any = None
         self._offsets: NDArray[np.int32] = np.zeros(1, np.int32)
 
-    def expect(self, part: Range, log: FailoverLog, last: int) -> None:
-        """Learn how far a vbucket's rows are wanted, and which branch wrote which of them.
+    def expect(self, part: Range, log: FailoverLog, last: int, above: int = 0) -> None:
+        """Learn which of a vbucket's rows are wanted, and which branch wrote which of them.
 
         Args:
             part: what is to be read.
             log: the failover log of the stream that reads it.
             last: the last seqno that is wanted: none above what this history shares with the one the range was planned
                 on; such rows belong to another and wait until the planner has dealt with it.
+            above: the seqno that all wanted rows are above.
         """
         begins, uuids = branches(log)
         codes = [self._code(uuid) for uuid in uuids]
-        self._bounds[part.vbucket] = last
+        self._bounds[part.vbucket], self._floors[part.vbucket] = last, above
         known = np.array(begins, np.uint64)
         lowest, highest = np.searchsorted(known, np.array([part.start_seqno + 1, last], np.uint64)) - 1
         lowest, highest = max(int(lowest), 0), max(int(highest), 0)
@@ -93,7 +95,8 @@ class RowMaker:
         return self.uuids.index(text)
 
     def rows(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the wanted rows of a client's batch; no rows above the range, nor of another branch than planned.
+        """Return the wanted rows of a client's batch; none above the range, nor of another branch than planned, nor of
+        what whoever reads has already.
 
         Raises:
             OptionError: a key or value is not UTF-8 though its format is `string`.
@@ -104,6 +107,9 @@ class RowMaker:
         self._lasts[vbuckets[last]] = seqnos[last]
         if not (seqnos[last] <= self._bounds[vbuckets[last]]).all():
             records = records.filter(pa.array(seqnos <= self._bounds[vbuckets]))
+        if self._floors.any():
+            vbuckets, seqnos = records.column("vbucket").to_numpy(), records.column("seqno").to_numpy()
+            records = records.filter(pa.array(seqnos > self._floors[vbuckets]))
         return pa.RecordBatch.from_arrays([self._column(name, records) for name in self.names], schema=self.schema)
 
     def rollbacks(self, parts: Sequence[Range]) -> pa.RecordBatch:

@@ -1,13 +1,15 @@
 """Rows that a node refused for good, kept aside as Parquet with the reason.
 
-One file a task, under a name that a repeated task has again: it replaces its file, and removes it when nothing was
-refused this time. A file appears whole or not at all: it is written under a name that Spark passes over, then renamed.
+One file a task, under a name of its query and batch that a repeated task has again: it replaces its file, and removes
+it when nothing was refused this time. A file appears whole or not at all: it is written under a name that Spark passes
+over and that only this attempt has (a task taken for lost may write on beside its repetition), then renamed.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.fs
@@ -64,7 +66,8 @@ class DeadLetters:
 
     def __init__(self, place: str, name: str) -> None:
         self._files, base = filesystem(place)
-        self._base, self._path, self._open = base, f"{base}/{name}.parquet", f"{base}/_{name}.parquet"
+        self._base, self._path = base, f"{base}/{name}.parquet"
+        self._open = f"{base}/_{name}-{uuid4().hex}.parquet"
         self._writer: Any = None
 
     def add(self, refused: list[tuple[Row, StatusError | OptionError]]) -> None:
@@ -82,8 +85,32 @@ class DeadLetters:
         if self._writer is not None:
             self._writer.close()
             self._files.move(self._open, self._path)
-        elif self._files.get_file_info(self._path).type != pyarrow.fs.FileType.NotFound:
-            self._files.delete_file(self._path)
+        else:
+            remove(self._files, self._path)
+
+
+def remove(files: pyarrow.fs.FileSystem, path: str) -> None:
+    """Remove a file if it is there."""
+    if files.get_file_info(path).type != pyarrow.fs.FileType.NotFound:
+        files.delete_file(path)
+
+
+def task_name(job: str, batch: int | None = None) -> str:
+    """Return the name of the dead letters of the Spark task that this is called in.
+
+    Args:
+        job: stands in it where the task is none of a streaming query.
+        batch: the number of the micro-batch; None: as Spark tells it to the task.
+    """
+    from pyspark import TaskContext  # noqa: PLC0415 -- not for reading
+
+    context = TaskContext.get()
+    if context is None:
+        return f"refused-{job}"
+    query, number = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
+    number = number if batch is None else str(batch)
+    name = f"{query}-{int(number):08d}" if query and number else job
+    return f"refused-{name}-{context.partitionId():05d}"
 
 
 def _told(row: Row, error: StatusError | OptionError) -> dict[str, Any]:

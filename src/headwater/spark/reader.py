@@ -8,7 +8,7 @@ histories agree and no further. It is not an error and must not wait for seqnos 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ def read(
     *,
     dropped: set[int] | None = None,
     reached: dict[int, tuple[int, int]] | None = None,
+    had: Mapping[int, Position] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
 
@@ -57,6 +58,8 @@ def read(
         reached: gets the vbuckets whose node could not show the state at the end of the range any more and sent one of
             later: vbucket to vb uuid and seqno of that. All rows up to there are yielded then. None: rows above a range
             are left out, and with them documents that were replaced above it.
+        had: by vbucket, up to where whoever reads has had all rows: those that a replay brings again are left out, as
+            far as the history of that position still stands. None: all rows are wanted.
 
     Raises:
         TransportError, StatusError: nothing came on for `retrySeconds`.
@@ -66,7 +69,7 @@ def read(
     task = _Task(settings, RowMaker(names, settings.key_format, settings.value_format), parts)
     task.unread = set() if unread is None else unread
     task.dropped = set() if dropped is None else dropped
-    task.reached = reached
+    task.reached, task.had = reached, had or {}
     if any(part.rollback for part in parts):
         yield task.maker.rollbacks(parts)
     if not task.pending:
@@ -98,6 +101,7 @@ class _Task:
         self.unread: set[int] = set()
         self.dropped: set[int] = set()
         self.reached: dict[int, tuple[int, int]] | None = None
+        self.had: Mapping[int, Position] = {}
         self._refused_at: dict[int, float] = {}
 
     def drain(self, client: Client) -> Iterator[Any]:
@@ -153,16 +157,18 @@ class _Task:
         for vb, log in logs.items():
             if log is not self.logs.get(vb) and vb in self.pending:
                 part = self.pending[vb]
-                shared = _shared(part, log)
+                shared = _shared(part.vb_uuid, log)
                 goes_on = self.reached is not None and shared >= part.end_seqno
-                self.maker.expect(part, log, U64_MAX if goes_on else min(part.end_seqno, shared))
+                last = U64_MAX if goes_on else min(part.end_seqno, shared)
+                had = self.had.get(vb, Position.beginning(vb))
+                self.maker.expect(part, log, last, min(had.seqno, _shared(had.vb_uuid, log)))
                 if shared < part.end_seqno:
                     self.unread.add(vb)
         self.logs = logs
 
     def _abandon_unreachable(self) -> bool:
         known = [(vb, part, self.logs[vb]) for vb, part in self.pending.items() if vb in self.logs]
-        lost = [vb for vb, part, log in known if _shared(part, log) < part.end_seqno]
+        lost = [vb for vb, part, log in known if _shared(part.vb_uuid, log) < part.end_seqno]
         for vb in lost:
             del self.pending[vb]
         return bool(lost)
@@ -170,7 +176,8 @@ class _Task:
     def give_up(self, client: Client, refused: RollbackRequired) -> None:
         """Leave a vbucket to the planner, if it is going to see why the node refused; else ask again, for a while."""
         part, place = self.pending[refused.vbucket], self.positions[refused.vbucket]
-        parted = _shared(part, tuple(client.failover_log(part.vbucket))) < max(part.snapshot_end, part.end_seqno)
+        log = tuple(client.failover_log(part.vbucket))
+        parted = _shared(part.vb_uuid, log) < max(part.snapshot_end, part.end_seqno)
         purged = purge_seqno(client.vbucket_stats(STATS), part.vbucket)
         if parted or purged > place.seqno:
             del self.pending[part.vbucket]
@@ -208,6 +215,7 @@ def claim(part: Range) -> Position:
     return Position(part.vbucket, part.vb_uuid, start, start - 1, max(part.snapshot_end, part.end_seqno))
 
 
-def _shared(part: Range, log: Any) -> int:
-    """Return the seqno up to which a stream has the history the range was planned on; endless if it is the newest."""
-    return BranchHistory(tuple(log), U64_MAX).shared_with(part.vb_uuid) if part.vb_uuid else U64_MAX
+def _shared(vb_uuid: int, log: Any) -> int:
+    """Return the seqno up to which a stream has the history of a reader that last saw branch `vb_uuid`; endless if that
+    is the newest, or 0, which stands for it."""
+    return BranchHistory(tuple(log), U64_MAX).shared_with(vb_uuid) if vb_uuid else U64_MAX

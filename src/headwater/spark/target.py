@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -43,18 +42,10 @@ class _Writing:
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write a partition; runs in a task."""
+        from headwater.spark.deadletters import task_name  # noqa: PLC0415 -- Arrow
         from headwater.spark.writing import write  # noqa: PLC0415 -- Arrow and the client: for tasks only
 
-        return WrittenByTask(vars(write(self.settings, self.names, iterator, self._name())))
-
-    def _name(self) -> str:
-        """Of this task's dead letters: a repeated micro-batch has the same."""
-        context = TaskContext.get()
-        if context is None:
-            return f"refused-{self.job}"
-        query, batch = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
-        job = f"{query}-{int(batch):08d}" if query and batch else self.job
-        return f"refused-{job}-{context.partitionId():05d}"
+        return WrittenByTask(vars(write(self.settings, self.names, iterator, task_name(self.job))))
 
 
 class DcpBatchWriter(_Writing, DataSourceArrowWriter):
