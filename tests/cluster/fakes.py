@@ -28,7 +28,7 @@ SERVING = (State.ACTIVE, State.REPLICA, State.PENDING)
 
 class FakeNode:
     """A node and the NodeAdmin that talks to it, in one. `within`: up to where vbuckets are complete that are within a
-    snapshot.
+    snapshot; `damage`: how many changes of a vbucket its disk has lost.
 
     Args:
         states: a letter for each vbucket, as in views.py. seqnos: of those that are there; 10 if left out.
@@ -44,7 +44,7 @@ class FakeNode:
         self.vbuckets = len(states.split())
         self.calls = []
         self.asked = []
-        self.within = {}
+        self.within, self.damage = {}, {}
         self.operators = []
         self.takeover_told = []
 
@@ -204,6 +204,7 @@ class FakeMembers:
             states=node.held,
             seqnos=node.high,
             complete=node.high | node.within,
+            damaged=node.damage,
             items=dict.fromkeys(node.held, 5),
         )
 

@@ -77,3 +77,8 @@ def test_a_copy_is_complete_up_to_where_it_says_or_where_its_snapshot_begins(tol
     assert answers.complete({"vb_7": "replica", **{f"vb_7:{name}": value for name, value in told.items()}}) == {
         7: complete
     }
+
+
+def test_changes_that_a_copy_lacks_are_counted_where_there_are_any():
+    told = {"vb_3:refused_changes": "2", "vb_4:refused_changes": "0", "vb_4:damaged_changes": "7"}
+    assert (answers.refused(told), answers.damaged(told)) == ({3: 2}, {4: 7})

@@ -86,19 +86,56 @@ def test_somebody_must_be_left():
         plan_failover(survey(a_map("A", servers=(A,))), [A], {}, force=True)
 
 
-def test_a_copy_without_gaps_is_chosen_before_a_longer_one_that_lacks_changes():
+def with_flaw(flaw, complete):
+    """A is dead; B has come to seqno 9, lacks a change of before, and is complete up to there; C has come to 7."""
     found = a_map("ABC", replicas=2)
-    told = dead(found, A, B=view(B, "r", found, seqnos=[9]), C=view(C, "r", found, seqnos=[7]))
-    plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(1, 0)]}, gaps={(B, 0)})
-    assert (plan.promotions[0].chosen, plan.promotions[0].has_gaps) == (C, False)
+    one = view(B, "r", found, seqnos=[9], complete=[complete], **{flaw: {0: 1}})
+    return dead(found, A, B=one, C=view(C, "r", found, seqnos=[7]))
 
 
-def test_where_all_copies_have_gaps_it_takes_force():
-    told = dead(a_map("AB", "BA"), A)
-    with pytest.raises(ClusterError, match="refused changes of the vbuckets 0"):
-        plan_failover(told, [A], {}, gaps={(B, 0)})
-    plan = plan_failover(told, [A], {}, gaps={(B, 0)}, force=True)
-    assert (plan.promotions[0].chosen, plan.promotions[0].has_gaps) == (B, True)
+LOGS = {(node, 0): [(1, 0)] for node in (B, C)}
+FLAWS = pytest.mark.parametrize(
+    ("flaw", "told"), [("refused", "B refused changes of the vbuckets 0"), ("damaged", "B has damaged changes of the")]
+)
+
+
+@FLAWS
+def test_a_copy_without_a_flaw_is_chosen_before_a_longer_one_that_lacks_changes(flaw, told):
+    for complete in (5, 7):
+        plan = plan_failover(with_flaw(flaw, complete), [A], LOGS)
+        assert (plan.promotions[0].chosen, plan.promotions[0].flaw) == (C, "")
+
+
+@FLAWS
+def test_where_no_copy_is_complete_as_far_as_one_with_a_flaw_it_takes_force(flaw, told):
+    with pytest.raises(ClusterError, match=told.replace("B", str(B))):
+        plan_failover(with_flaw(flaw, 8), [A], LOGS)
+    plan = plan_failover(with_flaw(flaw, 8), [A], LOGS, force=True)
+    assert plan.promotions[0].chosen == B and plan.promotions[0].flaw in told
+
+
+def two_histories(**seqnos):
+    """A is dead, B and C were each promoted at seqno 90 while the other was away."""
+    found = a_map("ABC", replicas=2)
+    views = {letter: view(node, "r", found, seqnos=[seqnos[letter]]) for letter, node in (("B", B), ("C", C))}
+    return dead(found, A, **views), {(B, 0): [(2, 90), (1, 0)], (C, 0): [(3, 90), (1, 0)]}
+
+
+def test_of_two_histories_that_went_on_from_the_same_point_the_operator_says_which_is_given_up():
+    told, logs = two_histories(B=100, C=500)
+    with pytest.raises(
+        ClusterError, match=f"{C} and {B} have different histories of the vbuckets 0: each was promoted"
+    ):
+        plan_failover(told, [A], logs)
+    assert plan_failover(told, [A], logs, force=True).promotions[0].chosen == C
+    assert plan_failover(told, [A, C], logs, force=True).promotions[0].chosen == B
+
+
+def test_a_copy_that_has_nothing_of_its_own_is_no_rival():
+    told, logs = two_histories(B=90, C=500)
+    assert plan_failover(told, [A], logs).promotions[0].chosen == C
+    begun = {(B, 0): [(7, 0)], (C, 0): [(3, 90), (1, 0)]}
+    assert plan_failover(two_histories(B=0, C=500)[0], [A], begun).promotions[0].chosen == C
 
 
 class Out(FakeMembers):
@@ -125,7 +162,7 @@ def fail_over(members, seed, **options):
 
 
 def test_copies_are_asked_again_when_none_of_them_follows_the_dead_node_any_more():
-    """It lives, and with the replica that heard last it was a majority: what they acknowledged is at that one alone."""
+    """With the replica that heard last it was a majority: what these two acknowledged is at that one alone."""
     one, two = FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
     members = Out(a_map("ABC", replicas=2), FakeNode(A, "A", is_gone=True), one, two)
     members.until_heard = lambda: two.high.update({0: 42})

@@ -108,3 +108,11 @@ def test_an_empty_node_with_vbuckets_of_its_own_may_join():
 def test_wishes_that_contradict_each_other_are_refused(add, remove):
     with pytest.raises(OptionError):
         make_plan(survey(LEVEL), add=add, remove=remove)
+
+
+def test_a_copy_that_is_damaged_becomes_no_owner():
+    found = a_map("AB", "AB")
+    told = survey(found, B=view(B, "r r", found, damaged={0: 1, 1: 1}))
+    with pytest.raises(ClusterError, match=f"{B} has damaged changes of the vbuckets ., and would own them") as refused:
+        make_plan(told)
+    assert f"failover --dead {B} --force" in str(refused.value)

@@ -99,3 +99,11 @@ def test_what_is_not_promoted_goes_on_following():
     asyncio.run(promote(members, planned(members, vbuckets=[1])))
     assert members.calls == [(B, "stop_replicating", FOLLOWED, [1]), (B, "set_state", 1, State.ACTIVE)]
     assert members.nodes[B].follows == {FOLLOWED: [0, 2]}
+
+
+def test_a_replica_with_damaged_changes_is_promoted_by_force_alone():
+    members = pair()
+    members.nodes[B].damage = {1: 3}
+    with pytest.raises(ClusterError, match=f"{B} has damaged changes of the vbuckets 1: a part of them can't be read"):
+        planned(members)
+    assert planned(members, force=True).vbuckets == {0: 10, 1: 10, 2: 10}

@@ -149,3 +149,20 @@ def test_a_takeover_that_was_none_between_these_two_ends_with_the_best_copy_of_a
     calls, changes = repaired(members, found, cut={0: (A, B)})
     assert calls == [(C, "set_state", 0, State.ACTIVE)]
     assert changes == [(0, (None, A, B), ()), (0, (C, A, B), (C,))]
+
+
+def test_a_copy_with_a_flaw_is_not_promoted_without_a_word():
+    members = three(a="d . r")
+    members.nodes[B].high[0] = 12
+    members.nodes[B].damage = {0: 3}
+    with pytest.raises(ClusterError, match=f"{B} has damaged changes of the vbuckets 0") as refused:
+        repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})
+    assert "failover --force" in str(refused.value) and members.calls == []
+
+
+def test_of_two_histories_none_is_promoted_without_a_word():
+    members = three(a="d . r")
+    members.nodes[A].log, members.nodes[B].log = [(2, 5), (1, 0)], [(3, 6), (1, 0)]
+    with pytest.raises(ClusterError, match="have different histories of the vbuckets 0"):
+        repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})
+    assert members.calls == []

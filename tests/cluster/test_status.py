@@ -29,6 +29,10 @@ def test_a_cluster_that_is_well_has_nothing_to_tell():
         ({"A": "d . r", "B": "p A ."}, "the hand-over of vbucket 0 was cut"),
         ({"A": "d . r", "B": "A A ."}, "vbucket 0 changed hands, and the map does not say so"),
         ({"B": "A A ."}, "more than one node owns vbucket 0"),
+        (
+            {"C": view(C, ". r A", LEVEL, damaged={1: 3, 2: 1})},
+            "node-c:11210 has damaged changes of vbuckets 1-2 on its disk: see its log",
+        ),
         ({"C": ". . A"}, "node-c:11210 has no replica of vbucket 1, which the map gives it"),
     ],
 )

@@ -24,7 +24,7 @@ def a_map(*chains, servers=(A, B, C), replicas=1, rev=7, uuid=UUID):
     )
 
 
-def view(address, states, found, *, seqnos=None, complete=None, error="", version=None, this=None):
+def view(address, states, found, *, seqnos=None, complete=None, error="", version=None, this=None, **counts):
     """One node; seqnos are 10 everywhere unless given, and copies are complete up to there."""
     if error:
         return NodeView(address, error=error)
@@ -40,6 +40,7 @@ def view(address, states, found, *, seqnos=None, complete=None, error="", versio
         seqnos=dict.fromkeys(held, 10) if seqnos is None else dict(zip(held, seqnos, strict=True)),
         complete={} if complete is None else dict(zip(held, complete, strict=True)),
         items=dict.fromkeys(held, 5),
+        **counts,
     )
 
 

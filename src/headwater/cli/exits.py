@@ -46,7 +46,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "cluster init": _CLUSTER,
     "cluster status": {1: "something needs a hand: it says what"},
     "cluster rebalance": _CLUSTER,
-    "cluster failover": {1: "it answers, a majority is dead or replicas have gaps, and there is no --force"},
+    "cluster failover": {1: "it answers, a majority is dead or no copy is sound, and there is no --force"},
     "cluster tls": _CLUSTER,
     "backup create": {1: "no new backup was made; called again, it goes on"},
     "backup list": {1: "a backup is damaged or missing"},
@@ -78,7 +78,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "replicate": {0: "--once or --stop: done; else Ctrl-C, and the node goes on following", 1: "the node can't follow"},
     "move": {0: "all are moved or copied; --follow: Ctrl-C", 1: "a vbucket was not; typed again, it goes on"},
     "transition": {1: "some are not moved; each has one owner, and the next run goes on"},
-    "failover": {1: "the owner lives or replicas have gaps, and there is no --force"},
+    "failover": {1: "the owner lives or replicas have gaps or damage, and there is no --force"},
 }
 """The meaning of a status, of a command in particular."""
 

@@ -30,7 +30,7 @@ def failover(
     vbuckets: Vbuckets = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Although the owner lives (its vbuckets are made dead) or replicas have gaps."),
+        typer.Option("--force", help="Although the owner lives (it is made dead), or replicas have gaps or damage."),
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,

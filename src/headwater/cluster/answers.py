@@ -134,7 +134,16 @@ def _complete(told: Mapping[str, int]) -> int:
 
 def refused(stats: Mapping[str, str]) -> dict[int, int]:
     """Read out of STAT vbucket-details how many changes of its producer a vbucket refused, where it did."""
-    counts = {name: number(value, name) for name, value in stats.items() if name.endswith(":refused_changes")}
+    return _counts(stats, "refused_changes")
+
+
+def damaged(stats: Mapping[str, str]) -> dict[int, int]:
+    """Read out of STAT vbucket-details how many changes of a vbucket are damaged on the node's disk, where some are."""
+    return _counts(stats, "damaged_changes")
+
+
+def _counts(stats: Mapping[str, str], statistic: str) -> dict[int, int]:
+    counts = {name: number(value, name) for name, value in stats.items() if name.endswith(f":{statistic}")}
     return {number(name[3:].partition(":")[0], "a vbucket"): count for name, count in counts.items() if count}
 
 

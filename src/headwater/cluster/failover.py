@@ -18,13 +18,13 @@ acknowledged and no replica had received yet is lost.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
-from headwater.cluster.survey import Log, Survey, best
+from headwater.cluster.survey import Copy, Log, Survey, best, rival
 from headwater.errors import ClusterError, OptionError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import ClusterMap
@@ -33,14 +33,19 @@ from headwater.wire.vbucket import State
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it; `has_gaps` if it
-    refused changes before that and lacks them."""
+    """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it.
+
+    Attributes:
+        flaw: what is wrong with that copy, for people: it refused changes, or is damaged; empty if nothing is.
+        rival: who has another history of it, with changes that the chosen one lacks.
+    """
 
     vbucket: int
     lost: Address | None
     chosen: Address
     seqno: int
-    has_gaps: bool = False
+    flaw: str = ""
+    rival: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,6 @@ def plan_failover(
     dead: Sequence[Address],
     logs: dict[tuple[Address, int], Log],
     *,
-    gaps: Container[tuple[Address, int]] = frozenset(),
     force: bool = False,
     lose_data: bool = False,
 ) -> FailoverPlan:
@@ -83,14 +87,13 @@ def plan_failover(
 
     Args:
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
-        gaps: copies that refused changes and lack them: the last to be chosen, and by `force` only.
         force: take a majority out, too. Nodes that come back serve as soon as a majority of the map they have agrees
-            (decision 0030), so the dead must not be one.
+            (decision 0030), so the dead must not be one. And promote copies with a flaw, and one of two histories.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
 
     Raises:
-        ClusterError: copies are missing and `lose_data` was not given, or a majority is dead, or only copies with gaps
-            are left, and `force` was not.
+        ClusterError: copies are missing and `lose_data` was not given; or a majority is dead, or no copy is complete
+            further than one with a flaw, or two have histories of their own, and `force` was not.
         OptionError: nobody would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
@@ -102,8 +105,10 @@ def plan_failover(
     left = [node for node in survey.map.servers if node not in dead]
     if not left:
         raise OptionError("node", ", ".join(map(str, dead)), "such that a member is left")
-    promotions = [_promotion(survey, vb, nodes, logs, gaps) for vb, nodes in orphans(survey, dead).items()]
-    _check_gaps(promotions, force)
+    promotions = [_promotion(survey, vb, nodes, logs) for vb, nodes in orphans(survey, dead).items()]
+    if not force:
+        check_flaws(promotions)
+        check_rivals(promotions)
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
         raise ClusterError(
@@ -140,28 +145,50 @@ def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
     return [node for node in dict.fromkeys(order) if node not in dead]
 
 
-def _promotion(
-    survey: Survey,
-    vb: int,
-    nodes: list[Address],
-    logs: dict[tuple[Address, int], Log],
-    gaps: Container[tuple[Address, int]],
-) -> Promotion:
-    whole = [node for node in nodes if (node, vb) not in gaps]
-    copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in whole or nodes]
-    chosen = best(copies)
-    return Promotion(vb, survey.map.owner(vb), chosen.address, chosen.seqno, has_gaps=not whole)
+def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log]) -> Promotion:
+    copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in nodes]
+    return promotion(vb, survey.map.owner(vb), copies)
 
 
-def _check_gaps(promotions: Sequence[Promotion], force: bool) -> None:
-    """Raise ClusterError where nothing but copies with gaps is left, unless that is all the same."""
-    found = [each for each in promotions if each.has_gaps]
-    if found and not force:
-        nodes = ", ".join(sorted({str(each.chosen) for each in found}))
+def promotion(vbucket: int, lost: Address | None, copies: Sequence[Copy]) -> Promotion:
+    """Choose among the copies of a vbucket that nobody owns any more."""
+    chosen, other = best(copies), rival(copies)
+    rivals = None if other is None else other.address
+    return Promotion(vbucket, lost, chosen.address, chosen.seqno, chosen.flaw, rivals)
+
+
+def check_flaws(promotions: Sequence[Promotion]) -> None:
+    """See to it that no copy with a flaw is promoted.
+
+    Raises:
+        ClusterError: one would be: no other is complete as far.
+    """
+    by_flaw: dict[tuple[str, str], list[int]] = {}
+    for each in promotions:
+        if each.flaw:
+            by_flaw.setdefault((str(each.chosen), each.flaw), []).append(each.vbucket)
+    if by_flaw:
+        told = (f"{node} {flaw} of the vbuckets {vbucket_list(vbs)}" for (node, flaw), vbs in sorted(by_flaw.items()))
         raise ClusterError(
-            f"{nodes} refused changes of the vbuckets {vbucket_list(each.vbucket for each in found)}, and no copy of"
-            " them is whole",
-            "start the dead node, which has them; or promote them as they are with --force",
+            f"{'; '.join(told)}, and no other copy is complete as far",
+            "start the dead node, which has them; or promote them as they are: headwater cluster failover --force",
+        )
+
+
+def check_rivals(promotions: Sequence[Promotion]) -> None:
+    """See to it that no copy is promoted while another one has a history of its own.
+
+    Raises:
+        ClusterError: one would be.
+    """
+    found = [each for each in promotions if each.rival is not None]
+    if found:
+        one = found[0]
+        raise ClusterError(
+            f"{one.chosen} and {one.rival} have different histories of the vbuckets"
+            f" {vbucket_list(each.vbucket for each in found)}: each was promoted while the other was away, and has"
+            " changes that the other lacks",
+            f"take out whose changes are to go: headwater cluster failover --dead {one.rival} --force, or {one.chosen}",
         )
 
 
@@ -224,9 +251,9 @@ class Failover:
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
             by_node.setdefault(node, {})[vb] = State.ACTIVE
-        gaps = {each.vbucket for each in plan.promotions if each.has_gaps}
+        flawed = {each.vbucket for each in plan.promotions if each.flaw}
         for node, states in by_node.items():
-            await self._members.set_states(node, states, forced=gaps)
+            await self._members.set_states(node, states, forced=flawed)
         return plan
 
     async def _chosen_now(self, first: FailoverPlan) -> tuple[FailoverPlan, Survey]:
@@ -258,12 +285,10 @@ class Failover:
         for vb, nodes in orphans(survey, self._dead).items():
             for node in nodes:
                 wanted.setdefault(node, []).append(vb)
-        gaps: set[tuple[Address, int]] = set()
         for node, vbuckets in wanted.items():
             found = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in found.items()}
-            gaps |= {(node, vb) for vb in await self._members.admin(node).refused()}
-        plan = plan_failover(survey, self._dead, logs, gaps=gaps, force=self._force, lose_data=self._lose_data)
+        plan = plan_failover(survey, self._dead, logs, force=self._force, lose_data=self._lose_data)
         return plan, survey
 
     async def _check(self, survey: Survey, dead: Sequence[Address]) -> None:

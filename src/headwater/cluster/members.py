@@ -212,6 +212,8 @@ class Members:
             seqnos=answers.seqnos(details) if seqnos is None else seqnos,
             complete=answers.complete(details),
             items=answers.items(details),
+            refused=answers.refused(details),
+            damaged=answers.damaged(details),
             fenced=_fence(told),
         )
 

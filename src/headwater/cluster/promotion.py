@@ -52,7 +52,8 @@ async def plan_promotion(
         vbuckets: only these; None: all replicas.
 
     Raises:
-        ClusterError: nothing to promote, a replica refused changes, the owner lives, or the node has a cluster map.
+        ClusterError: nothing to promote, a replica refused changes or has damaged ones, the owner lives, or the node
+            has a cluster map.
         TransportError, StatusError: the node does not answer.
     """
     node, *_ = await members.identified([node])
@@ -77,6 +78,12 @@ async def plan_promotion(
         raise ClusterError(
             f"{node} refused changes of the vbuckets {vbucket_list(gaps)}: its replicas have gaps",
             "drop them and let them follow anew, or promote them as they are with --force",
+        )
+    damaged = [vb for vb in view.damaged if vb in chosen]
+    if damaged and not force:
+        raise ClusterError(
+            f"{node} has damaged changes of the vbuckets {vbucket_list(damaged)}: a part of them can't be read",
+            "start the owner, which may have them; or promote them as they are with --force",
         )
     owned = {}
     for owner in dict.fromkeys((*sources, *([source] if source else []))):

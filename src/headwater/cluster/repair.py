@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from headwater.client.routing import Address
+from headwater.cluster.failover import check_flaws, check_rivals, promotion
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
-from headwater.cluster.survey import Copy, Settlement, Survey, best, chain_with_owner
+from headwater.cluster.survey import Copy, Settlement, Survey, chain_with_owner
 from headwater.errors import ClusterError, MoveError
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -23,7 +24,8 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
     """Settle what an earlier run left open.
 
     Raises:
-        ClusterError, TransportError, StatusError: a node does not do its part; type it again.
+        ClusterError, TransportError, StatusError: a node does not do its part; type it again. Or the best copy of a
+            vbucket that nobody owns has a flaw, or two have histories of their own: the operator must say.
     """
     for vb, nodes in settlement.waiting.items():
         for node in nodes:
@@ -62,13 +64,15 @@ async def _promote(
     await asyncio.gather(*(publisher.change(vb, (None, *publisher.current.copies(vb))) for vb in unowned))
     nodes = {node: [vb for vb in unowned if node in unowned[vb]] for each in unowned.values() for node in each}
     copies = {node: await copies_on(members, node, vbuckets) for node, vbuckets in nodes.items()}
-    chosen = {}
+    chosen = []
     for vb, having in unowned.items():
         order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
-        chosen[vb] = best([copies[node][vb] for node in order]).address
-    await asyncio.gather(*(_follow(publisher, vb, owner) for vb, owner in chosen.items()))
-    for vb, owner in chosen.items():
-        await members.admin(owner).set_state(vb, State.ACTIVE)
+        chosen.append(promotion(vb, None, [copies[node][vb] for node in order]))
+    check_flaws(chosen)
+    check_rivals(chosen)
+    await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in chosen))
+    for each in chosen:
+        await members.admin(each.chosen).set_state(each.vbucket, State.ACTIVE)
 
 
 async def copies_on(members: Members, node: Address, vbuckets: Sequence[int]) -> dict[int, Copy]:

@@ -118,6 +118,8 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             yield f"{node.address} has map {_version(node.version)}, the newest is {_version(survey.map.version)}"
         if node.address in survey.strangers:
             yield f"{node.address} is not the member that the map means: {STRANGER}"
+        if node.damaged:
+            yield f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log"
         if node.fenced:
             yield f"{node.address} does not serve yet: {node.fenced}"
     yield from _without_owner(survey)

@@ -34,13 +34,24 @@ Log: TypeAlias = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One node's copy of a vbucket, as a candidate for promotion: how far it got, and up to where it is complete (as
-    far, unless said otherwise)."""
+    """One node's copy of a vbucket, as a candidate for promotion.
+
+    Attributes:
+        seqno: how far it got. complete: up to where it lacks nothing; as far, unless said otherwise.
+        has_gap: it refused changes. is_damaged: some were found damaged on its disk.
+    """
 
     address: Address
     seqno: int
     log: Log
     complete: int = -1
+    has_gap: bool = False
+    is_damaged: bool = False
+
+    @property
+    def flaw(self) -> str:
+        """The flaw for people: what it lacks, and why; empty for a sound copy."""
+        return "has damaged changes" if self.is_damaged else "refused changes" if self.has_gap else ""
 
     def __post_init__(self) -> None:
         if self.complete < 0:
@@ -58,6 +69,8 @@ class NodeView:
         this: as which member its map addresses it; None if as none.
         states, seqnos, complete, items: by vbucket. seqnos: durable high seqnos. complete: up to where a copy is so;
             within a snapshot that is where it was before, for it lacks what the rest of that will bring.
+        refused, damaged: how many changes of a vbucket it refused, and how many its disk has lost; of those that lack
+            any.
         error: why it did not answer; all else is empty then. is_refusal: it did, with this refusal.
         fenced: what it says about waiting for its peers; empty when it serves.
     """
@@ -73,6 +86,8 @@ class NodeView:
     seqnos: Mapping[int, int] = field(default_factory=dict)
     complete: Mapping[int, int] = field(default_factory=dict)
     items: Mapping[int, int] = field(default_factory=dict)
+    refused: Mapping[int, int] = field(default_factory=dict)
+    damaged: Mapping[int, int] = field(default_factory=dict)
     error: str = ""
     fenced: str = ""
     is_refusal: bool = False
@@ -100,7 +115,9 @@ class NodeView:
     def copy(self, vbucket: int, log: Log) -> Copy:
         """Its copy of a vbucket, which has this failover log."""
         seqno = self.seqnos.get(vbucket, 0)
-        return Copy(self.address, seqno, log, self.complete.get(vbucket, seqno))
+        complete = self.complete.get(vbucket, seqno)
+        has_gap = vbucket in self.refused and complete < seqno
+        return Copy(self.address, seqno, log, complete, has_gap, vbucket in self.damaged)
 
     @property
     def has_data(self) -> bool:
@@ -233,17 +250,48 @@ def chain_with_owner(chain: Iterable[Address], owner: Address) -> tuple[Address,
 
 
 def best(copies: Sequence[Copy]) -> Copy:
-    """The copy to promote: of the newest history, and there the one that is complete furthest; of those the longest,
-    and of equals the first.
+    """The copy to promote: of the newest history, and there the one that is complete furthest; of those one without a
+    flaw, then the longest, and of equals the first.
 
     A longer one that was filling up may lack any key that was written more than once, at its new place and its old one
     (decision 0086): what is acknowledged lies in complete copies.
-
-    A copy's history is superseded when another copy's failover log has its newest vb uuid further back: that one went
-    on from it (failover.md 1). What the superseded copy has beyond that point was given up when the other was promoted.
     """
-    current = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
-    return max(current or list(copies), key=lambda copy: (copy.complete, copy.seqno))
+    return max(current(copies), key=lambda copy: (copy.complete, not copy.flaw, copy.seqno))
+
+
+def current(copies: Sequence[Copy]) -> Sequence[Copy]:
+    """The copies whose history is not superseded.
+
+    It is when another copy's failover log has its newest vb uuid further back: that one went on from it (failover.md
+    1). What the superseded copy has beyond that point was given up when the other was promoted.
+    """
+    found = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
+    return found or copies
+
+
+def rival(copies: Sequence[Copy]) -> Copy | None:
+    """A copy that has what the best one lacks, in a history that neither of the two went on from; None without one.
+
+    So it is when each was promoted while the other was away. Their seqnos count different things, and no rule can say
+    whose changes are to be given up: the operator must.
+    """
+    chosen = best(copies)
+    return next((each for each in current(copies) if _apart(chosen, each)), None)
+
+
+def _apart(one: Copy, other: Copy) -> bool:
+    """Whether both have changes behind where their histories parted. Copies whose logs are not known have not."""
+    if not one.log or not other.log or one.log[0][0] == other.log[0][0]:
+        return False
+    ours, theirs = _branch_ends(one), _branch_ends(other)
+    parted = max((min(end, theirs[uuid]) for uuid, end in ours.items() if uuid in theirs), default=0)
+    return min(one.seqno, other.seqno) > parted
+
+
+def _branch_ends(copy: Copy) -> dict[int, int]:
+    """The seqno of the last change of each branch, by vb uuid: where the next one begins, or how far the copy got."""
+    ends = (copy.seqno, *(seqno for _, seqno in copy.log))
+    return {uuid: end for (uuid, _), end in zip(copy.log, ends, strict=False)}
 
 
 def _supersedes(newer: Log, older: Log) -> bool:

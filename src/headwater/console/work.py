@@ -346,6 +346,6 @@ def show_failover(plan: FailoverPlan) -> Shown:
         for node in plan.before.servers
     ]
     told = ["What the dead node had acknowledged, and no replica had received yet, is lost."]
-    if gaps := sum(each.has_gaps for each in plan.promotions):
-        told.append(f"{gaps:,} vbuckets go to replicas that lack changes which they refused.")
+    if flawed := sum(bool(each.flaw) for each in plan.promotions):
+        told.append(f"{flawed:,} vbuckets go to replicas that refused changes, or are damaged on disk.")
     return Shown(("node", "active", "promoted", "begun anew", "change"), tuple(rows), tuple(told), plan.is_empty)

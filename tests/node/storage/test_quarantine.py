@@ -110,3 +110,9 @@ def test_a_compaction_that_is_under_way_copies_none_of_it(store: Store) -> None:
         job.copy()
     job.cancel()
     assert (store.index.columns[1].loc[:1] == LOST).all()
+
+
+def test_the_seqnos_of_what_was_lost_are_known(store: Store) -> None:
+    assert list(store.quarantine.lost(0)) == []
+    store.take_out(spoil(store, 2))
+    assert list(store.quarantine.lost(0)) == [2] and list(store.quarantine.lost(1)) == []

@@ -15,7 +15,7 @@ from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
-from tests.node.streams.support import COLLECTIONS, Producer, StreamDesk, told
+from tests.node.streams.support import COLLECTIONS, Producer, StreamDesk, fill, spoil, told
 
 DISK, FIRST, MEMORY = 0x06, 0x05, 0x01
 AWARE = (0x07, 0x08, COLLECTIONS)
@@ -576,3 +576,12 @@ def test_after_a_short_backfill_a_stream_is_live(desk: StreamDesk) -> None:
     (stream,) = reader.session.streams.values()
     assert (stream.phase, stream.position) == (StreamPhase.IN_MEMORY, 1)
     assert (stream.entry.last_seqno, stream.entry.snapshot_end_seqno) == (1, 1)
+
+
+def test_a_copy_is_complete_up_to_before_its_first_damaged_change(desk: StreamDesk) -> None:
+    fill(desk, 0, 3)
+    fill(desk, 0, 2)
+    found = desk.bucket.vbuckets[0]
+    assert (found.complete_durable_seqno, found.damaged_changes) == (5, 0)
+    spoil(desk)
+    assert (found.durable_seqno, found.complete_durable_seqno, found.damaged_changes) == (5, 3, 2)

@@ -27,7 +27,10 @@ def failover(
     ],
     force: Annotated[
         bool,
-        typer.Option("--force", help="It answers, a majority is dead, or replicas have gaps: go on all the same."),
+        typer.Option(
+            "--force",
+            help="It answers, a majority is dead, or copies have gaps, damage or histories of their own: go on.",
+        ),
     ] = False,
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Begin vbuckets anew, empty, of which no copy is left.")

@@ -83,6 +83,11 @@ class Quarantine:
         """Whether a change of the vbucket behind `seqno` was lost."""
         return vbucket in self.vbuckets and bool((self._rows(vbucket) >= self._index.rows_up_to(vbucket, seqno)).any())
 
+    def lost(self, vbucket: int) -> NDArray[np.uint64]:
+        """The seqnos of the vbucket's changes that were lost, ascending."""
+        columns = self._index.columns[vbucket]
+        return columns.seq[self._rows(vbucket) if vbucket in self.vbuckets else []]
+
     def error(self, vbucket: int) -> CorruptStore:
         """Return the error for a reader of this vbucket."""
         first = self.vbuckets[vbucket]

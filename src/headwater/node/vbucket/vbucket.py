@@ -239,13 +239,21 @@ class VBucket:
 
         A snapshot of old data tells only the newest version of each key. Where its end is missing, so are keys that
         were there before and were written again since: what is below the last one is not complete. Nor is what lies
-        behind a change that was refused.
+        behind a change that was refused, or that was found damaged.
         """
         durable = self.durable_seqno
         if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
             complete = self._complete_seqno
             durable = complete if complete <= durable else self.consistent.at_or_below(durable)
-        return min(durable, self._whole_seqno) if self.has_gap else durable
+        if self.has_gap:
+            durable = min(durable, self._whole_seqno)
+        lost = self._store.quarantine.lost(self.id)
+        return min(durable, int(lost[0]) - 1) if len(lost) else durable
+
+    @property
+    def damaged_changes(self) -> int:
+        """How many of its changes are damaged on disk, and can't be read."""
+        return len(self._store.quarantine.lost(self.id))
 
     @property
     def is_receiving_snapshot(self) -> bool:
