@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headwater.errors import DiskFull
+from headwater.node.storage.staging import CONTROL_RESERVE_BYTES
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.prepares import Key, VBucketPrepares
 from headwater.wire import dcp
@@ -76,4 +78,25 @@ def test_the_newest_that_waits_at_or_below_a_seqno(tmp_path: Path) -> None:
     prepares.add(prepare())
     prepares.add(prepare(b"\x08k"))
     assert [prepares.newest(seqno) for seqno in (0, 1, 2, 9)] == [0, 1, 2, 2]
+    store.close()
+
+
+def test_a_document_for_whose_mark_there_is_no_room_is_not_staged_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, prepares = again(tmp_path)
+    prepares.add(prepare(value=bytes(1000)))
+    commit(store)
+    room = (
+        CONTROL_RESERVE_BYTES + 1000 + 100
+    )  # of a disk that is nearly full: the document fits, the mark behind it does not
+    monkeypatch.setattr(type(store.log), "room", property(lambda log: room))
+    monkeypatch.setattr(store.log, "make_room", lambda control=0: None)
+    store.staging.take_back()
+    with pytest.raises(DiskFull):
+        prepares.commit(K, 5)
+    assert store.high_seqno(0) == 1 and prepares.pending == {K: 1}
+    monkeypatch.undo()
+    store.staging.take_back()
+    assert prepares.commit(K, 5) == 2
     store.close()

@@ -68,6 +68,10 @@ class StoredPrepares:
         seqno = self._index.table.item(vbucket, index.HIGH)
         self._staging.document(vbucket, prepare_over_frame(vbucket, key, seqno, delete_time, None))
 
+    def check_room(self, count: int) -> None:
+        """Raise DiskFull or ArenaFull unless `count` bytes can be staged, in one batch."""
+        self._staging.check_document_room(count)
+
     def waiting(self, vbucket: int) -> list[Prepare]:
         """Those that are not over, in the order of their seqnos, durable or not. Looks at every row of a vbucket in
         which not all are documents of the default collection."""

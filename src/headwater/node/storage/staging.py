@@ -197,6 +197,10 @@ class Staging:
         self.arena.records[vbucket] = None
         self.records.pop(vbucket, None)
 
+    def check_document_room(self, count: int) -> None:
+        """Raise DiskFull or ArenaFull unless `count` bytes of changes can be staged now, in one batch."""
+        self._check_room(count, self._control_reserve)
+
     def check_control_room(self, count: int) -> None:
         """Raise DiskFull or ArenaFull unless `count` bytes of control frames can be staged now."""
         self._check_room(count, 0)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater.node.storage.staging import ArenaFull
 from headwater.wire import dcp, leb128
 
 if TYPE_CHECKING:
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
 COMMITS_KEPT = 4096
 """So many commits back a stream that sent the prepare can say COMMIT; behind that it sends the document."""
 
-MARK_BYTES = 512
-"""More than the mark at the end of a prepare takes in the arena: a frame without value and its longest key."""
+FRAME_BYTES = 64
+"""More than a document takes in the arena beside its key and its value, or the mark at the end of its prepare beside
+the key."""
 
 
 class Key(NamedTuple):
@@ -72,7 +72,8 @@ class VBucketPrepares:
         found = self._store.prepares.find(self._vbucket, joined(key))
         if found is None:
             raise KeyError(key)
-        self._check_room(len(found.value) + 2 * MARK_BYTES)
+        # The document and the mark behind it go into one batch, or neither does: staged alone, it would come again.
+        self._store.prepares.check_room(len(found.value) + 2 * (FRAME_BYTES + len(key.key)))
         committed = self._stage(key, found, seqno, now)
         self._store.prepares.stage_over(self._vbucket, joined(key), now)
         del self.pending[key]
@@ -87,9 +88,9 @@ class VBucketPrepares:
         return aborted
 
     def settle(self, now: int) -> None:
-        """Put the mark behind documents that came without being told to end a prepare; ArenaFull: at another time."""
+        """Put the mark behind documents that came without being told to end a prepare; ArenaFull, DiskFull: at another
+        time."""
         for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
-            self._check_room(MARK_BYTES)
             self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
 
@@ -132,12 +133,6 @@ class VBucketPrepares:
             datatype=found.datatype,
             collection=key.collection,
         )
-
-    def _check_room(self, needed: int) -> None:
-        """A document and the mark behind it go into one batch, or neither does."""
-        arena, used = self._store.stage_arena()
-        if used and used + needed > len(arena):
-            raise ArenaFull(needed)
 
     def _note(self, committed: int, prepared: int) -> None:
         self.commits[committed] = prepared
