@@ -25,7 +25,7 @@ from tests.node.wire import Client
 FLEXIBLE = 0x08
 ALT_REQUEST, SYNC_REPLICATION, SUBDOC_XATTR = 0x10, 0x11, 0x06
 ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
-REPLICA = "10.0.0.9:11210"
+REPLICA, OTHER = "10.0.0.9:11210", "10.0.0.8:11210"
 ONE_MS, LONG_MS = 1, 60_000
 
 
@@ -76,7 +76,7 @@ def three(
     node: Node, replicas: int = 2, chain: tuple[int, ...] = (0, 1, 2), *, rev: int = 1, is_in: bool = True
 ) -> bytes:
     """A map of this node (if it is in), the replica that tests play, and one that does not exist."""
-    servers = [f"127.0.0.1:{node.port}", REPLICA, "10.0.0.8:11210"][0 if is_in else 1 :]
+    servers = [f"127.0.0.1:{node.port}", REPLICA, OTHER][0 if is_in else 1 :]
     extended = [{"services": {"kv": int(each.split(":")[1])}, "hostname": each.split(":")[0]} for each in servers]
     if is_in:
         extended[0]["thisNode"] = True  # type: ignore[assignment]
@@ -252,13 +252,36 @@ def test_only_the_nodes_of_the_chain_count(owner: Node, name: str) -> None:
         assert answer is not None and answer.status == Status.SYNC_WRITE_AMBIGUOUS
 
 
+def test_what_a_replica_has_lost_with_its_disk_does_not_count_any_more() -> None:
+    with testing.node(vbuckets=4) as node:
+        take(node, three(node, replicas=3))  # of four copies three must have it
+        with Writer(node.port) as writer, Replica(node.port) as replica, Replica(node.port, OTHER) as other:
+            replica.asks(flags=0)
+            other.asks(flags=0)
+            writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
+            prepares = [each.until(Opcode.DCP_PREPARE)[-1] for each in (replica, other)]
+            seqno = dcp.Prepare.decode(prepares[0]).by_seqno
+            replica.acknowledge(seqno, prepares[0].opaque)
+            with Replica(node.port) as emptied:
+                emptied.asks(flags=0)  # from the beginning
+                prepare = emptied.until(Opcode.DCP_PREPARE)[-1]
+                other.acknowledge(seqno, prepares[1].opaque)
+                assert other.request(dcp.GetFailoverLog(vbucket=0)).status == 0  # the acknowledgement has arrived
+                with Writer(node.port) as reader:
+                    assert reader.got(b"k") == Status.KEY_ENOENT
+                    emptied.acknowledge(seqno, prepare.opaque)
+                    answer = writer.read()
+                    assert answer is not None and answer.status == 0
+                    assert reader.got(b"k") == b"v"
+
+
 def test_an_acknowledgement_of_who_did_not_say_who_it_is_is_einval(owner: Node) -> None:
     with Aware(owner.port) as reader:
         reader.opens(b"no name")
         assert reader.request(dcp.SeqnoAcknowledged(vbucket=0, prepared_seqno=1)).status == Status.EINVAL
 
 
-def test_who_may_stream_may_not_say_that_a_replica_has_something() -> None:
+def test_who_may_stream_may_not_see_prepares_nor_say_that_a_replica_has_something() -> None:
     with testing.node(vbuckets=4) as node:
         with UsersFile(node.data).editing() as accounts:
             accounts |= {"reader": Account.made("s3cret", read_grants("stream"))}
@@ -272,9 +295,31 @@ def test_who_may_stream_may_not_say_that_a_replica_has_something() -> None:
             assert reader.ask(Opcode.HELLO, value=XERROR.to_bytes(2)).status == 0
             assert reader.ask(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0reader\0s3cret").status == 0
             assert reader.ask(Opcode.DCP_OPEN, key=b"reader", extras=bytes(4) + (1).to_bytes(4)).status == 0
-            for key, value in ((b"enable_sync_writes", b"true"), (b"consumer_name", REPLICA.encode())):
-                assert reader.ask(Opcode.DCP_CONTROL, key=key, value=value).status == 0
+            assert reader.ask(Opcode.DCP_CONTROL, key=b"consumer_name", value=REPLICA.encode()).status == 0
+            refused = reader.ask(Opcode.DCP_CONTROL, key=b"enable_sync_writes", value=b"true")
+            assert refused.status == Status.EACCESS
             assert reader.ask(Opcode.DCP_SEQNO_ACKNOWLEDGED, extras=(9).to_bytes(8)).status == Status.EACCESS
+
+
+def test_who_may_not_replicate_any_more_is_sent_no_more_prepares() -> None:
+    with testing.node(vbuckets=4) as node:
+        with UsersFile(node.data).editing() as accounts:
+            accounts |= {"copier": Account.made("s3cret", read_grants("replicate"))}
+
+        def opens() -> bool:
+            with Client(node.port) as copier:
+                return copier.ask(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0copier\0s3cret").status == 0
+
+        until(opens, "the node has taken the user up")
+        with Aware(node.port, COLLECTIONS, XERROR, JSON) as copier:
+            assert copier.ask(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0copier\0s3cret").status == 0
+            copier.opens(b"copier")
+            assert copier.request(dcp.Control(key=b"enable_sync_writes", value=b"true")).status == 0
+            assert copier.asks(flags=0).status == 0
+            with UsersFile(node.data).editing() as accounts:
+                accounts |= {"copier": Account.made("s3cret", read_grants("stream"))}
+            assert told(copier.messages()) == [("end", EndReason.LOST_PRIVILEGES)]
+            assert copier.asks(flags=0).status == Status.EACCESS
 
 
 def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_back(owner: Node) -> None:
@@ -366,7 +411,7 @@ def test_a_stream_from_the_beginning_has_documents_for_what_is_over_and_prepares
         assert writer.read() is not None
         writer.begin(Opcode.SET, b"open", extras=bytes(8), value=b"v")
         next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
-        with Replica(owner.port, "10.0.0.8:11210") as second:
+        with Replica(owner.port, OTHER) as second:
             second.asks(flags=0)
             first = next(second.messages())
             marker = dcp.SnapshotMarkerV2.decode(first)

@@ -198,6 +198,13 @@ class DurableWrites:
             if vbucket in self.held:
                 self.advance(vbucket)
 
+    def follows_from(self, vbucket: int, node: str, seqno: int) -> None:
+        """Learn that a replica follows from a seqno on: it has nothing above, whatever it had before it lost its disk
+        or was rolled back."""
+        known = self._acknowledged.get(vbucket, {})
+        if seqno < known.get(node, 0):
+            known[node] = seqno
+
     def acknowledged_by(self, vbucket: int) -> Mapping[str, int]:
         """The seqno up to which each node that told has every prepare."""
         return self._acknowledged.get(vbucket, {})

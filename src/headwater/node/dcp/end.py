@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headwater.node.inbox import whole_frame
 from headwater.node.kv.command import COMMANDS
+from headwater.node.kv.rights import Rule
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.refusals import Refusals
@@ -181,11 +182,11 @@ class DcpEnd(ABC, Generic[End]):
         else:
             self._kv.handle(frame)
 
-    def _may(self, frame: Frame) -> bool:
-        """Whether the user may send this; if not, that is answered. Opening the connection asked for the rights to most
-        of what is sent over it, and who loses them is cut."""
+    def _may(self, frame: Frame, rule: Rule | None = None) -> bool:
+        """Whether the user may send this (by the rule of its opcode, or another); if not, that is answered. Opening the
+        connection asked for the rights to most of what is sent over it, and who loses them is cut."""
         try:
-            self._kv.check_rights(frame, COMMANDS[frame.opcode].rule)
+            self._kv.check_rights(frame, rule or COMMANDS[frame.opcode].rule)
         except CommandRefused as refused:
             self._refuse(frame, Status(refused.status), refused.context)
             return False

@@ -12,12 +12,14 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from headwater.node.dcp.end import DcpEnd
+from headwater.node.kv.rights import Rule
 from headwater.node.refused import NoRoom
 from headwater.node.streams.encoding import Encoding, encoding_of
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.round_robin import RoundRobin
 from headwater.node.streams.stream import Stream
 from headwater.node.vbucket.collections import EVERYTHING, PLAIN, Wanted
+from headwater.protocol.dcp.negotiation import SYNC_WRITES
 from headwater.protocol.dcp.producer import Producer
 from headwater.protocol.dcp.producer_events import (
     Event,
@@ -34,7 +36,7 @@ from headwater.protocol.end import PeerGone
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
-from headwater.wire.privilege import STREAM
+from headwater.wire.privilege import REPLICATE, STREAM
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ LOOKED_AT = 64
 """In so many streams the oldest change is looked for that is not sent: a scrape must not keep everybody waiting."""
 
 TAKEOVER = int(StreamFlag.TAKEOVER)
+
+_PREPARES = Rule(int(STREAM | REPLICATE))
+"""The needs of who is sent prepares of durable writes."""
 
 
 class ProducerSession(DcpEnd[Producer]):
@@ -108,7 +113,7 @@ class ProducerSession(DcpEnd[Producer]):
         if self.connection.is_closed:
             return
         for entry, stream in tuple(self.streams.items()):
-            if self._denied(entry.accepted.filter) is not None:
+            if self._denied(entry.accepted.filter) is not None or self._lacks_right_to_prepares:
                 stream.end(EndReason.LOST_PRIVILEGES)
         self._answer()
 
@@ -129,6 +134,8 @@ class ProducerSession(DcpEnd[Producer]):
             raise NoRoom
         if frame.opcode == Opcode.DCP_SEQNO_ACKNOWLEDGED and not self._may(frame):
             return  # writes of others are committed by it
+        if frame.opcode == Opcode.DCP_CONTROL and frame.key == SYNC_WRITES.encode() and not self._may(frame, _PREPARES):
+            return  # prepares are documents that nobody was told of, and may never be
         for event in self.producer.receive_frame(frame, self._loop.time()):
             self._handle(event)
         self._keep_busy()
@@ -166,6 +173,8 @@ class ProducerSession(DcpEnd[Producer]):
     def _open_stream(self, asked: StreamRequested) -> None:
         if asked.request.flags & TAKEOVER and not self._may(asked.frame):
             return
+        if self.producer.settings.sync_writes and not self._may(asked.frame, _PREPARES):
+            return
         vbucket = self._bucket.vbuckets.get(asked.request.vbucket)
         if vbucket is None:
             self.producer.answer_stream(asked, None, b"")
@@ -178,6 +187,9 @@ class ProducerSession(DcpEnd[Producer]):
         entry = self.producer.answer_stream(asked, self._facts(vbucket), vbucket.failover.encode())
         if entry is None:
             return
+        if self.producer.settings.sync_writes:
+            name, begins_at = self.producer.settings.consumer_name, entry.accepted.start_seqno
+            self._bucket.durable_writes.follows_from(vbucket.id, name, begins_at)
         stream = Stream(
             vbucket,
             self._bucket.store,
@@ -221,6 +233,11 @@ class ProducerSession(DcpEnd[Producer]):
         if places.in_collection(manifest, 0) & STREAM:
             return None
         return "the default collection needs the role stream in it", Status.EACCESS
+
+    @property
+    def _lacks_right_to_prepares(self) -> bool:
+        """Whether prepares were asked for, and the user may have them no more."""
+        return self.producer.settings.sync_writes and bool(_PREPARES.privilege & ~self._kv.rights)
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
         store, aware = self._bucket.store, self.producer.negotiated.collections

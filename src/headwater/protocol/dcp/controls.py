@@ -247,7 +247,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     ),
     "enable_expiry_opcode": ControlRule("true, else off; brings delete times", _switch("expiry_opcode")),
     "enable_stream_id": ControlRule("true; one-way; needs Collections", _stream_ids),
-    "enable_sync_writes": ControlRule("true; one-way; not with stream ids", _sync_writes),
+    "enable_sync_writes": ControlRule("true; one-way; not with stream ids; needs the role replicate", _sync_writes),
     "consumer_name": ControlRule("a name", _consumer_name),
     "enable_out_of_order_snapshots": ControlRule(
         "true, true_with_seqno_advanced", _choice("out_of_order_snapshots", TRUE, "true_with_seqno_advanced")
