@@ -13,6 +13,7 @@ from headwater.testing.node import Node
 from headwater.wire import dcp
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
+from headwater.wire.numbers import HELD_MAX
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -124,11 +125,11 @@ def test_a_failover_log_with_a_seqno_that_nobody_can_reach_is_not_believed(node:
 
 @pytest.mark.parametrize(
     ("cas", "rev", "status"),
-    [(END - 1, 1, 0x0F), (HALF, 1, 0x0F), (5, END, Status.EINVAL), (5, HALF, Status.EINVAL)],
-    ids=["CAS", "half a CAS", "revision", "half a revision"],
+    [(END - 1, 1, 0x0F), (HALF, 1, 0x0F), (5, END, Status.EINVAL), (5, HELD_MAX + 1, Status.EINVAL)],
+    ids=["CAS", "half a CAS", "revision", "one more than is held"],
 )
 @pytest.mark.parametrize("opcode", [Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DEL_WITH_META])
-def test_a_client_gives_no_cas_or_revision_of_the_upper_half(
+def test_a_client_gives_no_cas_or_revision_beyond_what_is_taken(
     node: Node, opcode: int, cas: int, rev: int, status: int
 ) -> None:
     with Line(node.port) as line:
@@ -136,13 +137,13 @@ def test_a_client_gives_no_cas_or_revision_of_the_upper_half(
         assert line.call(opcode, b"poison", b"", pack(">IIQQ", 0, 0, rev, cas)).status == status
 
 
-def test_after_the_highest_cas_and_revision_of_a_client_both_still_rise(node: Node) -> None:
+def test_after_the_highest_cas_of_a_client_it_still_rises_and_the_highest_revision_stays(node: Node) -> None:
     meta = pack(">IIQQ", 0, 0, HALF - 1, HALF - 1)
     seen = [call(node, Opcode.SET_WITH_META, b"high", b"1", meta).cas]
     for opcode, value in ((Opcode.SET, b"2"), (Opcode.APPEND, b"3"), (Opcode.PREPEND, b"1")):
         seen.append(call(node, opcode, b"high", value, bytes(8) if opcode == Opcode.SET else b"").cas)
     assert seen == [HALF - 1, HALF, HALF + 1, HALF + 2]
-    assert content(node, 0)[b"high"][1:] == (HALF + 2, HALF + 2, b"123")
+    assert content(node, 0)[b"high"][1:] == (HALF + 2, HALF - 1, b"123")
 
 
 def test_tap_brings_no_cas_that_leaves_no_next_one(node: Node) -> None:

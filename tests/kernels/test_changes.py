@@ -18,8 +18,10 @@ def test_expiry_is_made_absolute_as_on_the_plain_path(expiry: int, now: int) -> 
     assert int(changes.absolute(np.uintp(expiry), np.uintp(now))) == absolute_expiry(expiry, now)
 
 
-@pytest.mark.parametrize(("rev", "next_one"), [(0, 1), (7, 8), (2**64 - 2, 2**64 - 1), (2**64 - 1, 2**64 - 1)])
-def test_a_revision_grows_until_it_can_grow_no_more(rev: int, next_one: int) -> None:
+@pytest.mark.parametrize(
+    ("rev", "next_one"), [(0, 1), (7, 8), (2**63 - 2, 2**63 - 1), (2**63 - 1, 2**63 - 1), (2**64 - 9, 2**64 - 9)]
+)
+def test_a_revision_grows_up_to_the_highest_that_others_take(rev: int, next_one: int) -> None:
     with np.errstate(over="ignore"):
         assert int(changes.above(np.uintp(rev))) == next_one
 

@@ -32,6 +32,7 @@ from headwater.kernels.offsets import (
     SET_FLAGS_AT,
     UNUSED_AT,
 )
+from headwater.wire import numbers
 
 MUTATION_BYTES = HEADER + MUTATION_EXTRAS
 DELETION_BYTES = HEADER + DELETION_V2_EXTRAS
@@ -43,6 +44,7 @@ _SET_BYTES = HEADER + SET_EXTRAS
 _JSON = U(0x01)
 CAS_MAX = U(0xFFFFFFFFFFFFFFFE)
 """The highest CAS that a document can have."""
+_GIVEN_MAX = U(numbers.GIVEN_MAX)
 _RELATIVE_MAX = U(30 * 86400)
 _EXPIRY_MAX = U(0xFFFFFFFF)
 _CLOCK_MASK = U(0xFFFFFFFFFFFF0000)
@@ -61,9 +63,9 @@ def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
 
 @inline_kernel
 def above(rev: Any) -> Any:
-    """The revision after this one; the highest there is has none, and stays."""
-    after = rev + _ONE
-    return after if after != _ZERO else rev
+    """The revision after this one. From the highest that a node gives on it stays: one above would be more than others
+    take, and of versions with one revision the higher CAS wins."""
+    return rev + _ONE if rev < _GIVEN_MAX else rev
 
 
 @inline_kernel

@@ -27,10 +27,10 @@ from headwater.node.storage.store import Store
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.protocol.dcp.failover import VB_UUID_BITS
 from headwater.wire import times
+from headwater.wire.numbers import GIVEN_MAX
 from headwater.wire.vbucket import State
 
 CAS_MAX = int(changes.CAS_MAX)
-REVISION_MAX = 2**64 - 1
 
 KEYS_BYTES = 64 << 10
 RECORD_BYTES = 4 << 10
@@ -269,10 +269,11 @@ class Bucket:
     def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
         """The revision of the next version of a key, which has `old` or, newly made, nothing; as the kernel's.
 
-        "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2).
+        "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2). From GIVEN_MAX on it
+        stays: then the CAS tells which version is newer.
         """
         last = int(self.store.table[vbucket, index.DELETED_REV]) if old is None else old.rev_seqno
-        return min(last + 1, REVISION_MAX)
+        return last + 1 if last < GIVEN_MAX else last
 
     @property
     def prepares_waiting(self) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headwater.testing.node import Node, node
-from headwater.wire.numbers import GIVEN_MAX
+from headwater.wire.numbers import GIVEN_MAX, HELD_MAX
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -153,9 +153,24 @@ def test_a_vbucket_that_was_deleted_begins_anew(owner: Node) -> None:
     assert revision(owner, "gone") == 1
 
 
-def test_above_the_highest_revision_that_a_client_may_give_new_keys_start_higher_still(owner: Node) -> None:
-    meta = bytes(8) + GIVEN_MAX.to_bytes(8) + (1 << 16).to_bytes(8)
-    assert call(owner, Opcode.DEL_WITH_META, b"end", b"", meta).status == Status.SUCCESS
+@pytest.mark.parametrize("given", [GIVEN_MAX, HELD_MAX])
+def test_every_revision_that_a_node_gives_is_one_that_another_takes(owner: Node, given: int) -> None:
+    """A backup whose documents have higher ones could not be restored."""
+    meta = bytes(8) + given.to_bytes(8) + (1 << 16).to_bytes(8)
+    assert call(owner, Opcode.SET_WITH_META, b"end", b"1", meta).status == Status.SUCCESS
+    put(owner, 0, "end", b"2")
+    delete(owner, "end")
     put(owner, 0, "fast", b"1")
     assert call(owner, Opcode.INCREMENT, b"plain", b"", bytes(8) + bytes(7) + b"\x0a" + bytes(4)).status == 0
-    assert [revision(owner, key) for key in ("fast", "plain")] == [GIVEN_MAX + 1, GIVEN_MAX + 1]
+    given_by_node = [revision(owner, key) for key in ("end", "fast", "plain")]
+    assert given_by_node == [given] * 3
+    for number in given_by_node:
+        meta = bytes(8) + number.to_bytes(8) + (1 << 17).to_bytes(8)
+        assert call(owner, Opcode.SET_WITH_META, b"copy", b"1", meta, 1).status in {Status.SUCCESS, Status.KEY_EEXISTS}
+
+
+def test_of_versions_with_the_highest_revision_the_newer_one_wins(owner: Node) -> None:
+    meta = bytes(8) + GIVEN_MAX.to_bytes(8) + (1 << 16).to_bytes(8)
+    assert call(owner, Opcode.SET_WITH_META, b"k", b"old", meta).status == Status.SUCCESS
+    put(owner, 0, "k", b"new")
+    assert call(owner, Opcode.SET_WITH_META, b"k", b"old", meta).status == Status.KEY_EEXISTS
