@@ -14,6 +14,7 @@ import pytest
 
 from harness.small_disk import may_mount, small_filesystem
 from headwater import testing
+from headwater.wire.header import Frame
 from tests.node.wire import Client
 
 VBUCKETS = 4
@@ -70,6 +71,15 @@ def store(client: Client, number: int, turn: int, deadline_seconds: float = 0.0)
 
 def version(client: Client, number: int) -> int:
     return int(client.ask(0, key=b"k%d" % number, vbucket=number % VBUCKETS).value.split(b" ")[0] or b"-1")
+
+
+def figure(client: Client, name: str) -> bytes:
+    """One of what STAT tells."""
+    client.send(Frame(0x80, 0x10).encode())
+    told: dict[bytes, bytes] = {}
+    while (answer := client.read()) is not None and answer.key:
+        told[answer.key] = answer.value
+    return told[name.encode()]
 
 
 def filled(client: Client, first: int = 0) -> int:
@@ -146,6 +156,27 @@ if may_mount():
             small.node.start()
             with Client(small.node.port) as again:
                 assert all(version(again, each) == 3 for each in range(number))
+
+    def test_a_disk_with_room_for_small_documents_only_says_so_and_takes_large_ones_again(tmp_path: Path) -> None:
+        """Nearly all of it is old versions, which nobody can take back in the end: 128 of them can't be kept here."""
+        value = bytes(1 << 20)
+        with disk(tmp_path / "small", 100) as small, Client(small.node.port) as client:
+
+            def is_taken(number: int) -> bool:
+                vb = number % VBUCKETS
+                return client.ask(1, key=b"k%d" % (number % 8), extras=bytes(8), value=value, vbucket=vb).status == OK
+
+            taken = 0
+            while is_taken(taken):
+                taken += 1
+                assert taken < 400, "it never became full"
+            assert taken > 50
+            assert figure(client, "ep_disk_full") == b"1"
+            deadline = time.monotonic() + 60
+            while not is_taken(taken):
+                assert time.monotonic() < deadline, "it does not come back"
+                time.sleep(0.2)
+            assert figure(client, "ep_disk_full") == b"0"
 
     def test_an_empty_node_takes_little_of_the_disk_and_large_documents_as_well(tmp_path: Path) -> None:
         options: dict[str, object] = {"vbuckets": 1024}

@@ -74,6 +74,7 @@ class Compactor:
         self.dropped = DroppedDocuments(bucket)
         self._dead_left = 0
         self._again_at, self._again_dead = 0.0, 0
+        self._gave_up_with_history = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
@@ -106,10 +107,11 @@ class Compactor:
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
         highest = before_seqno or WIRE_SEQNO_MAX
+        kept = 0 if self._bucket.store.lacks_room else HISTORY_ROWS
         await self.run(
             before,
             purge_limit=lambda each: min(highest, self._needed(each)) if each == vbucket else 0,
-            history_rows=lambda each: 0 if each == vbucket else HISTORY_ROWS,
+            history_rows=lambda each: 0 if each == vbucket else kept,
         )
 
     async def run(
@@ -255,29 +257,34 @@ class Compactor:
         worth = is_worthwhile(store.log_bytes, self._live_bytes, self._dead_left, self._dead_percent)
         if self._task is None and (worth or self._is_urgent()) and self._is_time():
             self._task = self._loop.create_task(self._automatic())
-        urgent = store.full or store.log.is_short
+        urgent = store.lacks_room or store.log.is_short
         self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
 
     def _is_urgent(self) -> bool:
-        """Whether the disk is full, or nearly so, and there is something to give back."""
+        """Whether the disk is full, for large documents at least, or nearly so, and there is something to give back."""
         store = self._bucket.store
         dead, live = self._dead_bytes, self._live_bytes
-        return (store.full and dead > live // GAIN_PARTS) or (store.log.is_short and dead > live // SHORT_PARTS)
+        return (store.lacks_room and dead > live // GAIN_PARTS) or (store.log.is_short and dead > live // SHORT_PARTS)
 
     def _is_time(self) -> bool:
-        """Whether a run may succeed: after one that found no room there must be more to give back. Or after a while,
-        for a disk has other users, too."""
+        """Whether a run may succeed: after one that found no room there must be more to give back, as there is once
+        nothing is kept for rollbacks. Or after a while, for a disk has other users, too."""
         more = self._dead_bytes - self._again_dead
+        if self._gave_up_with_history and self._bucket.store.lacks_room:
+            return True
         return self._loop.time() >= self._again_at or more > self._bucket.store.log.control_bytes
 
     async def _automatic(self) -> None:
         # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew.
-        rows = (lambda vb: 0) if self._bucket.store.full else self._history_rows
+        is_full = self._bucket.store.lacks_room
+        rows = (lambda vb: 0) if is_full else self._history_rows
+        self._gave_up_with_history = False
         try:
             before = max(0, self._bucket.now() - self._purge_age)
             await self.run(before, self._needed, rows, lambda: not self._is_urgent())
         except StorageError as error:
             self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, self._dead_bytes
+            self._gave_up_with_history = not is_full
             log.error("compaction gave up, the log stays as it is: %s", error, extra=event("compaction.failed"))
         finally:
             self._task = None

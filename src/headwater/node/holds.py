@@ -52,7 +52,7 @@ class Holds:
         seconds = self._seconds
         if held > max(BYTES_MIN, store.live_bytes):
             seconds = min(seconds, SECONDS_MIN)
-        if needed or store.full:
+        if needed or store.lacks_room:
             seconds = min(seconds, SECONDS_FULL)
         if now - self._since >= seconds:
             self._let_go(held, now - self._since)

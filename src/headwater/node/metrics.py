@@ -234,7 +234,7 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("tap_kept_bytes", "memory of TAP sessions whose clients are away", _figure("ep_tap_kept_memory")),
     _gauge("held_bytes", "replaced files that streams still read", lambda node: node.bucket.store.slots.retired_bytes),
     _node_gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
-    _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.full),
+    _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.lacks_room),
     _counter("compactions", "runs of compaction", lambda node: node.compactor.runs),
     _gauge("compacting", "1 while compaction is under way", lambda node: node.compactor.is_running),
     _counter("compaction_seconds", "time that runs of compaction took", lambda node: node.compactor.seconds),

@@ -7,7 +7,8 @@ import pytest
 from headwater.errors import DiskFull, StorageError
 from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
-from headwater.node.storage.staging import ArenaFull
+from headwater.node.storage.staging import LACKING_SECONDS, ArenaFull
+from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
 from tests.node.storage.model import commit, open_store
 
@@ -35,6 +36,23 @@ def test_a_full_arena_asks_for_a_commit() -> None:
             store.stage_mutation(0, b"k", b"x" * 900, cas=1, rev_seqno=1)
     commit(store)
     store.stage_mutation(0, b"k", b"x" * 900, cas=1, rev_seqno=1)
+
+
+@pytest.mark.parametrize(("more_room", "seconds"), [(40 << 20, 2), (0, LACKING_SECONDS + 2)])
+def test_a_disk_without_room_for_a_large_document_says_so_until_it_has_or_nobody_asks_any_more(
+    more_room: int, seconds: float
+) -> None:
+    disk, now = FaultyDisk(capacity=6 << 20), [100.0]
+    store = Store.open("/store", vbuckets=2, disk=disk, clock=lambda: now[0])
+    with pytest.raises(DiskFull):
+        store.stage_mutation(0, b"large", bytes(20 << 20), cas=1, rev_seqno=1)
+    now[0] += 2
+    assert store.lacks_room and not store.full
+    store.stage_mutation(0, b"small", bytes(100), cas=1, rev_seqno=1)
+    commit(store)
+    disk.capacity = (6 << 20) + more_room
+    now[0] += seconds
+    assert not store.lacks_room
 
 
 def test_a_full_disk_refuses_documents_but_still_takes_a_state() -> None:

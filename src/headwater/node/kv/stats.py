@@ -65,7 +65,7 @@ def _general(session: Session, arguments: list[str]) -> Pairs:
     yield "ep_queue_size", "0" if committer.gate() == 0 else "1"
     yield "ep_flusher_todo", "0"
     yield "ep_degraded_mode", "0"
-    yield "ep_disk_full", "1" if bucket.store.full else "0"
+    yield "ep_disk_full", "1" if bucket.store.lacks_room else "0"
     yield "ep_removed_bytes_held", str(bucket.store.slots.retired_bytes)
     yield "ep_damaged_batches", str(len(bucket.store.quarantine.damage))
     yield "ep_damaged_vbuckets", str(len(bucket.store.quarantine.vbuckets))

@@ -27,6 +27,8 @@ __all__ = ["ArenaFull", "Staging"]
 
 CONTROL_RESERVE_BYTES: Final = 64 << 10  # of a batch's room are kept for control frames
 RETRY_SECONDS: Final = 1.0
+LACKING_SECONDS: Final = 30.0
+"""So long after a document was refused the disk is said to lack room for one of its size; who needs it asks again."""
 COMING_MIN: Final = 4096  # announced changes of a vbucket that are always believed
 
 
@@ -69,7 +71,8 @@ class Staging:
         self._handed_over: StagingArena | None = None  # to committing: a batch in flight
         self._room = log.room
         self._control_reserve = min(CONTROL_RESERVE_BYTES, arena_bytes // 8)
-        self._retry_at = 0.0
+        self._retry_at = self._lacking_until = 0.0
+        self._lacking = 0
         for arena in self._arenas:
             slots.place(arena.slot, arena.data, len(arena.data))
 
@@ -83,11 +86,27 @@ class Staging:
         """
         if self._handed_over is not None or not self._log.is_full:
             return False
+        self._try_again()
+        return self._cramped
+
+    def _try_again(self) -> None:
         if self._clock() >= self._retry_at:
             self._retry_at = self._clock() + RETRY_SECONDS
+            self._log.wanted = self._lacking
             self._log.make_room()
             self._room = self._log.room
-        return self._cramped
+
+    @property
+    def lacks_room(self) -> bool:
+        """The disk is full, or a large document was refused of late and would be refused again, though there is room
+        for smaller ones. Tries again as `full` does."""
+        if self.full:
+            return True
+        if self._lacking and self._handed_over is None:
+            self._try_again()
+            if self._room >= self._lacking or self._clock() > self._lacking_until:
+                self._lacking = 0
+        return self._lacking > 0
 
     @property
     def may_delete(self) -> bool:
@@ -219,6 +238,8 @@ class Staging:
         if not self._has_room(needed + reserve):  # asking may have made room
             self._ask_for(needed + reserve, control=not reserve)
         if not self._has_room(needed + reserve):
+            if reserve:
+                self._lacking, self._lacking_until = needed + reserve, self._clock() + LACKING_SECONDS
             raise DiskFull(self._log.folder, needed, self._log.disk_free_bytes)
 
     def _has_room(self, count: int) -> bool:

@@ -327,6 +327,11 @@ class Store:
         return self.staging.full
 
     @property
+    def lacks_room(self) -> bool:
+        """The disk is full, or was so for a large document of late and still is: compaction is urgent."""
+        return self.staging.lacks_room
+
+    @property
     def may_delete(self) -> bool:
         """Whether there is room for deletions and states, full or not: some is kept for what makes the log smaller."""
         return not self.full or self.staging.may_delete
