@@ -123,7 +123,7 @@ def test_a_change_that_came_too_late_for_a_stream_that_was_closed_is_no_gap() ->
 
 @pytest.mark.parametrize("late", [10, 7, 2])
 def test_a_change_that_comes_again_is_no_gap(late: int) -> None:
-    """It is here, or its producer has said that without it the snapshot is whole."""
+    """Such a change is here, or its producer has said that without it the snapshot is whole."""
     with testing.node(vbuckets=4) as node, closing(Producer(node)) as producer:
         assert producer.marker(10) == 0
         assert [producer.change(seqno) for seqno in range(5, 11)] == [0] * 6

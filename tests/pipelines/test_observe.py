@@ -115,7 +115,7 @@ def test_each_change_is_counted_once_though_the_node_is_killed(bucket: Node, tmp
 
 
 def test_after_a_failover_that_lost_changes_only_what_is_new_is_counted(tmp_path: Path) -> None:
-    """What the new owner never had was counted, and stays counted; what it has of before is not counted again."""
+    """Changes that the new owner never had stay counted; what it has of before is not counted again."""
     some = {"reading": {"maxChangesPerTrigger": "7"}, "checkpoint": tmp_path}
     with cluster(2, 4) as two:
         first, second = two.nodes
