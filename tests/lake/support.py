@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from headwater.lake.commit import DOMAIN, BatchCommit, Record, commit, record_of
 from headwater.lake.index import Indexes
-from headwater.lake.log import TableLog, creation, record
+from headwater.lake.log import FOLDER, TableLog, creation, record, removal
 from headwater.lake.places import store_of
 from headwater.lake.shape import TableShape, fields
 from headwater.lake.writer import Portion, TaskResult, write
@@ -97,6 +98,17 @@ class Table:
 
     def held(self) -> dict[str, str]:
         return held(self.place)
+
+
+def restore(log: TableLog, version: int) -> None:
+    """Put a table back to an older version as Spark does: files and vectors of then, and no record of ours."""
+    then, now = log.at(version), log.refresh()
+    assert then is not None
+    told = {"commitInfo": {"operation": "RESTORE", "operationParameters": {"version": version}}}
+    gone = [removal(file, 1) for path, file in now.files.items() if then.files.get(path) != file]
+    back = [{"add": file.add} for path, file in then.files.items() if now.files.get(path) != file]
+    lines = [json.dumps(action) for action in (told, *gone, *back)]
+    Path(log.store.full(f"{FOLDER}/{now.version + 1:020}.json")).write_text("\n".join(lines))
 
 
 def held(place: str | Path) -> dict[str, str]:

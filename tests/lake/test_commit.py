@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headwater.errors import TableChanged, TableError
 from headwater.lake import checkpoints
-from headwater.lake.commit import record_of
+from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.log import FOLDER, TableLog, removal
 from headwater.lake.store import TableStore
+from headwater.lake.upkeep import checkpoint, fold, optimize, vacuum
 from headwater.lake.upkeep import commit as fold_in
-from headwater.lake.upkeep import fold, vacuum
-from tests.lake.support import Table, held
+from tests.lake.support import Table, held, restore
 
 
 def test_a_batch_that_was_planned_from_another_record_is_refused(tmp_path: Path) -> None:
@@ -147,6 +147,46 @@ def test_a_lost_race_against_a_commit_that_touches_no_file_is_run_again(tmp_path
     assert other.commit([{"txn": {"appId": "other", "version": 7}}], "NOTE")
     table.commit(written)
     assert (table.held(), table.log.state.version) == ({"a": "v"}, 2)
+
+
+def test_a_table_whose_property_says_so_gets_no_new_vector(tmp_path: Path) -> None:
+    """It has the feature still: its owner prepares it for readers that know of none."""
+    table = Table(tmp_path)
+    table.take(*[(f"k{n}", 0, n + 1, "v") for n in range(4)], fresh=[0])
+    table.take(("k0", 0, 10, None))
+    told = table.log.state.metadata
+    off = told | {"configuration": told["configuration"] | {"delta.enableDeletionVectors": "False"}}
+    assert table.log.commit([{"metaData": off}], "SET TBLPROPERTIES")
+    written, then = table.write([("k1", 0, 11, None)]), Record("b", {"n": 3}, 3)
+    commit(table.log, BatchCommit(table.record.digest, then, ("app", 3), [written]), table.indexes)
+    assert [file.vector for file in table.log.state.files.values()] == [None]
+    assert table.held() == {"k2": "v", "k3": "v"}
+
+
+def test_a_batch_that_was_planned_before_a_restore_is_refused(tmp_path: Path) -> None:
+    """Spark leaves the record as it is, so nothing else tells that the rows are older; a batch without rows looked
+    nothing up."""
+    table = Table(tmp_path)
+    table.take(("a", 0, 1, "v"), fresh=[0])
+    table.take(("a", 0, 2, "w"))
+    restore(table.log, 1)
+    batch = BatchCommit(table.record.digest, Record("b", {"n": 3}, 3), ("app", 3), [])
+    with pytest.raises(TableChanged, match="put the table back to an older version"):
+        commit(table.log, batch)
+    assert TableLog(TableStore(tmp_path)).refresh().version == 3
+
+
+def test_a_restore_is_known_to_who_begins_at_a_checkpoint_behind_it(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.take(("a", 0, 1, "v"), fresh=[0])
+    table.take(("b", 0, 2, "w"))
+    restore(table.log, 1)
+    optimize(table.log, None, everything=True)
+    checkpoint(table.log)
+    fresh = TableLog(TableStore(tmp_path))
+    assert (fresh.refresh().version, fresh.restored) == (4, True)
+    assert table.log.commit([table.record.to_action()], "READ ANEW")
+    assert (fresh.refresh().version, fresh.restored) == (5, False)
 
 
 def test_a_table_without_a_record_is_not_ours(tmp_path: Path) -> None:

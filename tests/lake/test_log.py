@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import polars as pl
 import pytest
 
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.lake.log import FOLDER, TableLog, creation, data_file, identity
 from headwater.lake.shape import delta_field, fields
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import DAY, checkpoint, history, vacuum
+from headwater.lake.upkeep import DAY, checkpoint, history, optimize, vacuum
 from tests.lake.support import Table
 
 
@@ -91,10 +92,40 @@ def test_what_binds_no_writer_is_taken_until_it_does(tmp_path: Path) -> None:
     change(tmp_path, protocol=with_features(table, "appendOnly", "changeDataFeed", "invariants"))
     table.log.refresh()
     told = table.log.state.metadata
-    bound = {"delta.enableChangeDataFeed": "true", "delta.constraints.c": "seqno > 0"}
+    bound = {"delta.enableChangeDataFeed": "True", "delta.constraints.c": "seqno > 0"}
     change(tmp_path, metaData=told | {"configuration": told["configuration"] | bound})
     with pytest.raises(UnsupportedTable, match=r"has delta\.enableChangeDataFeed, delta\.constraints\.c, which"):
         table.log.refresh()
+
+
+ADDED: dict[str, tuple[dict[str, Any], str]] = {
+    "a date": ({"type": "date"}, r"has the column note, of type date, which"),
+    "a map": ({"type": {"type": "map", "keyType": "string", "valueType": "string"}}, "the column note, of type map"),
+    "never null": ({"type": "string", "nullable": False}, r"the column note, which is never null, which"),
+}
+
+
+@pytest.mark.parametrize("what", ADDED)
+def test_a_column_that_no_row_of_ours_can_have_refuses_the_table_by_its_name(what: str, tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    described, told = ADDED[what]
+    schema = {"type": "struct", "fields": [*table.log.state.fields, delta_field("note", "string") | described]}
+    change(tmp_path, metaData=table.log.state.metadata | {"schemaString": json.dumps(schema)})
+    with pytest.raises(UnsupportedTable, match=told):
+        table.log.refresh()
+
+
+def test_a_column_that_somebody_else_added_is_null_in_rows_of_ours(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.take(("a", 0, 1, "v"), fresh=[0])
+    more = [delta_field("note", "string"), delta_field("event", "timestamp"), delta_field("seen", "double")]
+    schema = {"type": "struct", "fields": [*table.log.state.fields, *more]}
+    change(tmp_path, metaData=table.log.state.metadata | {"schemaString": json.dumps(schema)})
+    table.take(("a", 0, 2, "w"), ("b", 0, 3, "v"))
+    optimize(table.log, table.indexes, everything=True)
+    assert table.held() == {"a": "w", "b": "v"}
+    read = pl.read_delta(str(tmp_path))
+    assert [read[name].null_count() for name in ("note", "event", "seen")] == [2, 2, 2]
 
 
 def test_a_table_that_no_mirror_made_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from headwater.pipelines.collections import Tables, mirror_collections
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.table import Table
 from headwater.testing.node import Node, node
-from tests.pipelines.support import VBUCKETS, becomes, documents, put_into, seqnos, table
+from tests.lake.support import restore
+from tests.pipelines.support import VBUCKETS, becomes, documents, folded, put_into, seqnos, table
 
 PARTS = {"the table": "", "its log": FOLDER}
 
@@ -160,3 +161,26 @@ def test_a_table_that_another_mirror_put_away_and_made_anew_is_not_put_away_agai
     mirrored()
     assert set(table(tmp_path / "shop" / "a")) == {b"new"}
     assert set(table(tmp_path / "shop" / "a.dropped-8")) == {b"old"}
+
+
+def test_a_table_that_somebody_put_back_to_an_older_version_is_read_anew(bucket: Node, tmp_path: Path) -> None:
+    """Its record stays where it was: without that the mirror would go on as if nothing were missing."""
+    place = tmp_path / "t"
+
+    def mirrored() -> MirrorProgress:
+        asked = {"changelog": True, "json": True, "quarantine": True}
+        return mirror(None, bucket.url, place, once=True, workers=0, upkeep=False, **asked)
+
+    mirrored()
+    log = TableLog(TableStore(place))
+    older = log.refresh().version
+    with bucket.client() as client:
+        client.set("first0", b"newer")
+    write(bucket, "second")
+    mirrored()
+    restore(log, older)
+    assert table(place) != (held := {key.decode(): value for key, value in documents(bucket).items()})
+    assert mirrored().rollbacks == VBUCKETS
+    assert table(place) == held
+    assert folded(f"{place}_changes") == documents(bucket)
+    assert mirrored().rollbacks == 0

@@ -26,10 +26,10 @@ from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.lake import upkeep, vectors
 from headwater.lake.index import Indexes
-from headwater.lake.log import Action, DataFile, TableLog, TableState, data_file, record, removal, transaction
+from headwater.lake.log import DOMAIN, Action, DataFile, TableLog, TableState, data_file, record, removal, transaction
 from headwater.lake.writer import TaskResult
 
-DOMAIN = "headwater.mirror"
+__all__ = ["DOMAIN", "BatchCommit", "Record", "commit", "record_of"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,8 @@ def _check_record(log: TableLog, batch: BatchCommit) -> None:
     if found.digest != batch.after:
         told = f"the table is at batch {found.batch} by now and this one was planned from another place"
         raise TableChanged(log.store.root, f"{told}: another mirror writes to it, or its checkpoint is older than it")
+    if log.restored and found.kind == "documents":
+        raise TableChanged(log.store.root, "somebody put the table back to an older version; it is read anew")
 
 
 def _check_lookups(log: TableLog, batch: BatchCommit) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from urllib.parse import unquote
 
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.lake import checkpoints, vectors
-from headwater.lake.shape import VARIANT
+from headwater.lake.shape import VARIANT, arrow_type
 from headwater.lake.store import TableStore
 from headwater.lake.vectors import Descriptor
 
@@ -35,14 +36,24 @@ READER, READER_PLAIN, WRITER = 3, 1, 7
 READER_FEATURES = ("deletionVectors",)
 WRITER_FEATURES = ("deletionVectors", "domainMetadata")
 VARIANT_FEATURE = "variantType"
+VECTORS = "delta.enableDeletionVectors"
+"""The property without which no new deletion vector is written, though the feature be there."""
+
 HARMLESS = frozenset({"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"})
-HARMLESS |= {"timestampNtz", "vacuumProtocolCheck", "identityColumns", "allowColumnDefaults"}
+HARMLESS |= {"timestampNtz", "vacuumProtocolCheck", "identityColumns", "allowColumnDefaults", "checkpointProtection"}
 """Features that bind a writer only where a property or a column makes use of them; that is checked as well."""
 
-_BINDING_PROPERTIES = {"delta.appendOnly": "true", "delta.enableChangeDataFeed": "true"}
+_BINDING_PROPERTIES = ("delta.appendOnly", "delta.enableChangeDataFeed")
 _BINDING_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
+_COMMIT = re.compile(r"\d{20}\.json")
+DOMAIN = "headwater.mirror"
+"""Under which a mirror's record stands in the log (`lake/commit.py`)."""
+
 ENGINE = "headwater"
+RESTORE_BACK_MAX = 1000
+"""So many commits before a checkpoint are looked through for a mirror's record; those between are folds."""
+
 AWAY = "the table that was here is away: bring it back, as a mount; a mirror that is started again makes it anew"
 Action = dict[str, Any]
 
@@ -132,6 +143,7 @@ class TableState:
         files: by path as the log writes it.
         tombstones: removals that are remembered until they expire, by identity.
         transactions: the newest version of each application.
+        transaction_times: when each of them was, milliseconds, as far as it was said.
         records: domain metadata, by domain.
     """
 
@@ -141,6 +153,7 @@ class TableState:
     files: dict[str, DataFile] = field(default_factory=dict)
     tombstones: dict[tuple[str, str], Action] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
+    transaction_times: dict[str, int] = field(default_factory=dict)
     records: dict[str, str] = field(default_factory=dict)
 
     def apply(self, actions: Iterable[Action]) -> None:
@@ -160,6 +173,8 @@ class TableState:
     def _apply_other(self, action: Action) -> None:
         if seen := action.get("txn"):
             self.transactions[seen["appId"]] = int(seen["version"])
+            if (updated := seen.get("lastUpdated")) is not None:
+                self.transaction_times[seen["appId"]] = int(updated)
         elif domain := action.get("domainMetadata"):
             if domain.get("removed"):
                 self.records.pop(domain["domain"], None)
@@ -178,7 +193,12 @@ class TableState:
     @property
     def vectors(self) -> bool:
         """Whether dead rows are noted beside their file; else the file is written anew without them."""
-        return READER_FEATURES[0] in (self.protocol.get("writerFeatures") or ())
+        return READER_FEATURES[0] in (self.protocol.get("writerFeatures") or ()) and self.says(VECTORS)
+
+    def says(self, name: str, *, otherwise: bool = False) -> bool:
+        """Whether a property is true, in whatever case it was written."""
+        told = self.properties.get(name)
+        return otherwise if told is None else told.casefold() == "true"
 
     @property
     def fields(self) -> list[dict[str, Any]]:
@@ -196,7 +216,8 @@ class TableState:
         yield {"protocol": self.protocol}
         yield {"metaData": self.metadata}
         for name, version in self.transactions.items():
-            yield {"txn": {"appId": name, "version": version}}
+            updated = {"lastUpdated": self.transaction_times[name]} if name in self.transaction_times else {}
+            yield {"txn": {"appId": name, "version": version} | updated}
         for domain, text in self.records.items():
             yield {"domainMetadata": {"domain": domain, "configuration": text, "removed": False}}
         for file in self.files.values():
@@ -217,11 +238,14 @@ class TableLog:
 
     Attributes:
         checkpointed: the version of the checkpoint that reading began with; -1 for none.
+        restored: whether somebody put the table back to an older version since a mirror last committed: its rows are
+            older than its record, which such a commit leaves as it is.
     """
 
     def __init__(self, store: TableStore) -> None:
         self.store, self.state = store, TableState()
         self.checkpointed = -1
+        self.restored = False
         self._last: bytes | None = None
 
     @property
@@ -277,6 +301,7 @@ class TableLog:
             self._last = newest._last  # none, if its commit was removed and only the checkpoint has it
             return False
         self.state, self.checkpointed, self._last = newest.state, newest.checkpointed, newest._last
+        self.restored = newest.restored
         return True
 
     def _check_same(self, newest: TableLog, *, forked: bool) -> None:
@@ -348,6 +373,7 @@ class TableLog:
             return False
         self.state.apply(actions)
         self.state.version, self._last = version, _digest(content)
+        self._note(actions)
         return True
 
     def _put(self, version: int, content: bytes) -> bool:
@@ -383,16 +409,32 @@ class TableLog:
             self.state.version = self.checkpointed = version
             content = self._content(version)
             self._last = None if content is None else _digest(content)
+            self.restored = self._was_restored()
         elif (first := self._first()) > 0:
             raise CorruptStore(self.store.full(_name(first)), 0, "the log begins here and no checkpoint is before it")
 
     def _first(self) -> int:
         names = (listed.path.rpartition("/")[2] for listed in self.store.list(FOLDER))
-        return min((int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit()), default=0)
+        return min((int(name[:20]) for name in names if _COMMIT.fullmatch(name)), default=0)
+
+    def _was_restored(self) -> bool:
+        """Whether the newest commit that says it, if there is one yet, is a RESTORE."""
+        for version in range(self.state.version, max(-1, self.state.version - RESTORE_BACK_MAX), -1):
+            if (actions := self._commit_of(version)) is None:
+                return False
+            if (found := _restores(actions)) is not None:
+                return found
+        return False
+
+    def _note(self, actions: Iterable[Action]) -> None:
+        if (found := _restores(actions)) is not None:
+            self.restored = found
 
     def _take(self, content: bytes) -> None:
-        self.state.apply(self._actions(self.state.version + 1, content))
+        actions = self._actions(self.state.version + 1, content)
+        self.state.apply(actions)
         self.state.version, self._last = self.state.version + 1, _digest(content)
+        self._note(actions)
 
     def _commit_of(self, version: int) -> list[Action] | None:
         content = self._content(version)
@@ -428,15 +470,26 @@ def check(place: str, state: TableState) -> None:
     if unknown:
         told = f"the table feature {', '.join(unknown)} is not known to this writer"
         raise UnsupportedTable(place, f"{told}: drop the feature, or mirror into another place")
-    bound = [name for name, text in _BINDING_PROPERTIES.items() if state.properties.get(name) == text]
+    bound = [name for name in _BINDING_PROPERTIES if state.says(name)]
     bound += [name for name in state.properties if name.startswith("delta.constraints.")]
     for column in state.fields:
         bound += [f"{name} of column {column['name']}" for name in _BINDING_FIELDS if name in column["metadata"]]
+        bound += [f"the column {column['name']}, {why}" for why in _why_not(column)]
     if state.metadata.get("partitionColumns"):
         bound.append(f"partitioning by {', '.join(state.metadata['partitionColumns'])}")
     if bound:
         told = f"the table has {', '.join(bound)}, which this writer can't keep"
         raise UnsupportedTable(place, f"{told}: remove it, or mirror into another place")
+
+
+def _why_not(column: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why no row of ours can have a column that somebody added."""
+    if not column.get("nullable", True):
+        yield "which is never null"
+    try:
+        arrow_type(column["type"])
+    except KeyError as error:
+        yield f"of type {error.args[0]}"
 
 
 def creation(
@@ -456,7 +509,7 @@ def creation(
         "format": {"provider": "parquet", "options": {}},
         "schemaString": schema_string(fields),
         "partitionColumns": [],
-        "configuration": ({"delta.enableDeletionVectors": "true"} if vectors else {}) | dict(properties),
+        "configuration": ({VECTORS: "true"} if vectors else {}) | dict(properties),
         "createdTime": _now_ms(),
     }
     return [{"protocol": protocol}, {"metaData": metadata}]
@@ -476,6 +529,17 @@ def record(domain: str, configuration: Mapping[str, Any]) -> Action:
 def transaction(application: str, version: int) -> Action:
     """Return the action that says: this application's `version` is in the table."""
     return {"txn": {"appId": application, "version": version, "lastUpdated": _now_ms()}}
+
+
+def _restores(actions: Iterable[Action]) -> bool | None:
+    """Whether a commit puts the table back without saying how far it then is; None where it says nothing of that."""
+    restores = None
+    for action in actions:
+        if (action.get("domainMetadata") or {}).get("domain") == DOMAIN:
+            return False
+        if str((action.get("commitInfo") or {}).get("operation", "")).upper() == "RESTORE":
+            restores = True
+    return restores
 
 
 def _digest(content: bytes) -> bytes:

@@ -139,5 +139,7 @@ class TableShape:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def made(self, column: str, batch: pa.RecordBatch) -> Any:
-        """Return the values of a column."""
+        """Return the values of a column; of one that somebody else added, null."""
+        if column not in KEPT:
+            return pa.nulls(batch.num_rows, self.schema.field(column).type)
         return modified_at(batch.column("cas")) if column == "modified_at" else batch.column(column)

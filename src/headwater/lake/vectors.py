@@ -14,6 +14,7 @@ import zlib
 from array import array
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +132,7 @@ def file_of(described: Descriptor) -> str | None:
         return None
     text = str(described["pathOrInlineDv"])
     if described["storageType"] == "p":
-        return text
+        return unquote(text)  # a url
     prefix, name = text[:-20], uuid.UUID(bytes=unz85(text[-20:]))
     return f"{prefix}/deletion_vector_{name}.bin" if prefix else f"deletion_vector_{name}.bin"
 

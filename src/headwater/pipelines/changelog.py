@@ -70,6 +70,8 @@ class ChangeLog(Table):
             TableChanged: plan the batch anew.
         """
         record = self.refresh()
+        if self.log.restored:
+            raise TableChanged(self.place, "somebody put the change log back to an older version; it begins anew")
         seen = {each.changes_after for each in written} or {record.digest}
         if len(seen) > 1:
             raise TableChanged(self.place, "tasks saw different versions of the change log")
@@ -94,7 +96,7 @@ class ChangeLog(Table):
         logged = Offset.from_json(record.end)
         whole: Collection[int] = ()
         void: dict[int, int] = {}
-        if digest not in record.beside:
+        if digest not in record.beside or self.log.restored:
             whole = held.positions.keys() | logged.positions.keys()
         elif end is not None:
             # A rollback that the table has not seen took back what it has: only the table tells that now.

@@ -6,6 +6,7 @@ beside are ahead by a batch, never behind, and `changelog.py` and `quarantine.py
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from headwater.pipelines.table import DOCUMENTS, Making, Table
 from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, advanced, tasks_of
 from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings
+
+log = logging.getLogger(__name__)
 
 _REST_MEANS = "JSON of the fields that did not fit their columns"
 
@@ -96,6 +99,7 @@ class TableSink(Table):
         if quarantine and not (unfolded or varied):
             told = "every document fits a table that does not read JSON, so it has no quarantine"
             raise TableError(self.place, f"{told}: mirror with --unfold or --variant, or without --quarantine")
+        self.refresh()
         kept = quarantine or self.record.quarantine is not None
         self.quarantine = QuarantineTable(self, making) if kept else None
         self._make_readable()
@@ -134,6 +138,17 @@ class TableSink(Table):
             then = replace(self.next(end), quarantine=quarantine.log.state.version)
             with suppress(TableChanged):  # another mirror did the same, or committed a batch: the next plan looks again
                 self.put(after, then, [])
+
+    def refresh(self) -> Record:
+        """As `Table.refresh`. Of a table that somebody put back to an older version the rows are older than its record:
+        it is put on a branch that nobody has, and the next batch reads all vbuckets anew and replaces them."""
+        super().refresh()
+        while self.log.restored:
+            log.warning("%s: somebody put it back to an older version; all of the bucket is read anew", self.place)
+            then = self.next(read_anew(self.record))
+            if not self.log.commit([then.to_action()], "READ ANEW"):
+                super().refresh()
+        return self.record
 
     @property
     def changelog(self) -> str | None:
