@@ -1,5 +1,6 @@
 """Folding, rewriting, checkpoints, vacuum: the table is the same before and after, for whoever reads or writes it."""
 
+import math
 import os
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ from headwater.lake.upkeep import (
     tier_of,
     vacuum,
 )
-from tests.lake.support import SEED, Table
+from tests.lake.support import SEED, Table, restore
 
 
 def small_files(place: Path, count: int) -> Table:
@@ -61,6 +62,31 @@ def test_rows_that_die_while_their_files_are_folded_stay_dead(tmp_path: Path) ->
     assert table.held()["k5-3"] == "new"
     table.take(("k5-3", 0, 1003, None))
     assert "k5-3" not in table.held()
+
+
+def set_properties(table: Table, **properties: str) -> None:
+    told = table.log.state.metadata
+    named = {f"delta.{name}": text for name, text in properties.items()}
+    changed = told | {"configuration": told["configuration"] | named}
+    assert table.log.commit([{"metaData": changed}], "SET TBLPROPERTIES")
+
+
+def test_a_fold_that_began_before_rows_came_back_to_life_is_not_committed(tmp_path: Path) -> None:
+    table = small_files(tmp_path, 2)
+    whole = table.log.state.version
+    table.take(("k0-1", 0, 1000, None), ("k1-1", 0, 1001, None))
+    folded = fold(table.store, table.log.state.fields, table.indexes, list(table.log.state.files.values()))
+    restore(table.log, whole)
+    assert not commit(table.log, folded)
+    assert set(table.held()) == expected(2)
+
+
+def test_a_fold_writes_no_vector_where_the_table_wants_none_any_more(tmp_path: Path) -> None:
+    table = small_files(tmp_path, 2)
+    folded = fold(table.store, table.log.state.fields, table.indexes, list(table.log.state.files.values()))
+    table.take(("k0-1", 0, 1000, None))
+    set_properties(table, enableDeletionVectors="false")
+    assert not commit(table.log, folded)
 
 
 def test_a_fold_whose_source_is_gone_is_not_committed(tmp_path: Path) -> None:
@@ -178,7 +204,19 @@ def test_large_files_have_no_tier_and_the_tiers_are_eight_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("interval 7 days", 7 * DAY), ("2 hours", 7200.0), (None, 5.0), ("soon", 5.0)]
+    ("text", "seconds"),
+    [
+        ("interval 7 days", 7 * DAY),
+        ("2 hours", 7200.0),
+        ("INTERVAL 30 days 12 hours", 30.5 * DAY),
+        ("interval 4 weeks 2 days", 30 * DAY),
+        ("interval 1 week 500 milliseconds", 7 * DAY + 0.5),
+        (None, 5.0),
+        ("soon", math.inf),
+        ("interval 3 fortnights", math.inf),
+        ("interval -1 days", math.inf),
+        ("", math.inf),
+    ],
 )
 def test_intervals_are_read(text: str | None, seconds: float) -> None:
     assert seconds_of(text, 5.0) == seconds
@@ -242,6 +280,32 @@ def test_old_commits_go_once_an_old_checkpoint_has_them(tmp_path: Path) -> None:
         path: file.vector for path, file in table.log.state.files.items()
     }
     assert set(table.held()) == expected(3) | {"later"}
+
+
+KEPT = {"enableExpiredLogCleanup": "False", "requireCheckpointProtectionBeforeVersion": "4"}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_old_commits_stay_where_the_table_says_so(name: str, tmp_path: Path) -> None:
+    table = small_files(tmp_path, 3)
+    upkeep.checkpoint(table.log)
+    age(tmp_path / FOLDER, 40)
+    set_properties(table, **{name: KEPT[name]})
+    assert vacuum(table.log) == []
+    set_properties(table, enableExpiredLogCleanup="true", requireCheckpointProtectionBeforeVersion="3")
+    assert len(vacuum(table.log)) == 3
+
+
+def test_no_old_commit_stays_alone_below_those_that_went(tmp_path: Path) -> None:
+    """One that was touched or put back: the log has no gap, and time travel goes as far back as it shows."""
+    table = small_files(tmp_path, 5)
+    upkeep.checkpoint(table.log)
+    (tmp_path / FOLDER / f"{0:020}.{1:020}.compacted.json").write_text("{}")
+    age(tmp_path / FOLDER, 40)
+    os.utime(tmp_path / FOLDER / f"{2:020}.json")
+    table.take(("later", 0, 900, "v"))
+    named = (f"{0:020}.{1:020}.compacted.json", f"{0:020}.json", f"{1:020}.json")
+    assert vacuum(table.log) == [f"{FOLDER}/{name}" for name in named]
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -63,14 +63,20 @@ REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 300.0
 
 DAY = 86_400.0
 RETENTION, LOG_RETENTION = 7 * DAY, 30 * DAY
-_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": DAY, "week": 7 * DAY, "month": 30 * DAY}
-_INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s+([a-z]+?)s?\s*\Z", re.IGNORECASE)
+_SECONDS = {"microsecond": 1e-6, "millisecond": 1e-3, "second": 1.0, "minute": 60.0, "hour": 3600.0}
+_SECONDS |= {"day": DAY, "week": 7 * DAY, "month": 30 * DAY}
+_INTERVAL = re.compile(r"\s*(?:interval\s+)?((?:\d+\s+[a-z]+\s*)+)", re.IGNORECASE)
+_UNITS = re.compile(r"(\d+)\s+([a-z]+?)s?(?![a-z])", re.IGNORECASE)
 
 
 def seconds_of(text: str | None, otherwise: float) -> float:
-    """Return a property such as `interval 7 days` in seconds; `otherwise` where there is none that can be read."""
-    told = _INTERVAL.match(text or "")
-    return int(told[1]) * _SECONDS.get(told[2].lower(), math.inf) if told else otherwise
+    """Return a property such as `interval 30 days 12 hours` in seconds; `otherwise` where there is none. One that can't
+    be read is without end: nothing is removed that it may want kept."""
+    if text is None:
+        return otherwise
+    told = _INTERVAL.fullmatch(text)
+    units = _UNITS.findall(told[1]) if told else [("1", "")]
+    return sum(int(count) * _SECONDS.get(unit.lower(), math.inf) for count, unit in units)
 
 
 def live_bytes(file: DataFile) -> float:
@@ -112,6 +118,11 @@ class FoldedFile:
     file: DataFile
     alive: NDArray[np.bool_]
     runs: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def revived(self, dead: BitMap) -> bool:
+        """Whether rows are alive that were dead when the fold read the file: a RESTORE brought them back."""
+        left_out = ~self.alive
+        return int(left_out[vectors.positions_of(dead)].sum()) < int(left_out.sum())
 
     def moved(self, rows: BitMap) -> Iterable[tuple[int, NDArray[np.int64]]]:
         """Yield (new file, rows there) for rows that died after the fold had read them."""
@@ -310,7 +321,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def commit(log: TableLog, folded: Folded) -> bool:
     """Put folded files in the place of their sources; return False, having done nothing, if one of those is gone, or
-    of the new ones.
+    of the new ones, or if rows came back to life that were left out.
 
     No batch may be under way: it would have looked rows up in the sources.
     """
@@ -326,10 +337,15 @@ def commit(log: TableLog, folded: Folded) -> bool:
             now = state.files.get(source.file.add["path"])
             if now is None:
                 return False
+            dead = vectors.read(log.store, now.vector) if now.vector else BitMap()
+            if source.revived(dead):
+                return False
             actions.append(removal(now, int(time.time() * 1000), data_change=False))
-            for number, rows in source.moved(vectors.read(log.store, now.vector) if now.vector else BitMap()):
+            for number, rows in source.moved(dead):
                 path = folded.files[number].path
                 died[path] = died.get(path, BitMap()) | vectors.rows_of(rows)
+        if died and not state.vectors:
+            return False
         described = vectors.write(log.store, died)
         for new in folded.files:
             if len(died.get(new.path, ())) < new.rows:
@@ -479,7 +495,9 @@ def _is_half(listed: Listed) -> bool:
 
 def _old_log(log: TableLog, now: float) -> list[str]:
     """Commits and checkpoints that are older than the log's retention and before a checkpoint that is, too, and at or
-    before one that can be read."""
+    before one that can be read: the oldest up to the first that is young, so that no gap is left."""
+    if not log.state.says("delta.enableExpiredLogCleanup", otherwise=True):
+        return []
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
     numbered = [(int(_base(each)[:20]), each) for each in log.store.list(FOLDER) if _base(each)[:20].isdigit()]
     young = {each.path for _, each in numbered if each.modified >= oldest}
@@ -489,7 +507,17 @@ def _old_log(log: TableLog, now: float) -> list[str]:
     if not bases or (readable := checkpoints.newest(log.store, FOLDER)) is None:
         return []
     first = max((number for number in bases if number <= readable[0]), default=0)
-    return [each.path for number, each in numbered if number < first and each.modified < oldest]
+    first = min([first, *(number for number, each in numbered if each.path in young)])
+    # After a feature was dropped the versions before that one go all at once or not at all (checkpointProtection).
+    if first < int(log.state.properties.get("delta.requireCheckpointProtectionBeforeVersion", 0)):
+        return []
+    old = [(number, each) for number, each in numbered if each.modified < oldest]
+    return [each.path for number, each in old if number < first or (number == first and _is_compaction(each))]
+
+
+def _is_compaction(listed: Listed) -> bool:
+    """Whether a file has commits from a version on that the table has otherwise, too."""
+    return listed.path.endswith(".compacted.json")
 
 
 class Maintenance:
