@@ -7,6 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,30 @@ def test_a_store_that_overwrites_all_the_same_is_refused(place: str, monkeypatch
     with pytest.raises(TableError, match="If-None-Match"):
         store.create("x", b"1")
     assert not store.exists("x")
+
+
+def test_a_lost_answer_is_not_taken_for_a_store_without_conditions(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library puts again, and the store refuses that: the first put was done."""
+    monkeypatch.setattr(objects, "_ways", {})
+    store: Any = store_of(place)
+    put, lost = store._files.pipe_file, [True]
+
+    def cut_off(key: str, content: bytes, mode: str) -> Any:
+        put(key, content, mode=mode)
+        return put(key, content, mode=mode) if lost and lost.pop() else None
+
+    monkeypatch.setattr(store._files, "pipe_file", cut_off)
+    assert store.create("x", b"1")
+    assert store.list("_delta_log") == []
+
+
+def test_each_stores_own_word_for_when_an_object_was_put_is_known() -> None:
+    """s3fs, gcsfs, adlfs: one that is not known is never old, and nothing is ever removed."""
+    then = datetime(2026, 11, 23, tzinfo=UTC)
+    for name in ("LastModified", "mtime", "updated", "last_modified"):
+        assert objects._modified({"name": "x", name: then}) == then.timestamp()
+    assert objects._modified({"updated": then.isoformat()}) == then.timestamp()
+    assert objects._modified({}) == float("inf")
 
 
 def test_a_put_that_is_not_decided_yet_is_asked_again(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

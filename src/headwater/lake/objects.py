@@ -45,6 +45,7 @@ _REFUSED = "PreconditionFailed"
 _UNDECIDED = "ConditionalRequestConflict"
 """How S3 says that another put of the object is under way: which of the two is first is not decided."""
 
+PROBES = 3
 UNDECIDED_MAX, UNDECIDED_SECONDS = 20, 0.1
 _LASTING = re.compile("(No|Partial|Default)Credentials|CERTIFICATE_VERIFY_FAILED|(Client)?AuthenticationError")
 """Errors of the stores' libraries that another try meets again; what is forbidden comes as a PermissionError."""
@@ -247,14 +248,27 @@ class ObjectStore(TableStore):
         raise AssertionError("the last round returns or raises")
 
     def _ask(self) -> None:
+        # Of a put whose answer was lost the library's second try is refused: that says nothing of the store.
+        if not any(self._keeps_conditions() for _ in range(PROBES)):
+            raise TableError(self.root, "the store refuses every put to objects that are not there yet (If-None-Match)")
+        self._shared.asked = True
+
+    def _keeps_conditions(self) -> bool:
+        """Whether the store takes a put to an object that is not there, and no second one.
+
+        Raises:
+            TableError: it takes a second one.
+        """
         probe = f"{_PROBE}{uuid.uuid4().hex}"
         try:
-            if not self._put_new(probe, b"1") or self._put_new(probe, b"2"):
+            if not self._put_new(probe, b"1"):
+                return False
+            if self._put_new(probe, b"2"):
                 told = "the store does not keep a put to objects that are not there yet (If-None-Match)"
                 raise TableError(self.root, f"{told}; two writers would overwrite each other's commits")
         finally:
             self.remove(probe)
-        self._shared.asked = True
+        return True
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -307,7 +321,7 @@ def _connected(place: str) -> tuple[_Shared, str]:
 
 def _modified(listed: dict[str, Any]) -> float:
     """When an object was put, Unix seconds; stores name it differently. Infinite where none is known: never old."""
-    for name in ("LastModified", "mtime", "updated"):
+    for name in ("LastModified", "mtime", "updated", "last_modified"):
         if (told := listed.get(name)) is not None:
             return (datetime.fromisoformat(told) if isinstance(told, str) else told).timestamp()
     return float("inf")
