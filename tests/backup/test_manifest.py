@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headwater.backup.manifest import (
@@ -20,7 +22,17 @@ from headwater.protocol.dcp.position import Position
 HERE = Position(1, 0xABC, 7, 7, 7, ((0xABC, 0),))
 FILE = BackupFile("00000-00000.parquet", 7, 100, "ff" * 32)
 PART = BackupPart({1: 0}, {1: HERE}, (FILE,), {"mutations": 7})
-MADE = BackupManifest("b", "a", "0" * 64, "default", 4, "then", "now", PART, (RolledBack(1, 9, 5, 0),))
+MADE = BackupManifest(
+    "20260101T000000Z-increment+0001",
+    "20260101T000000Z-full",
+    "0" * 64,
+    "default",
+    4,
+    "then",
+    "now",
+    PART,
+    (RolledBack(1, 9, 5, 0),),
+)
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
@@ -46,6 +58,23 @@ def test_a_format_that_is_not_known_is_refused_by_its_number() -> None:
 def test_a_sealed_file_that_is_no_manifest_is_refused() -> None:
     with pytest.raises(BackupError, match="it is no manifest of a backup"):
         BackupManifest.from_bytes(sealed({"format": FORMAT}), "x")
+
+
+@pytest.mark.parametrize(
+    "path", ["../../../../etc/passwd", "/etc/passwd", "a/00000-00000.parquet", "..", "x.parquet", 7]
+)
+def test_a_manifest_names_files_of_its_own_folder_alone(path: object) -> None:
+    """Of a place that others may write to: their SHA-256 fits as well."""
+    part = BackupPart({1: 0}, {1: HERE}, (replace(FILE, path=path),), {})  # type: ignore[arg-type]
+    data = replace(MADE, part=part).to_bytes()
+    with pytest.raises(BackupError, match=r"it is no manifest of a backup .*is no name of a file"):
+        BackupManifest.from_bytes(data, "x")
+
+
+@pytest.mark.parametrize("change", [{"id": "../x"}, {"parent": ".."}, {"id": "b"}])
+def test_a_manifest_has_the_names_of_backups(change: dict[str, str]) -> None:
+    with pytest.raises(BackupError, match="is no name of a backup"):
+        BackupManifest.from_bytes(replace(MADE, **change).to_bytes(), "x")  # type: ignore[arg-type]
 
 
 def test_a_vbucket_that_was_read_twice_begins_with_the_first_and_ends_with_the_last() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.backup.place import BackupPlace, Folder, Hashed, place_of
-from headwater.errors import OptionError
+from headwater.errors import BackupError, OptionError
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -52,6 +53,34 @@ def test_what_goes_through_is_measured_and_hashed(tmp_path: Path) -> None:
         hashed.write(memoryview(b"c"))
         assert (hashed.tell(), hashed.writable()) == (3, True)
     assert hashed.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_what_is_in_a_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    """As the store is that it was read from, whatever the process gives others."""
+    before = os.umask(0)
+    try:
+        place = Folder(tmp_path / "new" / "archive")
+        with place.lock():
+            place.write("backups/a/manifest.json", b"{}")
+            with place.output("backups/a/1.parquet") as out:
+                out.write(b"rows")
+    finally:
+        os.umask(before)
+    for each in (tmp_path / "new", *(tmp_path / "new").rglob("*")):
+        assert each.stat().st_mode & 0o777 == (0o700 if each.is_dir() else 0o600), each
+
+
+def test_nothing_is_removed_behind_a_link(tmp_path: Path) -> None:
+    victim, place = tmp_path / "victim", Folder(tmp_path / "archive")
+    (victim / "inner").mkdir(parents=True)
+    (victim / "manifest.json").write_text("mine")
+    place.write("backups/x/y", b"")
+    (tmp_path / "archive" / "backups" / "link").symlink_to(victim)
+    for path in ("backups/link/manifest.json", "backups/link/inner"):
+        with pytest.raises(BackupError, match="behind a link"):
+            place.remove(path)
+    place.remove("backups/link")
+    assert place.names("backups") == ["x"] and (victim / "manifest.json").read_text() == "mine"
 
 
 def test_a_scheme_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -287,6 +287,16 @@ def test_a_place_that_is_none_is_told(
     assert (tmp_path / "there.csv").read_text() == "mine" and names(tmp_path) == ["there.csv"]
 
 
+def test_an_export_is_its_owners_alone(pair: Pair, run: Run, tmp_path: Path) -> None:
+    """As the store is that it was read from; and so it is where a file that all may read was there."""
+    rows(pair, {"1": {"a": "x"}})
+    file = tmp_path / "x.csv"
+    for _ in range(2):
+        assert run("export", str(file), "--overwrite", "--node", pair.source.url)[0] == 0
+        assert file.stat().st_mode & 0o777 == 0o600
+        file.chmod(0o644)
+
+
 def test_a_dry_run_writes_nothing(pair: Pair, run: Run, tmp_path: Path) -> None:
     rows(pair, {"1": {"a": "x"}})
     status, out, _ = run("export", str(tmp_path / "x.csv"), "--dry-run", "--node", pair.source.url)

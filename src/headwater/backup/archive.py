@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headwater.backup.manifest import BACKUPS, FORMAT, INDEX, MANIFEST, BackupManifest, digest, sealed, unsealed
+from headwater.backup.manifest import (
+    BACKUPS,
+    FORMAT,
+    INDEX,
+    MANIFEST,
+    BackupManifest,
+    backup_name,
+    digest,
+    sealed,
+    unsealed,
+)
 from headwater.backup.place import BackupPlace
 from headwater.errors import BackupError
 
@@ -38,14 +48,19 @@ class ArchiveIndex:
         """Return the index of a place, None if it has none yet.
 
         Raises:
-            BackupError: it is damaged.
+            BackupError: it is damaged, or names what no backup is called.
         """
         try:
             data = place.read(INDEX)
         except FileNotFoundError:
             return None
-        told = unsealed(data, f"{place.name}/{INDEX}")
-        return cls(str(told["archive"]), dict(told["backups"]), tuple(told["removing"]))
+        path = f"{place.name}/{INDEX}"
+        told = unsealed(data, path)
+        try:
+            backups = {backup_name(name): str(sha256) for name, sha256 in told["backups"].items()}
+            return cls(str(told["archive"]), backups, tuple(map(backup_name, told["removing"])))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BackupError(path, f"it is no index of an archive ({error})") from None
 
 
 class Archive:
@@ -154,5 +169,9 @@ def now() -> str:
 
 
 def folder(backup: str, *names: Any) -> str:
-    """Return the path of a backup's folder, or of a file in it."""
-    return "/".join((BACKUPS, backup, *map(str, names)))
+    """Return the path of a backup's folder, or of a file in it; BackupError for a name that leads elsewhere."""
+    parts = (backup, *map(str, names))
+    for each in parts:
+        if each in ("", ".", "..") or "/" in each or "\0" in each:
+            raise BackupError(BACKUPS, f"{each[:100]!r} is no name in an archive")
+    return "/".join((BACKUPS, *parts))

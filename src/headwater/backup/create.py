@@ -232,12 +232,12 @@ class _Run:
             return None
         same = (chain[-1].id if chain else "", list(self.choice.vbuckets or ()))
         if (
-            (told["parent"], told["vbuckets"]) != same
+            (told.get("parent"), told.get("vbuckets")) != same
             or ("collections" in told) != self._reads_all
             or name <= max(self.archive.backups, default="")
         ):
             return None
-        begun = _Begun(name, chain, told["began"])
+        begun = _Begun(name, chain, str(told.get("began", "")))
         self._mark(begun)  # before the look at what is noted: from here on another run notes nothing that lasts
         begun.parts = list(self._noted(name))
         self._sweep(begun)

@@ -3,18 +3,23 @@
 A vbucket of a backup is a range of seqnos, (from, to], of one history. `to` is a whole position: an increment streams
 on from there. Where a failover lay between, the increment's `from` is lower than the `to` before it, and what the
 earlier backups hold of the vbucket above `from` is void: it was taken back.
+
+The SHA-256 is against damage, not against people: whoever can write to the place can make another. So names in these
+files are taken only as we give them. One with a slash in it could lead out of the archive, to be read or removed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from headwater.errors import BackupError, OptionError
 from headwater.protocol.dcp.position import Position
+from headwater.wire.json_text import read_json
 from headwater.wire.manifest import CollectionsManifest
 
 FORMAT = 1
@@ -23,6 +28,26 @@ FORMAT_OF_COLLECTIONS = 2
 """Of backups with all collections: who does not know them would put equal keys of several into one."""
 _KNOWN = (FORMAT, FORMAT_OF_COLLECTIONS)
 MANIFEST, BEGUN, INDEX, BACKUPS = "manifest.json", "begun.json", "archive.json", "backups"
+
+_BACKUP_NAME = re.compile(r"\d{8}T\d{6}Z-(full|increment)(\+\d{4,})?", re.ASCII)
+_FILE_NAME = re.compile(r"\d{5,}-\d{5,}(-[0-9a-f]{1,32})?\.parquet", re.ASCII)
+
+
+def backup_name(told: object) -> str:
+    """Return the name of a backup that a file tells; ValueError if it can't be one of ours."""
+    if not isinstance(told, str) or not _BACKUP_NAME.fullmatch(told):
+        raise ValueError(f"{str(told)[:100]!r} is no name of a backup")
+    return told
+
+
+def _file(told: Mapping[str, Any]) -> BackupFile:
+    """Read a file of a backup; ValueError or TypeError if it can't be one."""
+    found = BackupFile(**told)
+    if not isinstance(found.path, str) or not _FILE_NAME.fullmatch(found.path):
+        raise ValueError(f"{str(found.path)[:100]!r} is no name of a file of a backup")
+    if type(found.rows) is not int or type(found.bytes) is not int or found.rows < 0 or found.bytes < 0:
+        raise ValueError(f"{found.path} has rows or bytes that are no numbers")
+    return found
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -38,8 +63,8 @@ def unsealed(data: bytes, path: str) -> dict[str, Any]:
         BackupError: a byte is not what was written.
     """
     try:
-        content = json.loads(data)["content"]
-        whole = sealed(content) == data
+        content = read_json(data)["content"]
+        whole = isinstance(content, dict) and sealed(content) == data
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
@@ -109,7 +134,7 @@ class BackupPart:
         return cls(
             {int(vb): int(seqno) for vb, seqno in told["starts"].items()},
             {position.vbucket: position for position in ends},
-            tuple(BackupFile(**file) for file in told["files"]),
+            tuple(_file(file) for file in told["files"]),
             {str(name): int(count) for name, count in told["changes"].items()},
         )
 
@@ -205,6 +230,8 @@ class BackupManifest:
         told = unsealed(data, path)
         try:
             texts = {name: str(told[name]) for name in _TEXTS}
+            for name in filter(None, (texts["id"], texts["parent"])):
+                backup_name(name)
             lost = tuple(RolledBack(**each) for each in told["rolled_back"])
             found = (
                 CollectionsManifest.decode(json.dumps(told["collections"]).encode()) if "collections" in told else None
@@ -216,7 +243,7 @@ class BackupManifest:
                 rolled_back=lost,
                 collections=found,
             )
-        except (KeyError, TypeError, ValueError, OptionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OptionError) as error:
             raise BackupError(path, f"it is no manifest of a backup ({error!r})") from None
 
 

@@ -1,7 +1,8 @@
 """Where an archive lies: a folder, a prefix of an object store such as s3://bucket/path, or what else fsspec can open.
 
 Files are written whole and never touched again, but for the index, which is put in place of the one before. In a folder
-a file is synced before it gets its name; an object store shows an object when all of it has come.
+a file is synced before it gets its name, and is for its owner alone, as the store that it was read from; an object
+store shows an object when all of it has come.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 
 from headwater.errors import BackupError, OptionError
 from headwater.lake.objects import LIBRARIES, ObjectStore
-from headwater.lake.store import TableStore, folder_of
+from headwater.lake.store import TableStore, folder_of, make_folder
 
 LOCK = ".lock"
 PLUGINS = {**LIBRARIES, "az": "adlfs"}
@@ -60,7 +61,7 @@ class Folder:
 
     def __init__(self, place: str | Path) -> None:
         self.name = folder_of(place)
-        self._store = TableStore(self.name)
+        self._store = TableStore(self.name, is_private=True)
         self.read, self.write, self.output = self._store.read, self._store.write, self._store.output
 
     def names(self, folder: str) -> list[str]:
@@ -76,9 +77,12 @@ class Folder:
         return None
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder."""
+        """Remove a file or a folder, and nothing behind a link: whoever else may write here could have put it there."""
         full = Path(self.name, path)
-        if full.is_dir():
+        inside = [each for each in full.parents if each.is_relative_to(self.name) and each != Path(self.name)]
+        if any(each.is_symlink() for each in inside):
+            raise BackupError(self.name, f"{path} lies behind a link; nothing is removed there")
+        if full.is_dir() and not full.is_symlink():
             shutil.rmtree(full)
         else:
             full.unlink(missing_ok=True)
@@ -90,8 +94,8 @@ class Folder:
         Raises:
             BackupError: another process holds it.
         """
-        Path(self.name).mkdir(parents=True, exist_ok=True)
-        held = os.open(Path(self.name, LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+        make_folder(Path(self.name), is_private=True)
+        held = os.open(Path(self.name, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

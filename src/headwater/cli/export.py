@@ -193,7 +193,7 @@ def _output(where: Path | None, form: "ExportForm") -> Iterator[IO[bytes]]:
     from headwater.lake.store import TableStore
 
     if where is not None:
-        with TableStore(str(where.parent)).output(where.name) as out, _compressed(out, where) as text:
+        with TableStore(str(where.parent), is_private=True).output(where.name) as out, _compressed(out, where) as text:
             yield text
     elif form.file_format == "parquet":
         with tempfile.TemporaryFile() as whole:

@@ -76,10 +76,12 @@ class TableStore:
 
     Args:
         place: a path or a file: url.
+        is_private: what is put there is for its owner alone; else as the process has it (umask).
     """
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, place: str | Path, *, is_private: bool = False) -> None:
         self.root = folder_of(place)
+        self._is_private = is_private
 
     def __repr__(self) -> str:
         return f"TableStore({self.root})"
@@ -145,10 +147,12 @@ class TableStore:
     def output(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
         """A file to write to; it gets its name when the block ends well, and leaves no trace if not."""
         target = Path(self.full(path))
-        beside = _beside(target)
+        make_folder(target.parent, is_private=self._is_private)
+        beside = target.with_name(f"{BESIDE}{uuid.uuid4().hex}")
+        mode = 0o600 if self._is_private else 0o666
         try:
             with _roomy(target):
-                with beside.open("xb") as out:
+                with open(beside, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as out:
                     yield out
                     if durable:
                         out.flush()
@@ -246,9 +250,14 @@ def _content(folder: int, name: str) -> bytes | None:
         return None
 
 
-def _beside(target: Path) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target.with_name(f"{BESIDE}{uuid.uuid4().hex}")
+def make_folder(folder: Path, *, is_private: bool) -> None:
+    """Make a folder, and those above it, where they are not there; `is_private`: for their owner alone."""
+    if not is_private:
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    for each in (*reversed(folder.parents), folder):  # mkdir gives the mode to the last of them only
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager
