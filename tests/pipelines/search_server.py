@@ -17,7 +17,8 @@ class SearchIndex:
     Attributes:
         documents: by id. versions: of documents and of deletions, by id.
         busy: how many items more are answered 429. down: how many requests more are answered 503.
-        poison: items with this in their body are answered 400. largest: bytes of a body, at most.
+        poison: items with this in their body are answered 400. block: the status and type that all items are answered
+        with, if any. largest: bytes of a body, at most.
         login: what the header must say, if anything. applied: every change that was taken, (id, version, kind).
     """
 
@@ -26,6 +27,7 @@ class SearchIndex:
         self.versions: dict[str, int] = {}
         self.busy = self.down = 0
         self.poison, self.login = "", ""
+        self.block: tuple[int, str] | None = None
         self.largest = 1 << 30
         self.exists = False
         self.applied: list[tuple[str, int, str]] = []
@@ -49,6 +51,8 @@ class SearchIndex:
         if self.busy:
             self.busy -= 1
             return {"status": 429, "error": {"type": "rejected_execution_exception", "reason": "queue is full"}}
+        if self.block is not None:
+            return {"status": self.block[0], "error": {"type": self.block[1], "reason": "not now"}}
         if version <= self.versions.get(name, -1):
             return {"status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "older"}}
         if document is not None and self.poison and self.poison in document["body"]:
@@ -103,13 +107,13 @@ class _Handler(BaseHTTPRequestHandler):
             except (AssertionError, KeyError, ValueError) as error:
                 self.index.problems.append(f"{self.command} {self.path}: {error!r}")
                 status, told = 400, {"error": {"type": "bad", "reason": repr(error)}}
-        data = json.dumps(told).encode()
+        data = b"" if self.command == "HEAD" else json.dumps(told).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_PUT = do_POST = _serve  # noqa: N815 -- the names are the library's
+    do_GET = do_HEAD = do_PUT = do_POST = _serve  # noqa: N815 -- the names are the library's
 
     def _answer(self, body: bytes) -> tuple[int, dict[str, Any]]:
         index = self.index
@@ -126,6 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
                 assert json.loads(body)["settings"]["index.gc_deletes"] == "1h"
                 exists = {"error": {"type": "resource_already_exists_exception", "reason": "exists"}}
                 return (200, {"acknowledged": True}) if made else (400, exists)
+            case "HEAD", "/orders":
+                return 200 if index.exists else 404, {}
             case "POST", "/orders/_bulk":
                 assert self.headers["Content-Type"] == "application/x-ndjson"
                 return 200, index.bulk(body)

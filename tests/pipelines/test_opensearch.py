@@ -78,6 +78,42 @@ def test_a_document_that_is_refused_for_good_is_named_and_the_others_are_in(serv
     assert (done.stored, done.refused) == (2, {"b": "400: failed to parse"})
 
 
+BLOCKS = [
+    (403, "cluster_block_exception"),
+    (403, "security_exception"),
+    (401, "security_exception"),
+    (404, "index_not_found_exception"),
+    (400, "index_closed_exception"),
+    (405, "anything_else"),
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_an_index_that_takes_nothing_fails_the_batch_and_no_document(served: Served, block: tuple[int, str]) -> None:
+    client, index = served
+    client.bulk([item(b"a", 1), item(b"b", 2)])
+    index.block = block
+    hasty = SearchServer(client.server.url, retry_seconds=0.1)
+    told = pytest.raises(SearchRefused, match=f"2 documents are refused: {block[0]}: not now")
+    with closing(SearchClient(hasty)) as impatient, told:
+        impatient.bulk([item(b"a", 3, None), item(b"b", 4, "white wine")])
+    index.block = None
+    done = client.bulk([item(b"a", 3, None), item(b"b", 4, "white wine")])
+    assert (done.stored, done.deleted, done.refused) == (1, 1, {})
+    assert {name: document["body"] for name, document in index.documents.items()} == {"b": "white wine"}
+
+
+def test_an_index_that_is_gone_is_not_made_anew_with_batches_missing(served: Served) -> None:
+    client, index = served
+    client.prepare(written=3)
+    index.exists = False
+    with pytest.raises(SearchRefused, match="index orders is gone, which had 3 batches: bring it back, or index anew"):
+        client.prepare(written=3)
+    assert not index.exists
+    client.prepare()
+    assert index.exists
+
+
 def test_a_body_that_is_too_large_is_halved_until_it_fits(served: Served) -> None:
     client, index = served
     index.largest = 700

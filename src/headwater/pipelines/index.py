@@ -93,6 +93,7 @@ class IndexTask:
         rules: how documents become text.
         server: where documents go; None for into the answer.
         generations: of each vbucket in `parts`, for the server.
+        written: how many batches the index has.
     """
 
     place: str
@@ -101,6 +102,7 @@ class IndexTask:
     rules: TextRules
     server: SearchServer | None
     generations: Mapping[int, int]
+    written: int
 
     def answer(self) -> bytes:
         """Read, make text, and leave it in a file or with the server."""
@@ -157,7 +159,7 @@ class IndexTask:
     ) -> Iterator[list[dict[str, Any]]]:
         """Give rows to the server; what is left of them is what it refused."""
         with closing(SearchClient(server)) as client:
-            client.prepare()
+            client.prepare(self.written)
             for rows in found:
                 done = client.bulk(map(self._item, rows))
                 # What the server refuses must not be found as it was before.
@@ -291,6 +293,7 @@ class IndexSink:
                 self.rules,
                 self.server,
                 {part.vbucket: generations.get(part.vbucket, 0) for part in group},
+                self.refresh().batch,
             )
             for group in pack(parts, count)
         ]

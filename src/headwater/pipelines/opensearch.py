@@ -29,6 +29,8 @@ SEQNO_BITS = 44
 TIMEOUT_SECONDS = 60.0
 ENCODED = "base64:"
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_OF_THE_INDEX = frozenset({"cluster_block_exception", "index_closed_exception", "index_not_found_exception"})
+"""Refusals of an item that say nothing of its document, whatever their status: the index takes none now."""
 _NDJSON = "application/x-ndjson"
 _MAPPINGS = {
     "key": {"type": "keyword", "ignore_above": 1024},
@@ -157,6 +159,7 @@ class SearchClient:
 
     def __init__(self, server: SearchServer) -> None:
         self.server = server
+        self._refused_by = ""
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -165,12 +168,18 @@ class SearchClient:
         if connection is not None:
             connection.close()
 
-    def prepare(self) -> None:
+    def prepare(self, written: int = 0) -> None:
         """Make the index if there is none. It remembers deletions for an hour, that late writes are refused so long.
 
+        Args:
+            written: how many batches it has. With any it is not made anew: they would be missing in it for good.
+
         Raises:
-            SearchRefused, ConnectionLost: the server says no, or nobody answers.
+            SearchRefused, ConnectionLost: the server says no, the index is gone, or nobody answers.
         """
+        if written and self._patiently("HEAD", "")[0] == 404:
+            problem = f"index {self.server.index} is gone, which had {written} batches"
+            raise SearchRefused(self.server.peer, f"{problem}: bring it back, or index anew from an empty folder")
         columns = _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
         body = {"settings": _SETTINGS, "mappings": {"properties": columns}}
         status, told = self._patiently("PUT", "", body)
@@ -181,7 +190,8 @@ class SearchClient:
         """Send items, in order; those that the server has no room for now are sent again, for `retry_seconds`.
 
         Raises:
-            ConnectionLost: nobody took them for so long. SearchRefused: the whole of them is refused.
+            ConnectionLost: nobody took them for so long. SearchRefused: the whole of them is refused, or the index took
+                none for so long (a block, closed, removed, a right that was lost).
         """
         done = BulkCounts()
         for chunk in _chunks(items):
@@ -241,7 +251,10 @@ class SearchClient:
         deadline, pause = time.monotonic() + self.server.retry_seconds, 0.1
         waiting = list(items)
         while waiting:
+            self._refused_by = ""
             again = self._once(waiting, done)
+            if again and self._refused_by and time.monotonic() + pause > deadline:
+                raise SearchRefused(self.server.peer, f"{len(again)} documents are refused: {self._refused_by}")
             if again and time.monotonic() + pause > deadline:
                 raise ConnectionLost(self.server.peer, f"{len(again)} documents are refused again and again: too busy")
             if again:
@@ -260,7 +273,31 @@ class SearchClient:
             return []
         if status >= 300 or len(told.get("items", ())) != len(items):
             raise self._refusal(status, told)
-        return [item for item, answer in zip(items, told["items"], strict=True) if not _counted(item, answer, done)]
+        return [
+            item for item, answer in zip(items, told["items"], strict=True) if not self._counted(item, answer, done)
+        ]
+
+    def _counted(self, item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
+        """Count what became of an item; False if it is to be sent again.
+
+        A document is refused for good by 400 and 413 alone. All else says something of the server, the index or the
+        login: an hour without a right must not end as an index that lacks an hour's deletions.
+        """
+        told: dict[str, Any] = next(iter(answer.values()), {})
+        status, kind = int(told.get("status", 500)), _kind(told)
+        if status in _PASSING:
+            return False
+        if status < 300 or (status == 404 and item.document is None and kind not in _OF_THE_INDEX):
+            done.stored += item.document is not None
+            done.deleted += item.document is None
+        elif status == 409:
+            done.behind += 1
+        elif status in (400, 413) and kind not in _OF_THE_INDEX:
+            done.refused[item.name] = f"{status}: {_reason(told) or 'refused'}"
+        else:
+            self._refused_by = f"{status}: {_reason(told) or 'refused'}"
+            return False
+        return True
 
     def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         status, told = self._patiently(method, path, body)
@@ -312,22 +349,6 @@ def _open(server: SearchServer) -> http.client.HTTPConnection:
         secure = ssl.create_default_context()
         return http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_SECONDS, context=secure)
     return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_SECONDS)
-
-
-def _counted(item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
-    """Count what became of an item; False if it is to be sent again."""
-    told: dict[str, Any] = next(iter(answer.values()), {})
-    status = int(told.get("status", 500))
-    if status in _PASSING:
-        return False
-    if status < 300 or (status == 404 and item.document is None):
-        done.stored += item.document is not None
-        done.deleted += item.document is None
-    elif status == 409:
-        done.behind += 1
-    else:
-        done.refused[item.name] = f"{status}: {_reason(told) or 'refused'}"
-    return True
 
 
 def _reason(told: dict[str, Any]) -> str:
