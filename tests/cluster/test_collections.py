@@ -11,7 +11,8 @@ import pytest
 
 from headwater import testing
 from headwater.client.routing import Address
-from headwater.cluster.collections import CollectionPath, change, creation, current, removal
+from headwater.cluster.admin import NodeAdmin
+from headwater.cluster.collections import CollectionPath, Edit, change, creation, current, drop_everywhere, removal
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError
 from headwater.testing.node import Node
@@ -85,3 +86,106 @@ def test_a_node_that_refuses_is_named() -> None:
 
         with pytest.raises(ClusterError, match=f":{node.port}.*type the same again"):
             on(node, stale)
+
+
+def of_one_map(*nodes: Node) -> None:
+    """Give nodes a map, in which each owns some of the vbuckets."""
+    servers = tuple(Address("127.0.0.1", node.port) for node in nodes)
+    chains = tuple((vb % len(nodes),) for vb in range(4))
+    found = ClusterMap("default", "ab" * 16, 1, REVISION, servers, chains)
+    on(nodes[0], lambda members, seeds: members.send(found))
+
+
+def test_of_two_operators_at_once_one_goes_on_from_what_the_other_made() -> None:
+    """Both have looked before either has told anybody; the one told the second node first, the other the first."""
+
+    async def both(members: Members, seeds: list[Address]) -> list[CollectionsManifest]:
+        looked, gate = list[int](), asyncio.Event()
+
+        def waiting(path: CollectionPath) -> Edit:
+            edit = creation(path)
+
+            def once(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
+                looked.append(manifest.uid)
+                return edit(manifest, ids)
+
+            return once
+
+        async with Members(timeout_seconds=60) as other:
+            told = members.admin
+
+            def admin(address: Address) -> NodeAdmin:
+                found = told(address)
+                tell = found.set_manifest
+
+                async def set_manifest(manifest: CollectionsManifest) -> None:
+                    found.set_manifest = tell  # type: ignore[method-assign]
+                    if not gate.is_set():  # the other one comes in between, and is done before we tell anybody
+                        gate.set()
+                        made.append(await change(other, list(reversed(seeds)), waiting(B)))
+                    await tell(manifest)
+
+                found.set_manifest = set_manifest  # type: ignore[method-assign]
+                return found
+
+            made = list[CollectionsManifest]()
+            members.admin = admin  # type: ignore[method-assign]
+            made.append(await change(members, seeds, waiting(A)))
+        assert looked == [0, 0, made[0].uid], "refused by the first node, it looked again"
+        return made
+
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4) as two:
+        of_one_map(one, two)
+        first, then = on(one, both)
+        for node in (one, two):
+            assert on(node, lambda members, seeds: members.admin(seeds[0]).manifest()) == then
+        ids = {each.name: each.id for _, each in then.each_collection()}
+        assert ids["a"] != ids["b"] and first.collection("shop", "b") == then.collection("shop", "b")
+
+
+async def apart(members: Members, node: Address, path: CollectionPath) -> None:
+    """Change one node of several alone, as operators did who came at once."""
+    admin = members.admin(node)
+    await admin.set_manifest(creation(path)(await admin.manifest(), await admin.next_ids()))
+
+
+def test_nodes_that_differ_are_brought_together_by_the_next_change() -> None:
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4) as two:
+        of_one_map(one, two)
+        on(one, lambda members, seeds: change(members, seeds, creation(A)))
+
+        async def story(members: Members, seeds: list[Address]) -> CollectionsManifest:
+            nodes = [Address("127.0.0.1", node.port) for node in (one, two)]
+            await apart(members, nodes[0], B)
+            theirs = await members.admin(nodes[1]).manifest()
+            await members.admin(nodes[1]).set_manifest(theirs.with_scope("other", 9))
+            return await change(members, seeds, creation(CollectionPath("shop", "d")))
+
+        made = on(one, story)
+        assert {each.name for _, each in made.each_collection()} == {"_default", "a", "b", "d"}
+        assert made.scope("other") is not None
+        assert on(two, lambda members, seeds: members.admin(seeds[0]).manifest()) == made
+
+
+def test_an_id_with_two_names_stops_every_change_and_is_dropped_by_force_alone() -> None:
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4) as two:
+        of_one_map(one, two)
+        on(one, lambda members, seeds: change(members, seeds, creation(CollectionPath("shop"))))
+        nodes = [Address("127.0.0.1", node.port) for node in (one, two)]
+
+        async def story(members: Members, seeds: list[Address]) -> None:
+            await apart(members, nodes[0], A)
+            await apart(members, nodes[1], B)
+            before = [await members.admin(each).manifest() for each in nodes]
+            for edit in (removal(A), removal(B), creation(CollectionPath("new"))):
+                with pytest.raises(ClusterError, match=r"shop.a and shop.b have the same id, .*nothing was changed"):
+                    await change(members, seeds, edit)
+            assert [await members.admin(each).manifest() for each in nodes] == before
+
+        on(one, story)
+        made = on(two, lambda members, seeds: drop_everywhere(members, seeds, A))
+        assert {each.name for _, each in made.each_collection()} == {"_default"}
+        again = on(one, lambda members, seeds: change(members, seeds, creation(B)))
+        assert on(one, current) == on(two, current) == again
+        with pytest.raises(ManifestRefused, match=r"there is no shop\.a"):
+            on(one, lambda members, seeds: drop_everywhere(members, seeds, A))

@@ -12,6 +12,9 @@ from headwater.cli.options import DEFAULT_URL, DryRun, NodeUrl, examples, paragr
 from headwater.cli.passwords import with_password_files
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headwater.client.routing import Address
     from headwater.cluster.collections import CollectionPath, Edit
     from headwater.cluster.members import Members
     from headwater.wire.manifest import CollectionsManifest
@@ -55,6 +58,9 @@ def create(
 
 def drop(
     name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although other nodes have another name for its id, which is dropped, too.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")] = False,
     node: NodeUrl = DEFAULT_URL,
@@ -65,7 +71,7 @@ def drop(
 
     Its documents are gone for everybody at once; what they took on the disk comes back with the next compaction.
     """
-    from headwater.cluster.collections import CollectionPath, removal
+    from headwater.cluster.collections import CollectionPath, drop_everywhere, removal
 
     path = CollectionPath.parse(name)
     if dry_run:
@@ -75,7 +81,10 @@ def drop(
         )
         return
     ask(f"Drop {path} with all its documents?", yes)
-    made = _change(removal(path), node, user, password)
+    if force:
+        made = _done(lambda members, seeds: drop_everywhere(members, seeds, path), node, user, password)
+    else:
+        made = _change(removal(path), node, user, password)
     report(f"{path} is dropped; manifest {made.uid:x}", name=str(path), manifest=f"{made.uid:x}", dropped=True)
 
 
@@ -121,15 +130,25 @@ def _doomed(path: "CollectionPath", found: "CollectionsManifest") -> list[str]:
 
 def _change(edit: "Edit", node: str, user: str | None, password: str | None) -> "CollectionsManifest":
     from headwater.cluster.collections import change
+
+    return _done(lambda members, seeds: change(members, seeds, edit), node, user, password)
+
+
+def _done(
+    work: "Callable[[Members, list[Address]], Awaitable[CollectionsManifest]]",
+    node: str,
+    user: str | None,
+    password: str | None,
+) -> "CollectionsManifest":
     from headwater.wire.manifest import ManifestRefused
 
     seeds, place = addresses([node])
 
-    async def work(members: "Members", _: StopRequest) -> "CollectionsManifest":
-        return await change(members, seeds, edit)
+    async def run_it(members: "Members", _: StopRequest) -> "CollectionsManifest":
+        return await work(members, seeds)
 
     try:
-        return run(work, place, user, password)
+        return run(run_it, place, user, password)
     except ManifestRefused as error:
         raise CommandError(str(error)) from None
 

@@ -1,8 +1,12 @@
 """Scopes and collections of a bucket on one node or several: all of them get the same manifest.
 
-The newest manifest that any node knows is the one that is changed, and ids are taken above all that any node ever gave;
-then every node is told. One that is told in vain knows less than the others until the same is done again, or until a
-vbucket brings it the news: nothing contradicts.
+The newest manifest that any node knows is the one that is changed, and ids are taken above all that any node ever gave.
+The first member of the map decides: it is told before the others, so of two operators at once one is refused there,
+looks again and goes on from what the other made. Without that each node would take whichever comes first, and an id
+would have two names for good. Then the others are told. One that is told in vain knows less than the first until the
+same is done again, or until a vbucket brings it the news: nothing contradicts.
+
+Nodes that contradict each other all the same are brought together by the next change (manifests.py).
 
 Source: kv.md 4.
 """
@@ -15,10 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from headwater.cluster.manifests import NodeManifest, together
 from headwater.errors import ClusterError, StatusError
 from headwater.protocol.one_bucket import contradiction, only_in, why_not_from
 from headwater.wire.cluster_map import ClusterMap
-from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, ManifestRefused
+from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, ManifestRefused, NoSuchName
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.admin import NodeAdmin
     from headwater.cluster.members import Members
+
+ATTEMPTS_MAX = 10
+"""So many operators may be first, one after the other."""
+_OUTRUN = (Status.ERANGE, Status.CANNOT_APPLY_COLLECTIONS_MANIFEST)
 
 Edit: TypeAlias = "Callable[[CollectionsManifest, tuple[int, int]], CollectionsManifest]"
 """Makes the next manifest of one and of the lowest free ids, of a collection and of a scope."""
@@ -130,21 +139,78 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
 
     Raises:
         ManifestRefused: it can't be changed like that.
-        ClusterError: not all nodes took it; the same again goes on.
+        ClusterError: nodes contradict each other, or the first refuses: nothing was changed. Or not all others took it;
+            the same again goes on.
         TransportError, StatusError: a node did not answer the question what there is; nothing was changed.
     """
-    nodes = await _nodes(members, seeds)
-    admins = [members.admin(each) for each in nodes]
-    manifests, ids = await asyncio.gather(
-        asyncio.gather(*(each.manifest() for each in admins)), asyncio.gather(*(each.next_ids() for each in admins))
-    )
-    made = edit(max(manifests, key=lambda each: each.uid), (max(each for each, _ in ids), max(each for _, each in ids)))
-    made.check()
-    results = await asyncio.gather(*(each.set_manifest(made) for each in admins), return_exceptions=True)
-    refusals = [f"{each}: {result}" for each, result in zip(nodes, results, strict=True) if result is not None]
+    return await _change(members, seeds, lambda told: edit(together(told), _free_ids(told)))
+
+
+async def drop_everywhere(members: Members, seeds: Sequence[Address], path: CollectionPath) -> CollectionsManifest:
+    """Drop what has this name on any node, by its id: with all that has the same id by another name on others.
+
+    Raises: as `change`; ManifestRefused: no node has it.
+    """
+
+    def dropped(told: Sequence[NodeManifest]) -> CollectionsManifest:
+        collections, scopes = set[int](), set[int]()
+        for each in told:
+            found = [(scope, one) for scope, one in each.manifest.each_collection() if scope.name == path.scope]
+            collections |= {one.id for _, one in found if path.collection in ("", one.name)}
+            if not path.collection and (scope := each.manifest.scope(path.scope)) is not None:
+                scopes.add(scope.id)
+        if not collections and not scopes:
+            raise NoSuchName(f"there is no {path}")
+        if 0 in scopes:
+            raise ManifestRefused("Deleting the _default scope is not allowed")
+        return together(told, collections, scopes)
+
+    return await _change(members, seeds, dropped)
+
+
+async def _change(
+    members: Members, seeds: Sequence[Address], make_next: Callable[[Sequence[NodeManifest]], CollectionsManifest]
+) -> CollectionsManifest:
+    for attempt in itertools.count(1):
+        nodes = await _nodes(members, seeds)
+        made = make_next(await _told_by(members, nodes))
+        made.check()
+        try:
+            await members.admin(nodes[0]).set_manifest(made)
+            break
+        except StatusError as error:  # another operator was first: then there is more to know now
+            if error.status not in _OUTRUN or attempt == ATTEMPTS_MAX:
+                raise ClusterError(f"{nodes[0]}: {error}", "nothing was changed; type the same again") from error
+    others = nodes[1:]
+    results = await asyncio.gather(*(_tell(members.admin(each), made) for each in others), return_exceptions=True)
+    refusals = [f"{each}: {result}" for each, result in zip(others, results, strict=True) if result is not None]
     if refusals:
         raise ClusterError(f"manifest {made.uid:x} is not everywhere: {'; '.join(refusals)}", "type the same again")
     return made
+
+
+async def _tell(node: NodeAdmin, made: CollectionsManifest) -> None:
+    """Give a node what the first one took; one that knows of a later change that goes on from it has it."""
+    try:
+        await node.set_manifest(made)
+    except StatusError as error:
+        if error.status != Status.ERANGE:
+            raise
+        known = await node.manifest()
+        if known.uid < made.uid or contradiction(made, known):
+            raise
+
+
+async def _told_by(members: Members, nodes: Sequence[Address]) -> list[NodeManifest]:
+    async def one(node: Address) -> NodeManifest:
+        manifest, ids = await asyncio.gather(members.admin(node).manifest(), members.admin(node).next_ids())
+        return NodeManifest(node, manifest, *ids)
+
+    return list(await asyncio.gather(*map(one, nodes)))
+
+
+def _free_ids(told: Sequence[NodeManifest]) -> tuple[int, int]:
+    return max(each.next_collection for each in told), max(each.next_scope for each in told)
 
 
 async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
@@ -184,7 +250,10 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
 
 def _of_two_buckets(one: Address, other: Address, problem: str) -> ClusterError:
     told = f"collections of {one} and {other} are not of one bucket: {problem}"
-    return ClusterError(told, "see headwater collection list of both, and drop what is not needed")
+    return ClusterError(
+        told,
+        "see headwater collection list of both, and drop what is not needed; members come together by the next change",
+    )
 
 
 async def _told(node: NodeAdmin) -> CollectionsManifest:
@@ -198,8 +267,16 @@ async def _told(node: NodeAdmin) -> CollectionsManifest:
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
-    """The nodes of the bucket."""
+    """The nodes of the bucket, by the newest map that one of them has: all operators are to find the same first."""
     first = (await members.identified(seeds))[0]
-    config = await members.admin(first).config()
-    servers = ClusterMap.from_json(config, first).servers if config else ()
-    return list(servers) if len(servers) > 1 else [first]
+    known = await _map(members, first)
+    if known is None or len(known.servers) < 2:
+        return [first]
+    maps = await asyncio.gather(*(_map(members, each) for each in known.servers), return_exceptions=True)
+    newest = max((each for each in maps if isinstance(each, ClusterMap)), key=lambda each: each.version, default=known)
+    return list(newest.servers)
+
+
+async def _map(members: Members, node: Address) -> ClusterMap | None:
+    config = await members.admin(node).config()
+    return ClusterMap.from_json(config, node) if config else None
