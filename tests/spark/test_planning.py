@@ -59,6 +59,16 @@ def test_a_run_to_the_end_settles_what_it_read_to_the_end_of_a_history_that_did_
     assert made.latest(calm, None) is calm
 
 
+def test_a_start_at_the_newest_waits_for_vbuckets_without_a_node() -> None:
+    """One that is left out would be read from its beginning, all of it, once it has a node again."""
+    seen = Seen(high=10)
+    made = planning(seen)
+    first = made.latest({"v": 1, "latest": True}, None)
+    assert (first["vb"], seen.wholes) == ({"0": ["000000000000000a", 10]}, [True])
+    made.latest(first, None)
+    assert seen.wholes == [True, False]
+
+
 def test_every_offset_carries_the_collections_that_are_read() -> None:
     seen = Seen(high=10)
     seen.coverage, told = Coverage(4, collections=(8, 9)), {"uid": "4", "collections": ["8", "9"]}

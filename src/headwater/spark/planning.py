@@ -111,8 +111,10 @@ class Planning:
         new `start`: its batch has just been read, and only what is observed after that tells whether it was whole.
         """
         if start != self._start or time.monotonic() >= self._asked_at + self.settings.poll_interval_seconds:
-            # A run to the end is over when nothing is left; what nobody has at the moment is left, too.
-            self._observe(whole=self.targets is not None, idle=self._idle and start == self._start)
+            # A run to the end is over when nothing is left; what nobody has at the moment is left, too. And a start at
+            # the newest needs a place in each vbucket: one without would be read from its beginning, once it has one.
+            whole = self.targets is not None or Offset.from_json(start).latest
+            self._observe(whole=whole, idle=self._idle and start == self._start)
             self._calm_since = self._calm_since if start == self._start else float("inf")
             self._start = start
         begun = self._covered(Offset.from_json(start))
