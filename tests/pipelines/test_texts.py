@@ -22,13 +22,19 @@ def test_chosen_fields_are_found_through_objects_and_lists() -> None:
     assert TextRules(fields=("e", "a.b.c", "x.y")).read(document) == ("five\none\ntwo", "")
 
 
-@pytest.mark.parametrize("value", [b"plain words", b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000])
+@pytest.mark.parametrize("value", [b"plain words", b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[NaN]"])
 def test_documents_that_are_no_json_go_by_the_rule(value: bytes) -> None:
     assert TextRules(others="key").read(value) == ("", "")
     text, why = TextRules(others="quarantine").read(value)
     assert text == "" and why.startswith(("not JSON: ", "not UTF-8: "))
     text, why = TextRules(others="text").read(value)
     assert (text, why) == (value.decode() if value != b"\xff\xfe" else "", "")
+
+
+def test_numbers_of_any_size_are_text_by_their_digits() -> None:
+    digits = "1" * 5000
+    document = f'{{"a": 1e400, "b": [{digits}, 2.5], "c": "x"}}'
+    assert TextRules().read(document.encode()) == (f"1e400\n{digits}\n2.5\nx", "")
 
 
 def test_half_of_a_surrogate_pair_and_a_zero_become_something_that_an_index_takes() -> None:

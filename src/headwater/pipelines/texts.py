@@ -6,12 +6,12 @@ they stand. Whatever is no JSON has no text of which anybody could tell; what be
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headwater.errors import OptionError
+from headwater.lake.json_values import LargeNumber, parse
 
 OTHERS = ("key", "text", "quarantine")
 
@@ -46,7 +46,7 @@ class TextRules:
         except UnicodeDecodeError as error:
             return self._other("", f"not UTF-8: {error.reason} at byte {error.start}")
         try:
-            found = json.loads(plain)
+            found = parse(value)
             parts = list(self._chosen(found))
         except (ValueError, RecursionError) as error:
             told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -82,6 +82,8 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
+    elif isinstance(value, LargeNumber):
+        yield value.digits
 
 
 def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
