@@ -32,6 +32,9 @@ VALUES = {
     b"lines": b'a "quoted",\r\nfield\n\rof\tfour\x00lines',
     "Müller \N{SNOWMAN}".encode(): "Zürich \N{SNOWMAN}".encode(),
     b"long": b"x" * 300_000,
+    b"beyond a double": b'{"a":1e400}',
+    b"digits": b'{"a":' + b"9" * 5000 + b"}",
+    b"deep": b"[" * 300 + b"]" * 300,
 }
 
 

@@ -185,6 +185,7 @@ def test_progress_reaches_the_total(tmp_path: Path) -> None:
             "holds a list, expected an object a line; jq -c '.[]' makes lines",
         ),
         ("a.jsonl", b'{"id":1,"v":NaN}\n', "line 1: is not JSON: NaN is no number there"),
+        ("a.jsonl", b'{"id":1,"v":' + b"[" * 200_000 + b"\n", "line 1: is nested too deeply"),
         ("a.jsonl", b'{"id":true}\n', "field 'id' holds True, which cannot be a key"),
         ("a.jsonl", b'{"id":1e5}\n', "field 'id' holds 100000.0, which cannot be a key"),
         ("a.jsonl", b'{"id":1,"v":"' + b"x" * 20 * 1024 * 1024 + b'"}\n', "line 1: the document has 20971535 bytes"),
@@ -201,6 +202,37 @@ def test_a_file_that_cannot_be_taken_is_told_where_and_why(tmp_path: Path, name:
     with pytest.raises(InputError) as caught:
         read(write(tmp_path / name, text))
     assert str(caught.value).startswith(str(tmp_path / name)) and told in str(caught.value)
+
+
+def test_a_line_with_numbers_of_any_size_is_stored_as_it_stands(tmp_path: Path) -> None:
+    line = b'{"id":"k","n":[1e400,' + b"9" * 5000 + b"]}"
+    assert read(write(tmp_path / "a.jsonl", line)) == [(b"k", line)]
+
+
+def test_lines_about_no_document_are_no_end_of_changes(tmp_path: Path) -> None:
+    events = ["collection_created", "collection_modified", "scope_dropped", "unknown_system_event", "deletions_purged"]
+    lines = [*({"event": event, "vbucket": 1, "seqno": 2} for event in events), {"event": "mutation", "key": "k"}]
+    text = "\n".join(map(json.dumps, lines)).encode()
+    assert read(write(tmp_path / "a.jsonl", text), file_format="changes") == [(b"k", b"")]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        '"value": {"a": 1e400}',
+        '"value": ' + "9" * 5000,
+        '"value": ' + "[" * 100_000,
+        '"text": null',
+        '"text": 5',
+        '"base64": "?"',
+        '"flags": 1e400',
+        '"key_base64": "?"',
+    ],
+)
+def test_a_change_that_is_none_is_told_where(tmp_path: Path, members: str) -> None:
+    path = write(tmp_path / "a.jsonl", b'{"event": "mutation", "key": "k", %s}' % members.encode())
+    with pytest.raises(InputError, match=r"line 1: is (no change as|nested)"):
+        read(path, file_format="changes")
 
 
 def test_a_format_can_be_named(tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ CHANGED = {
     b"spaced": b'{"a": 1.0e3,\t"a": 2}',
     b"json": b'{"a":[1,2]}',
     b"empty": b"",
+    b"beyond a double": b'{"a":1e400,"b":[-1e999]}',
+    b"digits": b'{"a":' + b"9" * 5000 + b"}",
+    b"deep": b"[" * 300 + b"]" * 300,
 }
 HALF = b'{"half":"\\ud800"}'
 

@@ -1,11 +1,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from headwater import testing
 from headwater.cli.tap import _line, describe
+from headwater.client import Mutation
 from headwater.client import tap as client
 from headwater.protocol.tap.consumer import TapMessage
 from headwater.testing.proxy import FaultProxy
@@ -57,6 +59,18 @@ def test_a_dump_prints_what_there_is(run: Run, node: testing.Node) -> None:
     status, out, error = run("tap", "--dump")
     assert (status, error) == (0, "")
     assert " mutation dumped text" in out
+
+
+def test_a_dump_for_programs_loads_back_byte_for_byte(run: Run, tmp_path: Path) -> None:
+    documents = {b"plain": b"text", b"k\xff": b"\xff\x00\x80", rb"k\xff": rb"\xff", b"empty": b"", b"json": b'{"a": 1}'}
+    saved = tmp_path / "dump.jsonl"
+    with testing.node(vbuckets=4) as source, testing.node(vbuckets=8) as target:
+        with source.client() as bucket:
+            bucket.set_many(documents.items())
+        saved.write_text(run("tap", "--dump", "--json", "--node", source.url)[1], "utf-8")
+        assert run("load", str(saved), "--format", "changes", "--node", target.url)[0] == 0
+        with target.client() as bucket, bucket.changes(until="now") as changes:
+            assert {each.key: each.value for each in changes if isinstance(each, Mutation)} == documents
 
 
 def test_a_stream_of_changes_says_when_a_cut_may_have_cost_it_some(

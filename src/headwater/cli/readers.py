@@ -46,12 +46,18 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH = 8192
 HEAD_BYTES = 1 << 20
 """How much of a CSV file is looked at before it is read: its header, and its types where they are inferred."""
+DIGITS_MAX = 4000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TYPES = ("text", "int", "float", "bool")
 
 
-EVENTS_OF_COLLECTIONS = frozenset({"collection_created", "collection_dropped", "scope_created", "scope_dropped"})
-"""Lines of `tail --json` about no document."""
+OF_NO_DOCUMENT = frozenset(
+    {
+        *("collection_created", "collection_modified", "collection_dropped", "scope_created", "scope_dropped"),
+        *("unknown_system_event", "deletions_purged"),
+    }
+)
+"""Events of `tail --json` about no document."""
 
 DELETIONS = frozenset({"deletion", "expiration", "delete"})
 """Events after which a document is not there."""
@@ -224,13 +230,13 @@ def _changes(path: Path, reading: Reading) -> Iterator[InputDocument]:
 
 
 def _change(path: Path, place: str, row: dict[str, Any], position: int) -> InputDocument | None:
-    """Return what a line of `tail --json` or `tap --json` did to a document; None for what became of a collection."""
+    """Return what a line of `tail --json` or `tap --json` did to a document; None for a line about none."""
     event = row.get("event")
-    if event in EVENTS_OF_COLLECTIONS:
+    if event in OF_NO_DOCUMENT:
         return None
     try:
         whose = _collection(row)
-        key = base64.b64decode(row["key_base64"]) if "key_base64" in row else row["key"].encode()
+        key = base64.b64decode(row["key_base64"], validate=True) if "key_base64" in row else row["key"].encode()
         if event in DELETIONS:
             return _document(path, place, key, None, position)._replace(collection=whose)
         if event != "mutation":
@@ -239,7 +245,7 @@ def _change(path: Path, place: str, row: dict[str, Any], position: int) -> Input
         made = _document(path, place, key, _stored(row), position)
         flags, expiry = int(row.get("flags", 0)), int(row.get("expiry", 0))
         return made._replace(flags=flags, expiry=expiry, collection=whose)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         why = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error}){_OR_ROWS}"
         raise InputError(path, place, why) from None
 
@@ -257,8 +263,10 @@ def _stored(row: dict[str, Any]) -> bytes:
     if "base64" in row:
         return base64.b64decode(row["base64"], validate=True)
     if "text" in row:
-        return str(row["text"]).encode()
-    return json.dumps(row["value"], ensure_ascii=False, separators=(",", ":")).encode() if "value" in row else b""
+        return bytes(row["text"], "utf-8")
+    if "value" not in row:
+        return b""
+    return json.dumps(row["value"], ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _split(raw: Any) -> Iterator[bytes]:
@@ -274,7 +282,9 @@ def _split(raw: Any) -> Iterator[bytes]:
 
 def _object(path: Path, place: str, text: bytes) -> dict[str, Any]:
     try:
-        parsed = json.loads(text, parse_constant=_no_number)
+        parsed = json.loads(text, parse_constant=_no_number, parse_int=_whole)
+    except RecursionError:
+        raise InputError(path, place, "is nested too deeply to be read") from None
     except UnicodeDecodeError as error:
         raise InputError(path, place, f"is not JSON: {error}; another encoding is named with --encoding") from None
     except ValueError as error:
@@ -287,6 +297,11 @@ def _object(path: Path, place: str, text: bytes) -> dict[str, Any]:
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number there")
+
+
+def _whole(digits: str) -> int | decimal.Decimal:
+    """A whole number; Python makes no int of more than 4,300 digits, and a line with one is stored as it stands."""
+    return int(digits) if len(digits) <= DIGITS_MAX else decimal.Decimal(digits)
 
 
 # ---------------------------------------------------------------------- CSV

@@ -35,7 +35,8 @@ from headwater.cli.positions import SAVE_SECONDS, Printed, events
 from headwater.cli.stopping import until_stopped
 from headwater.cli.tail_format import CSV_HEADER, csv_line, template, wanted_keys
 from headwater.cli.tap import tap
-from headwater.client.lines import line, text
+from headwater.client.lines import key_members, line, text, value_members
+from headwater.wire.json_text import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -366,17 +367,13 @@ def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
         "seqno": change.seqno,
         "scope": change.scope,
         "collection": change.collection,
-        "key": text(change.key),
+        **key_members(change.key),
         "cas": change.cas,
         "rev_seqno": change.rev_seqno,
     }
     for field in ("flags", "expiry", "delete_time"):
         if hasattr(change, field):
             row[field] = getattr(change, field)
-    try:
-        bytes(change.key).decode()
-    except UnicodeDecodeError:
-        row["key_base64"] = base64.b64encode(change.key).decode()
     told = row if keys_only or not change.value else row | _value(change)
     text_line = json.dumps(told, ensure_ascii=False)
     # JSON may name half a character (a lone surrogate), which no encoding can write but JSON's own.
@@ -395,13 +392,15 @@ def writable(told: str, encoding: str = "utf-8") -> bool:
 def _value(change: "Row") -> dict[str, Any]:
     """The value in the most readable form that loses nothing: JSON itself, text, or base64.
 
-    JSON that would not be written so again (spaces, 1.0e3, a name twice) comes as text besides.
+    JSON that would not be written so again (spaces, 1.0e3, a name twice) comes as text besides, and as text alone what
+    who reads the line could not read: numbers that no double holds, thousands of digits, a hundred levels.
     """
-    if change.datatype & JSON_DATATYPE:
-        parsed = json.loads(change.value)
-        same = json.dumps(parsed, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") == change.value
-        return {"value": parsed} if same else {"value": parsed, "text": bytes(change.value).decode()}
+    bare = value_members(change.value)
+    if not change.datatype & JSON_DATATYPE or "text" not in bare:
+        return bare
     try:
-        return {"text": bytes(change.value).decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(change.value).decode()}
+        parsed = read_json(bare["text"])
+        again = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return bare
+    return {"value": parsed} if again == bare["text"] else {"value": parsed, **bare}

@@ -11,7 +11,7 @@ import typer
 from headwater.cli.forms import remark
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, Vbuckets, examples, vbucket_set
 from headwater.cli.stopping import until_stopped
-from headwater.client.lines import line, text
+from headwater.client.lines import key_members, line, value_members
 
 if TYPE_CHECKING:
     from headwater.protocol.tap.consumer import TapMessage
@@ -92,11 +92,10 @@ def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any
     row: dict[str, Any] = {"event": type(message).__name__.lower(), "vbucket": message.vbucket}
     match message:
         case wire.Mutation() | wire.Delete():
-            row |= {"key": text(message.key), "cas": message.cas}
-            row |= {"rev_seqno": message.rev_seqno}
+            row |= key_members(message.key) | {"cas": message.cas, "rev_seqno": message.rev_seqno}
             if isinstance(message, wire.Mutation):
                 row |= {"flags": message.client_flags, "expiry": message.item_expiration}
-                row |= {} if keys_only else {"text": text(message.value)}
+                row |= {} if keys_only else value_members(message.value)
         case wire.Opaque():
             row |= {"code": message.code}
         case wire.VbucketSet():

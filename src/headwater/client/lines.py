@@ -1,5 +1,6 @@
 """A change as one line for people, and what its key and value look like there; shared by `tail` and `tap`."""
 
+import base64
 import unicodedata
 
 SHOWN_BYTES_MAX = 160
@@ -26,6 +27,20 @@ def _escaped(character: str) -> str:
 def text(data: bytes) -> str:
     """Bytes as text that loses nothing: what is no UTF-8 is escaped."""
     return bytes(data).decode(errors="backslashreplace")
+
+
+def key_members(key: bytes) -> dict[str, str]:
+    """A key in a line of JSON: `key` is for people, `key_base64` has the bytes of what is no UTF-8."""
+    found = value_members(key)
+    return {"key": found["text"]} if "text" in found else {"key": text(key), "key_base64": found["base64"]}
+
+
+def value_members(value: bytes) -> dict[str, str]:
+    """A value in a line of JSON: text, or base64 for what is no UTF-8."""
+    try:
+        return {"text": bytes(value).decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def _cut(value: bytes) -> str:
