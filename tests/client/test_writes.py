@@ -1,18 +1,33 @@
 """Writes of all kinds in one run, over both clients, against a real node; and refusals that pass, scripted."""
 
 import datetime
+from contextlib import suppress
 
 import pytest
 
 from headwater import testing
-from headwater.client import Write, WriteWithMeta
+from headwater.client import Client, Write, WriteWithMeta, bulk, connect
+from headwater.client.backoff import Backoff
+from headwater.client.bulk import BulkItem
 from headwater.client.cluster import Cluster
+from headwater.client.routing import Address, map_of_one
 from headwater.client.settings import settings_for
 from headwater.client.writes import write_many
-from headwater.errors import InvalidArguments, KeyExists, KeyNotFound, OptionError, TooBig
+from headwater.errors import (
+    ConnectionLost,
+    InvalidArguments,
+    KeyExists,
+    KeyNotFound,
+    OptionError,
+    TemporaryFailure,
+    TooBig,
+)
+from headwater.testing.embedded import embedded
+from headwater.testing.faults import FaultyDisk
 from headwater.testing.peers import Peer, serve
 from headwater.transport.blocking import run
 from headwater.wire.datatype import Datatype
+from headwater.wire.documents import Set
 from headwater.wire.header import Frame, response
 from headwater.wire.meta import MetaOption, SetWithMeta
 from headwater.wire.opcodes import Opcode
@@ -98,13 +113,16 @@ def test_the_extras_of_a_write_with_metadata_are_those_of_its_declaration():
     assert item.extras == declared.frame().extras
 
 
+STORED = (Opcode.SETQ, Opcode.SETQ_WITH_META)
+
+
 class Scripted(Peer):
     """Refuses quiet writes as it is told, by value."""
 
     said: dict[bytes, list[int]]
 
     def answers(self, request: Frame):
-        if request.opcode != Opcode.SETQ:
+        if request.opcode not in STORED:
             yield from super().answers(request)
             return
         self.seen.append(request)
@@ -113,7 +131,7 @@ class Scripted(Peer):
             yield response(request, status)
 
 
-def sent(said: dict[bytes, list[int]], *writes: Write):
+def sent(said: dict[bytes, list[int]], *writes: Write | WriteWithMeta):
     node = Scripted(vbuckets=4)
     node.said = said
     with serve(node) as address:
@@ -121,7 +139,7 @@ def sent(said: dict[bytes, list[int]], *writes: Write):
         run(cluster.connect())
         failed = run(write_many(cluster, writes))
         cluster.close()
-    return [request.value for request in node.seen if request.opcode == Opcode.SETQ], failed
+    return [request.value for request in node.seen if request.opcode in STORED], failed
 
 
 def test_a_write_under_a_condition_does_not_make_one_before_it_void():
@@ -136,6 +154,72 @@ def test_what_is_refused_for_good_leaves_the_one_before_it_to_be_tried_again():
     values, failed = sent({b"1": [Status.ETMPFAIL], b"2": [Status.E2BIG]}, Write("k", "1"), Write("k", "2"))
     assert values == [b"1", b"2", b"1"]
     assert {place: type(error) for place, error in failed.items()} == {1: TooBig}
+
+
+class FullForAMoment:
+    """A node in this process whose disk is full until a client waits to ask again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.disk = FaultyDisk()
+        monkeypatch.setattr(bulk, "for_requests", self._freed)
+
+    def _freed(self) -> Backoff:
+        self.disk.capacity = None
+        return Backoff(0.0005, 0.02)
+
+    def fill(self, bucket: Client) -> None:
+        """Take the room away, and write until the node says so."""
+        self.disk.capacity = 1 << 20
+        with suppress(TemporaryFailure):
+            while True:
+                bucket.set("filler", bytes(64 << 10))
+
+
+@pytest.mark.parametrize(
+    ("writes", "failed", "there"),
+    [
+        ([Write("k", "v1"), Write("k", None)], {1: KeyNotFound}, None),
+        ([Write("k", "v1"), Write("k", None), Write("k", "v2")], {1: KeyNotFound}, b"v2"),
+        ([WriteWithMeta("k", "9", 0, 0, 900, 9), WriteWithMeta("k", None, 0, 0, 800, 8)], {}, b"9"),
+        ([WriteWithMeta("k", "8", 0, 0, 800, 8), WriteWithMeta("k", None, 0, 0, 900, 9)], {0: KeyExists}, None),
+    ],
+)
+def test_a_disk_that_is_full_for_a_moment_takes_deletions_and_the_order_of_a_key_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+    writes: list[Write | WriteWithMeta],
+    failed: dict[int, type],
+    there: bytes | None,
+) -> None:
+    full = FullForAMoment(monkeypatch)
+    with (
+        embedded(disk=full.disk) as node,
+        connect(f"127.0.0.1:{node.port}", timeout_seconds=0.5) as impatient,
+        connect(f"127.0.0.1:{node.port}", timeout_seconds=60.0) as bucket,
+    ):
+        full.fill(impatient)
+        found = bucket.write_many(writes)
+        full.disk.capacity = None
+        assert {place: type(error) for place, error in found.items()} == failed
+        assert {key: document.value for key, document in bucket.get_many(["k"]).items()} == (
+            {} if there is None else {b"k": there}
+        )
+
+
+def test_a_forced_write_that_was_put_off_does_not_follow_a_later_one():
+    forced = [WriteWithMeta("k", value, 0, 0, 900, int(value), force=True) for value in ("9", "8")]
+    values, failed = sent({b"9": [Status.ETMPFAIL]}, *forced)
+    assert (values, failed) == ([b"9", b"8"], {})
+
+
+def test_what_was_put_off_later_outlives_what_is_answered_late():
+    """Another task may have read the answers to a chunk whose connection is gone when the next one is to be sent."""
+    cluster = Cluster(settings_for("127.0.0.1:1"))
+    cluster._map = map_of_one(Address("127.0.0.1", 1), 1)
+    writer = bulk.BulkWriter(cluster, Set)
+    first, second = BulkItem(b"k", value=b"1", order=0), BulkItem(b"k", value=b"2", order=1)
+    writer._put_off(second, ConnectionLost("node:1", "gone"))
+    writer._sort([first], {})
+    assert [item.value for item, _ in writer._put_off_so_far()] == [b"2"]
 
 
 def test_an_expiry_of_months_in_seconds_is_refused_and_as_a_timedelta_taken() -> None:

@@ -7,6 +7,7 @@ and the no-op behind each chunk tells when all of it was dealt with.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
 from headwater.errors import (
     ConnectionLost,
+    KeyNotFound,
     NotMyVbucket,
     RemoteProtocolError,
     StatusError,
@@ -52,6 +54,8 @@ class BulkItem:
         opcode: of its quiet form; 0 for that of the run.
         place: among the items of the run, for whoever must know which one failed.
         stands_alone: it replaces what is there whatever that is, so an earlier one of its key need not be tried again.
+        has_meta: which of two is newer is told by their metadata, not by their order.
+        order: among all that were sent in this run.
     """
 
     key: bytes
@@ -62,6 +66,12 @@ class BulkItem:
     datatype: int = 0
     place: int = -1
     stands_alone: bool = True
+    has_meta: bool = False
+    order: int = 0
+
+    def makes_void(self, earlier: BulkItem) -> bool:
+        """Whether nothing is left of an earlier one of its key once this one was carried out."""
+        return earlier.order < self.order and (self.stands_alone or not earlier.has_meta)
 
 
 @dataclass(slots=True)
@@ -86,8 +96,8 @@ class BulkWriter:
     """One run over many items, each with the quiet form of a request.
 
     What a node refuses for now (its vbucket has moved, or is about to) holds up the run: nothing new is sent until it
-    is settled, at another node perhaps. So of two values for a key the later always wins, and no more is kept in
-    memory than was under way.
+    is settled, at another node perhaps. So of two values for a key the later always wins, of two with metadata the one
+    that is ahead, and no more is kept in memory than was under way.
 
     Attributes:
         answers: what was answered, by key: hits of reads.
@@ -114,7 +124,8 @@ class BulkWriter:
         """Send all items and wait for all answers."""
         if self._collection is not None:
             self._prefix = yield from self._collection.prefix()
-        for item in items:
+        for order, item in enumerate(items):
+            item.order = order
             if (full := self._add(item)) is not None:
                 yield from self._send(full, self._chunks.pop(full))
             if self._again:
@@ -195,10 +206,19 @@ class BulkWriter:
         """A refusal that may pass."""
         if isinstance(error, StatusError) and self._map.vbucket_of(item.key) in self._hopeless:
             self._fail(item, error)
-        elif item.stands_alone:
-            self._again[item.key] = [(item, error)]
         else:  # whether it is taken may depend on what was put off before it
-            self._again.setdefault(item.key, []).append((item, error))
+            if item.stands_alone:
+                self._forget(item)
+            waiting = self._again.setdefault(item.key, [])
+            insort(waiting, (item, error), key=lambda each: each[0].order)
+
+    def _forget(self, item: BulkItem) -> None:
+        """Forget what was put off and is void once this item is carried out."""
+        if item.key not in self._again:
+            return
+        left = [each for each in self._again.pop(item.key) if not item.makes_void(each[0])]
+        if left:
+            self._again[item.key] = left
 
     def _name(self, item: BulkItem) -> str:
         return f'{Opcode(item.opcode or self._opcode).name.lower()} "{item.key.decode(errors="backslashreplace")}"'
@@ -261,15 +281,20 @@ class BulkWriter:
             self._sort(sent.items, refusals)
 
     def _sort(self, items: list[BulkItem], refusals: dict[int, StatusError]) -> None:
-        """Keep what is to be tried again; what was stored after it under the same key makes it void."""
+        """Keep what is to be tried again; what was carried out behind it under the same key may make it void."""
         for place, item in enumerate(items):
             refusal = refusals.get(place)
             if refusal is None:
-                self._again.pop(item.key, None)
+                self._forget(item)
             elif refusal.retriable or (isinstance(refusal, UnknownCollection) and not self._looked_up):
                 self._put_off(item, refusal)
             else:  # refused for good it changed nothing, so what was put off before it still counts
                 self._fail(item, refusal)
+                if item.stands_alone and self._deletes(item) and isinstance(refusal, KeyNotFound):
+                    self._forget(item)  # but the key is absent now, as after a deletion: what is older must not follow
+
+    def _deletes(self, item: BulkItem) -> bool:
+        return (item.opcode or self._opcode) == Delete.layout.quiet
 
     def _lost(self, items: list[BulkItem], error: TransportError) -> None:
         """Handle a connection that broke before all was answered: ask reads again; the outcome of writes is unknown."""

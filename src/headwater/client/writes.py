@@ -99,7 +99,7 @@ class WriteWithMeta:
         )
         code = _DELETEQ_META if deletes else _SETQ_META
         value = b"" if self.value is None else as_value(self.value)
-        return BulkItem(as_key(self.key), extras, value, code, 0, self.datatype, place, stands_alone=False)
+        return BulkItem(as_key(self.key), extras, value, code, 0, self.datatype, place, self.force, has_meta=True)
 
 
 Failed: TypeAlias = dict[int, StatusError | OptionError]
