@@ -60,3 +60,19 @@ def test_two_drains_of_one_client_run_beside_each_other() -> None:
 
     with serve(peer) as address:
         assert asyncio.run(main(address)) == [{0}, {1}]
+
+
+@pytest.mark.parametrize("form", ["changes", "batches"])
+def test_a_second_task_that_reads_from_a_drain_hears_that_it_is_one_too_many(form: str) -> None:
+    async def main(address: str) -> None:
+        async with await aio.connect(address) as client:
+            feed = await getattr(client, form)(vbuckets=[0], until="now")
+            first = asyncio.create_task(anext(feed))
+            await asyncio.sleep(0)
+            with pytest.raises(LocalProtocolError, match="another task is reading"):
+                await anext(feed)
+            assert await first is not None
+            feed.close()
+
+    with serve(Peer(vbuckets=1, histories={0: history(5)})) as address:
+        asyncio.run(main(address))

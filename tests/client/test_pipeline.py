@@ -88,3 +88,60 @@ def test_closing_the_client_ends_what_is_under_way(echo):
     lost, closed = asyncio.run(main())
     assert isinstance(lost, ConnectionLost) and "not known" in lost.reason
     assert isinstance(closed, LocalProtocolError)
+
+
+def test_a_cancelled_request_with_many_answers_leaves_the_connection_to_the_others(echo):
+    class Slow(Echo):
+        """Answers STAT one name at a time, each with the next GET."""
+
+        def answers(self, request: Frame):
+            if request.opcode == Opcode.STAT:
+                self.held = [response(request, key=b"name-%d" % i, value=b"1") for i in range(3)] + [response(request)]
+            elif request.opcode == Opcode.GET:
+                yield from self.held[:1]
+                del self.held[:1]
+                yield response(request, value=request.key, extras=bytes(4))
+            else:
+                yield from super().answers(request)
+
+    peer = Slow()
+    peer.held = []
+
+    async def main(address: str) -> list[bytes]:
+        async with await aio.connect(address) as client:
+            asked = asyncio.create_task(client.stats())
+            while not peer.held:
+                await client.noop()
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            return [(await client.get(f"key-{number}")).value for number in range(6)]
+
+    with serve(peer) as address:
+        assert asyncio.run(main(address)) == [b"key-%d" % number for number in range(6)]
+    assert peer.connections == 1
+
+
+def test_a_large_value_leaves_while_another_task_waits_for_an_answer():
+    """The node answers what was asked first only when it has all of the value."""
+
+    class Late(Echo):
+        def answers(self, request: Frame):
+            if request.opcode != Opcode.SET:
+                yield from super().answers(request)
+                return
+            yield from (response(waiting, value=b"late", extras=bytes(4)) for waiting in self.held)
+            yield response(request, cas=1)
+
+    peer = Late()
+    peer.held = []
+
+    async def main(address: str) -> tuple[bytes, int]:
+        async with await aio.connect(address, timeout_seconds=10.0) as client:
+            waiting = asyncio.create_task(client.get("wait"))
+            while not peer.held:
+                await asyncio.sleep(0)
+            stored = await client.set("large", bytes(20 << 20))
+            return (await waiting).value, stored
+
+    with serve(peer) as address:
+        assert asyncio.run(main(address)) == (b"late", 1)

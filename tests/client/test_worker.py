@@ -74,3 +74,23 @@ def test_a_task_runs_until_it_waits_and_says_whether_it_wants_to_go_on():
     assert stepped() is False and task.wait is waits
     with pytest.raises(ConnectionLost, match="host:1: gone"):
         stepped()
+
+
+def test_a_name_whose_answer_never_came_is_looked_up_again():
+    """The caller was cancelled while it was looked up; the task itself goes on."""
+
+    def work():
+        found = yield Resolve("host", 1)
+        assert found == ["address"]
+        yield Ready((), 7.0)
+
+    task = Task(work())
+    for _ in range(2):
+        step = task.step()
+        assert next(step) == Resolve("host", 1)
+        step.close()
+    step = task.step()
+    next(step)
+    with pytest.raises(StopIteration):
+        step.send(["address"])
+    assert task.wait == Ready((), 7.0)

@@ -84,3 +84,39 @@ def test_closing_a_channel_wakes_the_task_that_waits_for_it(pair):
         return await asyncio.wait_for(task, 120)
 
     assert asyncio.run(main()) == "woken"
+
+
+def test_what_another_task_sends_leaves_while_one_waits_for_the_channel(pair):
+    channel, peer = pair
+    peer.setblocking(False)
+    while not channel.connected():
+        time.sleep(0)
+    size = 8 << 20
+
+    def reader():
+        while True:
+            yield Ready((channel,))
+            channel.flush()
+
+    def sender():
+        channel.send(bytes(size))
+        yield Ready((), time.monotonic() + 120)
+
+    async def take() -> int:
+        count = 0
+        while count < size:
+            count += len(await asyncio.get_running_loop().sock_recv(peer, 1 << 20))
+        return count
+
+    async def main():
+        waiters = Waiters()
+        reading = asyncio.create_task(waiters.run(reader()))
+        await asyncio.sleep(0)
+        sending = asyncio.create_task(waiters.run(sender()))
+        count = await asyncio.wait_for(take(), 10)
+        reading.cancel()
+        sending.cancel()
+        await asyncio.gather(reading, sending, return_exceptions=True)
+        return count
+
+    assert asyncio.run(main()) == size

@@ -362,6 +362,7 @@ class ChangeFeed:
         self._coverage: Coverage | None = next((each.coverage for each in start.values()), None)
         self._names = CollectionNames()
         self._start = start
+        self._before: tuple[Any, ...] = ()  # the last one that moved: its vbucket and foothold, and how that was before
 
     def positions(self) -> dict[int, Position]:
         """The positions after the last event that was taken, by vbucket."""
@@ -393,8 +394,18 @@ class ChangeFeed:
         for change in rows:
             yield self._moved(change)
 
+    def take_back(self) -> None:
+        """Undo what the last event moved: it did not get to the caller."""
+        if self._before:
+            vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot = self._before
+            self._places[vbucket], self._before = stands, ()
+
+    def _remember(self, vbucket: int, stands: Foothold) -> None:
+        self._before = vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot
+
     def _moved(self, change: Change) -> Change:
         stands, seqno = self._places[change.vbucket], change.seqno
+        self._remember(change.vbucket, stands)
         if (change.snapshot_start, change.snapshot_end) == stands.snapshot and seqno <= stands.held_end:
             stands.last = seqno  # as `move` would, for nearly all
         else:
@@ -402,6 +413,7 @@ class ChangeFeed:
         return change
 
     def _occurred(self, occurrence: StreamEvent) -> Event | None:
+        self._remember(occurrence.vbucket, self._places[occurrence.vbucket])
         self._places[occurrence.vbucket].occur(occurrence)
         match occurrence:
             case Marked(vbucket=vbucket, start_seqno=start, end_seqno=end, flags=flags):

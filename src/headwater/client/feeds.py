@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from typing import Never, Self
 
 from headwater.client.changes import ChangeBatch, ChangeFeed, Event, batch_of
 from headwater.client.drainer import Drainer, Handout
-from headwater.errors import LocalProtocolError, NothingCame
+from headwater.errors import HeadwaterError, LocalProtocolError, NothingCame
 from headwater.protocol.dcp.position import Position
 from headwater.transport import blocking
 from headwater.transport.aio import Waiters
+from headwater.transport.waiting import Steps
 
 
 class _Feed:
     """A drain that is closed at the end of a `with` block."""
 
     def __init__(self, drainer: Drainer) -> None:
-        self._drainer, self._turn = drainer, threading.Lock()
+        self._drainer, self._turn, self._torn = drainer, threading.Lock(), False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._drainer.progress)} vbuckets, {self._drainer.cluster}>"
@@ -40,20 +42,58 @@ class _Feed:
     def __reduce__(self) -> Never:
         raise TypeError(f"{self!r} can't be pickled; give its `positions` to the other process")
 
-    def _advance(self) -> Handout | None:
+    @contextmanager
+    def _reading(self, who: str) -> Iterator[None]:
+        """One at a time: two would share what one of them waits for."""
         if not self._turn.acquire(blocking=False):
-            raise LocalProtocolError("another thread is reading from this drain; give each thread one of its own")
+            raise LocalProtocolError(f"another {who} is reading from this drain; give each {who} one of its own")
         try:
-            return blocking.run(self._drainer.advance(), self._drainer.clock)
+            yield
         finally:
             self._turn.release()
 
+    def _steps(self) -> Steps[Handout | None]:
+        """The drain's own steps. Where they wait they may be given up, and the next call goes on. What breaks elsewhere
+        (KeyboardInterrupt comes anywhere) may leave changes that were decoded and never returned: `_torn` until they
+        are."""
+        self._expect_whole()
+        steps, answer = self._drainer.advance(), None
+        with closing(steps):
+            while True:
+                self._torn = True
+                try:
+                    asked = steps.send(answer)
+                except StopIteration as stop:
+                    handout: Handout | None = stop.value
+                    self._torn = handout is not None
+                    return handout
+                except HeadwaterError:
+                    self._torn = False
+                    raise
+                self._torn = False
+                answer = yield asked
+
+    def _expect_whole(self) -> None:
+        if self._torn:
+            raise LocalProtocolError(
+                "this drain was interrupted in the middle of its work; begin another one at its positions"
+            )
+
 
 class _BatchPositions(_Feed):
+    def __init__(self, drainer: Drainer) -> None:
+        super().__init__(drainer)
+        self._returned = drainer.positions
+
     @property
     def positions(self) -> dict[int, Position]:
         """Where every vbucket stands after the last batch that was returned."""
-        return self._drainer.positions.by_vbucket()
+        return self._returned.by_vbucket()
+
+    def _return(self, handout: Handout) -> ChangeBatch:
+        batch = batch_of(handout)
+        self._returned, self._torn = handout.positions, False
+        return batch
 
 
 class _EventPositions(_Feed):
@@ -71,6 +111,17 @@ class _EventPositions(_Feed):
         """Where one vbucket of the drain stands after the last event that was returned; quicker than `positions`."""
         return self._feed.position(vbucket)
 
+    def _taken(self) -> Event | None:
+        """The next event of what came, None when there is none left. An interrupt takes back that it was returned."""
+        if self._torn:
+            self._expect_whole()
+        try:
+            return next(self._pending, None)
+        except BaseException:
+            self._torn = True
+            self._feed.take_back()
+            raise
+
     def _still_waits(self, since: float | None) -> float:
         """Return since when the caller waits; NothingCame when that is too long. Seqnos of other collections may pass
         all the time: that is nothing to the caller, who would never hear of it."""
@@ -81,7 +132,7 @@ class _EventPositions(_Feed):
 
     def _take(self, handout: Handout) -> None:
         """Take what came; NothingCame when it is the empty handout that `max_wait_seconds` asks for."""
-        self._pending = self._feed.take(handout)
+        self._pending, self._torn = self._feed.take(handout), False
         wait = self._drainer.options.max_wait_seconds
         if wait is not None and not handout.records.num_rows and not handout.events:
             raise NothingCame(wait)
@@ -92,9 +143,11 @@ class Batches(_BatchPositions, Iterator[ChangeBatch]):
 
     def __next__(self) -> ChangeBatch:
         """Return the next batch, blocking while nothing changes; what came before it counts as processed."""
-        if (handout := self._advance()) is None:
+        with self._reading("thread"):
+            handout = blocking.run(self._steps(), self._drainer.clock)
+        if handout is None:
             raise StopIteration
-        return batch_of(handout)
+        return self._return(handout)
 
 
 class Changes(_EventPositions, Iterator[Event]):
@@ -103,9 +156,11 @@ class Changes(_EventPositions, Iterator[Event]):
     def __next__(self) -> Event:
         """Return the next event, blocking while nothing changes; NothingCame after `max_wait_seconds` of that."""
         since = None
-        while (event := next(self._pending, None)) is None:
+        while (event := self._taken()) is None:
             since = self._still_waits(since)
-            if (handout := self._advance()) is None:
+            with self._reading("thread"):
+                handout = blocking.run(self._steps(), self._drainer.clock)
+            if handout is None:
                 raise StopIteration
             self._take(handout)
         return event
@@ -129,8 +184,9 @@ class _Async(_Feed):
         super().close()
         self._waiters.sweep()
 
-    async def _advance_async(self) -> Handout:
-        handout = await self._waiters.run(self._drainer.advance())
+    async def _advance(self) -> Handout:
+        with self._reading("task"):
+            handout = await self._waiters.run(self._steps())
         if handout is None:
             raise StopAsyncIteration
         return handout
@@ -141,7 +197,7 @@ class AsyncBatches(_Async, _BatchPositions, AsyncIterator[ChangeBatch]):
 
     async def __anext__(self) -> ChangeBatch:
         """Return the next batch; cancelling loses nothing, the next call goes on."""
-        return batch_of(await self._advance_async())
+        return self._return(await self._advance())
 
 
 class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
@@ -150,7 +206,7 @@ class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
     async def __anext__(self) -> Event:
         """Return the next event; cancelling loses nothing, the next call goes on. NothingCame as in `Changes`."""
         since = None
-        while (event := next(self._pending, None)) is None:
+        while (event := self._taken()) is None:
             since = self._still_waits(since)
-            self._take(await self._advance_async())
+            self._take(await self._advance())
         return event

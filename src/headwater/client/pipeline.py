@@ -29,9 +29,10 @@ OPAQUE_MAX = 0xFFFF_FFFF
 
 @dataclass(slots=True)
 class Flight:
-    """One request under way, and the answers that came for it."""
+    """One request under way, and the answers that came for it, up to the one that `last` says is the last."""
 
     opcode: int
+    last: Callable[[Frame], bool]
     frames: deque[Frame] = field(default_factory=deque)
     signal: Signal = field(default_factory=Signal)
 
@@ -55,7 +56,7 @@ class Pipeline(Link):
         self._flights: dict[int, Flight] = {}
         self._bulks: deque[Bulk] = deque()
         self._reader: Flight | Bulk | None = None
-        self._abandoned: dict[int, int] = {}  # opaque to opcode: nobody waits any more, the answer may still come
+        self._abandoned: dict[int, Flight] = {}  # by opaque: nobody waits any more, answers may still come
 
     def reserve(self, count: int) -> int:
         """Return the first of `count` consecutive opaques."""
@@ -83,15 +84,18 @@ class Pipeline(Link):
         """Send a request and return its answers, up to the one that `last` says is the last (STAT has many)."""
         opaque = self.reserve(1)
         found: list[Frame] = []
-        flight = self._flights[opaque] = Flight(asked.opcode)
+        flight = self._flights[opaque] = Flight(asked.opcode, last)
         try:
             self.channel.send(replace(asked, opaque=opaque).encode())
             while not found or not last(found[-1]):
                 while not flight.frames:
                     yield from self._listen(flight, deadline)
                 found.append(flight.frames.popleft())
-        except GeneratorExit:
-            self._abandoned[opaque] = asked.opcode
+        except HeadwaterError:  # it has closed the connection
+            raise
+        except BaseException:
+            if not any(map(last, flight.frames)):
+                self._abandoned[opaque] = flight
             raise
         finally:
             del self._flights[opaque]
@@ -159,10 +163,12 @@ class Pipeline(Link):
             flight.signal.fire()
         elif bulk := next((bulk for bulk in self._bulks if bulk.first <= frame.opaque <= bulk.noop), None):
             self._sort_bulk(bulk, frame)
-        elif self._abandoned.pop(frame.opaque, None) != frame.opcode:
+        elif (left := self._abandoned.get(frame.opaque)) is None or left.opcode != frame.opcode:
             raise RemoteProtocolError(
                 f"{name_of(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
+        elif left.last(frame):
+            del self._abandoned[frame.opaque]
 
     def _sort_bulk(self, bulk: Bulk, frame: Frame) -> None:
         if frame.opaque != bulk.noop:

@@ -53,13 +53,20 @@ class Task:
 
     def __init__(self, steps: Steps[None]) -> None:
         self._steps = steps
+        self._name: Resolve | None = None
         self.wait = AGAIN
 
     def step(self) -> Steps[bool]:
-        """Run until it waits; True when it wants to go on at once. Looking up a name holds up the others."""
-        asked = next(self._steps)
+        """Run until it waits; True when it wants to go on at once. Looking up a name holds up the others.
+
+        A caller who was cancelled meanwhile leaves the task without its answer: the name is looked up again.
+        """
+        asked = next(self._steps) if self._name is None else self._name
         while isinstance(asked, Resolve):
-            asked = self._steps.send((yield asked))
+            self._name = asked
+            found = yield asked
+            self._name = None
+            asked = self._steps.send(found)
         self.wait = asked
         return asked is AGAIN
 

@@ -10,18 +10,26 @@ import asyncio
 import socket
 import time
 from contextlib import closing, suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from headwater.transport.blocking import Clock, no_name
 from headwater.transport.channel import Channel, SocketAddress
 from headwater.transport.waiting import Ready, Resolve, Result, Steps
 
 
-class _Watched(NamedTuple):
+@dataclass(slots=True)
+class _Watched:
     """A channel in the loop; its descriptor is remembered because closing the channel forgets it."""
 
     descriptor: int
     woken: asyncio.Future[None]
+    for_room: bool = False
+
+    def for_room_too(self) -> None:
+        """Wait for room to write as well."""
+        if not self.for_room:
+            self.for_room = True
+            asyncio.get_running_loop().add_writer(self.descriptor, _wake, self.woken)
 
 
 class Waiters:
@@ -50,9 +58,16 @@ class Waiters:
                     await self._wait(asked)
 
     def sweep(self) -> None:
-        """Stop watching channels that were closed, and wake those who wait for them."""
-        for channel in [channel for channel in self._watched if channel.fileno() < 0]:
-            _wake(self._unwatch(channel))
+        """Look at what a task did to channels that others wait for.
+
+        One that was closed is watched no more, and who waits for it is woken. Where bytes were sent for which there was
+        no room, who waits for the channel is the one to send the rest: its sender waits for an answer, not for room.
+        """
+        for channel, watched in list(self._watched.items()):
+            if channel.fileno() < 0:
+                _wake(self._unwatch(channel))
+            elif channel.wants_to_write:
+                watched.for_room_too()
 
     async def _wait(self, asked: Ready) -> None:
         timeout = None if asked.deadline is None else max(0.0, asked.deadline - self._clock())
@@ -78,16 +93,16 @@ class Waiters:
 
     def _watch(self, channel: Channel, woken: asyncio.Future[None]) -> None:
         loop, descriptor = asyncio.get_running_loop(), channel.fileno()
-        self._watched[channel] = _Watched(descriptor, woken)
+        watched = self._watched[channel] = _Watched(descriptor, woken)
         loop.add_reader(descriptor, _wake, woken)
         if channel.wants_to_write:
-            loop.add_writer(descriptor, _wake, woken)
+            watched.for_room_too()
 
     def _unwatch(self, channel: Channel) -> asyncio.Future[None]:
-        loop, (descriptor, woken) = asyncio.get_running_loop(), self._watched.pop(channel)
-        loop.remove_reader(descriptor)
-        loop.remove_writer(descriptor)
-        return woken
+        loop, watched = asyncio.get_running_loop(), self._watched.pop(channel)
+        loop.remove_reader(watched.descriptor)
+        loop.remove_writer(watched.descriptor)
+        return watched.woken
 
 
 def _wake(woken: asyncio.Future[None]) -> None:
