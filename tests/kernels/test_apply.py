@@ -17,7 +17,7 @@ from headwater.kernels.jit import debug_copy
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.node.storage.store import Store
 from headwater.protocol.dcp.consumer_changes import check_change, read_change
-from headwater.wire import dcp, upr
+from headwater.wire import dcp, snappy, upr, xattr
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 
@@ -94,6 +94,10 @@ def test_changes_are_stored_as_they_came(store: Store) -> None:
         mutation(2, nmeta=1),
         mutation(2, datatype=8),
         mutation(2, b"k" * 251),
+        mutation(2, datatype=2, value=b"no Snappy"),
+        mutation(2, datatype=2, value=snappy.compress(b"x") + b"x"),
+        mutation(2, datatype=4, value=b"\0\0\1\0{}"),
+        mutation(2, datatype=6, value=snappy.compress(xattr.join({"a": b"1"}, b"{}"))),  # of which only Python knows
         Frame(0x80, 0x57, b"", bytes(7) + b"\2" + bytes(23), vbucket=1, opaque=OPAQUE, cas=1).encode(),
         Frame(0x80, 0x57, b"k", bytes(7) + b"\2" + bytes(21), vbucket=1, opaque=OPAQUE, cas=1).encode(),
         Frame(0x80, 0x57, b"k", bytes(7) + b"\2" + bytes(21) + b"\1", vbucket=1, opaque=OPAQUE, cas=1).encode(),
@@ -110,6 +114,13 @@ def test_what_is_not_plainly_right_is_left_to_python(store: Store, frame: bytes)
     streams = table()
     assert run(compiled, store, streams, first + frame + mutation(3)) == (compiled.PLAIN, len(first), 1)
     assert store.high_seqno(1) == int(streams.rows[1, LAST]) == 1
+
+
+def test_compressed_documents_and_those_with_attributes_are_taken(store: Store) -> None:
+    data = mutation(1, b"a", datatype=3, value=snappy.compress(b"[1]")) + mutation(
+        2, b"b", datatype=5, value=xattr.join({"_s": b"1", "u": b"{}"}, b"[2]")
+    )
+    assert run(compiled, store, table(), data) == (compiled.DONE, len(data), 2)
 
 
 def test_the_layouts_of_upr_are_stored_in_the_form_of_the_log(store: Store) -> None:

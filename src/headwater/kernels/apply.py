@@ -60,6 +60,7 @@ from headwater.kernels.offsets import (
 )
 from headwater.kernels.tracker import FIELDS as STREAM_FIELDS
 from headwater.kernels.tracker import LAST, TAKEN, judge_seqno, put
+from headwater.kernels.values import is_readable
 from headwater.wire import numbers
 from headwater.wire.header import BODY_BYTES_MAX, KEY_BYTES_MAX
 
@@ -81,8 +82,8 @@ _SEQNO_MAX = U64(numbers.SEQNO_MAX)
 
 @inline_kernel
 def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: Any) -> Any:
-    """Whether lengths, datatype and metadata are those of a change without anything out of the ordinary. "By extras
-    length" (dcp.md 14): mutations of 30 bytes and expirations of 18 are UPR's. Deletions with a value (surviving
+    """Whether lengths, datatype, metadata and value are those of a change without anything out of the ordinary. "By
+    extras length" (dcp.md 14): mutations of 30 bytes and expirations of 18 are UPR's. Deletions with a value (surviving
     xattrs) are for Python."""
     extras, key, datatype = (
         (word >> U64(24)) & U64(0xFF),
@@ -96,6 +97,7 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: A
             (extras == MUTATION_EXTRAS or extras == UPR_MUTATION_EXTRAS)
             and datatype <= U64(7)
             and load16(frame + NMETA_AT) == 0
+            and is_readable(U(frame) + HEADER + U(extras + key), U(body - extras - key), datatype)
         )
     if datatype != U64(0) or extras + key != body:
         return False

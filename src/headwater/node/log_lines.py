@@ -47,6 +47,7 @@ EVENTS: Mapping[str, str] = {
     "log.verified": "all of the log was verified",
     "compaction.done": "a run of compaction is over",
     "compaction.failed": "a run of compaction gave up; the log is as it was",
+    "stream.unreadable": "a document on disk is not what its datatype says; a stream that had to look into it ended",
     "streams.slow": "streams that kept replaced files for too long were ended",
     "bucket.created": "a bucket was made, and is served",
     "bucket.dropped": "a bucket was dropped, and its files are removed",

@@ -8,6 +8,8 @@ import pytest
 
 from headwater.wire import snappy, xattr
 from headwater.wire.header import VALUE_BYTES_MAX
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from headwater.wire.times import absolute_expiry
 from tests.node.support import NOON, Desk, Talk
 
@@ -105,6 +107,19 @@ def test_append_and_prepend_keep_flags_and_expiry(talk: Talk) -> None:
     assert (answer.value, answer.extras) == (b"abc", bytes([0, 0, 0, 7]))
     stored = talk.desk.store.document(0, b"k")
     assert stored is not None and stored.expiry == NOON + 100 and stored.rev_seqno == 3
+
+
+@pytest.mark.parametrize(("value", "datatype"), [(b"no Snappy", 2), (b"\0\0\1\0{}", 4), (b"no Snappy", 6)])
+@pytest.mark.parametrize("opcode", [Opcode.DELETE, Opcode.SET])
+def test_what_can_not_be_read_can_be_deleted_and_written_anew(
+    talk: Talk, opcode: int, value: bytes, datatype: int
+) -> None:
+    store = talk.desk.store
+    store.stage_mutation(0, b"k", value, cas=1, rev_seqno=1, datatype=datatype)
+    extras = bytes(8) if opcode == Opcode.SET else b""
+    assert talk.one(opcode, key=b"k", extras=extras).status == Status.SUCCESS
+    store.stage_mutation(0, b"k", value, cas=9, rev_seqno=9, datatype=datatype, expiry=1)
+    assert talk.one(Opcode.GET, key=b"k").status == Status.KEY_ENOENT, "its time is over"
 
 
 def test_revisions_go_on_over_a_deletion(talk: Talk) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from headwater.node.streams import stream as stream_module
 from headwater.node.streams.stream import PHASES, StreamPhase
-from headwater.wire.dcp import StreamFlag, seqno_of
+from headwater.wire.dcp import EndReason, StreamFlag, seqno_of
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -543,6 +543,33 @@ def test_an_expired_document_as_the_connection_wants_it(
     change = reader.read()[-1]
     assert told([change]) == [(expected, 2, "a")]
     assert len(change.extras) == size
+
+
+@pytest.mark.parametrize(("value", "datatype"), [(b"no Snappy", 2), (b"\0\0\1\0{}", 4)])
+def test_a_document_that_can_not_be_read_ends_its_stream_and_no_other(
+    desk: StreamDesk, caplog: pytest.LogCaptureFixture, value: bytes, datatype: int
+) -> None:
+    """It may lie there from before a replica refused such."""
+    fill(desk, 1, 2)
+    desk.set(0, "before")
+    desk.set(0, "poison", value, datatype=datatype)
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(0, opaque=1)
+    reader.stream(1, opaque=2)
+    frames = reader.read()
+    assert told([each for each in frames if each.opaque == 1])[1:] == [
+        ("mutation", 1, "before"),
+        ("end", int(EndReason.BACKFILL_FAIL)),
+    ]
+    assert [each[2] for each in told(frames) if each[0] == "mutation"].count("k1") == 1
+    (line,) = [each.getMessage() for each in caplog.records if "can't be read" in each.getMessage()]
+    assert line.startswith('vbucket 0: the value of "poison", seqno 2, ')
+    assert not reader.connection.is_closed
+    able = Producer(desk, "able", flags=5, features=(0x07, 0x08, 0x0A))
+    assert able.control("enable_noop", "true") == 0
+    able.stream()
+    assert able.read()[-1].value == value, "who takes documents as they are gets it"
 
 
 def test_a_short_backfill_goes_out_in_one_call_with_the_bytes_of_a_long_one(

@@ -3,10 +3,17 @@
 import pytest
 
 from headwater.errors import BadMessage
-from headwater.protocol.dcp.consumer_changes import CAS_ALL_ONES, Change, check_change, read_change, read_marker
+from headwater.protocol.dcp.consumer_changes import (
+    CAS_ALL_ONES,
+    Change,
+    check_change,
+    check_durable,
+    read_change,
+    read_marker,
+)
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
-from headwater.wire.header import Frame
+from headwater.wire.header import VALUE_BYTES_MAX, Frame
 from headwater.wire.opcodes import Opcode
 
 SYSTEM, USER = {"_sync": b'{"rev":1}'}, {"tag": b'"x"'}
@@ -72,6 +79,23 @@ def test_every_known_length_of_extras_is_taken_and_no_other(opcode: Opcode, extr
 def test_what_a_change_can_not_be_is_named(frame: Frame, problem: str) -> None:
     with pytest.raises(BadMessage, match=problem):
         check_change(frame)
+
+
+LIES = [
+    (b"no Snappy", Datatype.SNAPPY),
+    (snappy.compress(bytes(VALUE_BYTES_MAX + 1)), Datatype.SNAPPY),
+    (b"\0\0\1\0{}", Datatype.XATTR),
+    (snappy.compress(b"\0\0\1\0{}"), Datatype.XATTR | Datatype.SNAPPY),
+    (xattr.join({f"a{number}": b"1" for number in range(xattr.PAIRS_MAX + 1)}), Datatype.XATTR),
+]
+
+
+@pytest.mark.parametrize(("value", "datatype"), LIES)
+def test_a_value_that_is_not_what_its_datatype_says_is_refused(value: bytes, datatype: int) -> None:
+    with pytest.raises(BadMessage):
+        check_change(Frame(0x80, Opcode.DCP_MUTATION, b"k", bytes(31), value, datatype))
+    with pytest.raises(BadMessage):
+        check_durable(Frame(0x80, Opcode.DCP_PREPARE, b"k", bytes(31), value, datatype))
 
 
 def test_delete_times_are_not_taken_for_metadata() -> None:

@@ -221,7 +221,7 @@ def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[by
     """A plain write replaces the body and keeps the attributes that only attribute-aware writers may change."""
     if old is None or not old.datatype & Datatype.XATTR or datatype & Datatype.XATTR:
         return value, datatype
-    section = values.system_attributes(old) if old.deleted else values.body_of(old)[0]
+    section = values.system_attributes(old) if old.deleted else values.attributes_of(old)
     if not section:
         return value, datatype
     plain = values.inflate(value, datatype)

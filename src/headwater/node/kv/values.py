@@ -121,5 +121,19 @@ def body_of(document: StoredDocument) -> tuple[bytes, bytes]:
 
 def system_attributes(document: StoredDocument) -> bytes:
     """Return the value a deletion keeps: the document's system attributes, or nothing (wire.md 9)."""
-    section, _ = body_of(document)
+    section = attributes_of(document)
     return xattr.only_system(section) if section else b""
+
+
+def attributes_of(document: StoredDocument) -> bytes:
+    """Return the attributes of a stored document, with their length in front.
+
+    None of a value that can't be read, as a producer may have sent it once: else it could be neither deleted nor
+    written anew.
+    """
+    if not document.datatype & _XATTR:
+        return b""
+    try:
+        return body_of(document)[0]
+    except CommandRefused:
+        return b""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headwater.errors import RemoteProtocolError
 from headwater.kernels.gather import NO_DELETES, NO_VALUE
 from headwater.wire.dcp import seqno_of
-from headwater.wire.header import HEADER_BYTES, OPCODE_AT, frame_bytes
+from headwater.wire.header import HEADER_BYTES, OPCODE_AT, Frame, frame_bytes
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -29,6 +30,21 @@ class SentAmount(NamedTuple):
     bytes: int
     changes: int
     last_seqno: int
+
+
+class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader judges
+    """A change on disk whose value is not what its datatype says, for a consumer that wants it without.
+
+    Attributes: key (its collection's id in front, if it is not the default one), seqno, why.
+    """
+
+    def __init__(self, stored: bytes, why: str) -> None:
+        super().__init__(why)
+        self.key, self.seqno, self.why = Frame.decode(stored).key, seqno_of(memoryview(stored)[HEADER_BYTES:]), why
+
+    def __str__(self) -> str:
+        key = self.key.decode(errors="backslashreplace")
+        return f'the value of "{key}", seqno {self.seqno}, can\'t be read by its datatype: {self.why}'
 
 
 class SnapshotSender:
@@ -79,7 +95,11 @@ class SnapshotSender:
         return self._view.count()[0]
 
     def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> SentAmount:
-        """Put changes into the outlet until `budget_bytes` are out (one may overshoot) or there is no room."""
+        """Put changes into the outlet until `budget_bytes` are out (one may overshoot) or there is no room.
+
+        Raises:
+            UnreadableChange: the next one can't be sent as the consumer wants it.
+        """
         if not self._encoding.plain and not self._commits:
             space = self._encoding.space(outlet)
             filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._encoding.slow)
@@ -91,7 +111,11 @@ class SnapshotSender:
             if outlet.is_low:
                 outlet.is_over = True
                 return self._moved(0, 0)
-        encoded = self._encode(self._view.next_frame(), opaque)
+        stored = self._view.next_frame()
+        try:
+            encoded = self._encode(stored, opaque)
+        except RemoteProtocolError as error:
+            raise UnreadableChange(stored, str(error)) from None
         size = self._encoding.emit_one(outlet, encoded, is_last=self.is_done)
         return self._moved(size + PREPARE_COUNTS_MORE * (encoded[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
 

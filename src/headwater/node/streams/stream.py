@@ -17,11 +17,13 @@ Source: dcp 8.1, 8.2, 8.5; failover 4.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, last_mutation_seqno
+from headwater.node.log_lines import event
+from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, UnreadableChange, last_mutation_seqno
 from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged, Visible
 from headwater.protocol.dcp.position import ENDLESS
 from headwater.protocol.dcp.producer_stream import ProducerState
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.producer import Producer
     from headwater.protocol.dcp.producer_stream import ProducerStream
+
+log = logging.getLogger(__name__)
 
 
 class StreamPhase(StrEnum):
@@ -451,7 +455,14 @@ class Stream:
             return
         window = self._producer.flow.budget_bytes
         budget = quantum_bytes if window is None else min(quantum_bytes, window)
-        moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
+        try:
+            moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
+        except UnreadableChange as unreadable:
+            vb = self.vbucket.id
+            told = event("stream.unreadable", vbucket=vb, seqno=unreadable.seqno)
+            log.error("vbucket %d: %s; a stream ends there: write or delete the document", vb, unreadable, extra=told)
+            self.end(EndReason.BACKFILL_FAIL)
+            return
         if moved.bytes:
             self._producer.sent_changes(self.entry, moved.bytes, moved.last_seqno)
             self.sent_bytes += moved.bytes

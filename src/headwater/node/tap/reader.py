@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.node.streams.snapshot import SnapshotSender
+from headwater.node.streams.snapshot import SnapshotSender, UnreadableChange
 from headwater.node.tap.encoding import STORED_BYTES_MIN
 from headwater.protocol.tap.ledger import TapStep
 from headwater.wire.vbucket import State
@@ -179,10 +179,14 @@ class TapReader:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def _send(self, outlet: Outlet, upto: int, quantum_bytes: int) -> int:
+    def _send(self, outlet: Outlet, upto: int, quantum_bytes: int) -> int | None:
         snapshot, producer = self._snapshot_to(upto), self._feed.producer
         budget = min(quantum_bytes, producer.ledger.room * STORED_BYTES_MIN)
-        moved = snapshot.move(outlet, 0, budget)
+        try:
+            moved = snapshot.move(outlet, 0, budget)
+        except UnreadableChange as unreadable:
+            self._feed.fail(f"vbucket {self.vbucket.id}: {unreadable}")
+            return None
         if snapshot.is_done:
             producer.reached(self.stream, snapshot.covers_seqno)
             self._close_snapshot()

@@ -105,19 +105,37 @@ def check_change(frame: Frame, *, collections: bool = False) -> None:
         problem = f"revision {revision}, the highest taken is {HELD_MAX}"
     if not problem and collections:
         problem = _key_problem(frame.key)
+    if not problem and frame.opcode == Opcode.DCP_MUTATION:
+        problem = _value_problem(frame)
     if problem:
         raise BadMessage("change", frame.opcode, problem)
 
 
-def check_key(frame: Frame, *, collections: bool = False) -> None:
-    """Hold the key of a prepare, a commit or an abort, and its datatype, against what they may be; BadMessage."""
+def check_durable(frame: Frame, *, collections: bool = False) -> None:
+    """Hold key, datatype and value of a prepare, a commit or an abort against what they may be; BadMessage."""
     problem = "" if legal(frame.datatype) else f"datatype 0x{frame.datatype:02x}"
     if not 0 < len(frame.key) <= KEY_BYTES_MAX + collections:
         problem = f"a key of {len(frame.key)} bytes"
     elif collections:
         problem = problem or _key_problem(frame.key)
+    problem = problem or _value_problem(frame)
     if problem:
         raise BadMessage("durable write", frame.opcode, problem)
+
+
+def _value_problem(frame: Frame) -> str:
+    """Say why nobody could read a value by its datatype; empty if it can be read.
+
+    A document that is stored all the same could be streamed to nobody who wants it without its compression or its
+    attributes, nor read, until somebody wrote it again.
+    """
+    try:
+        value = snappy.inflate(frame.value) if frame.datatype & Datatype.SNAPPY else frame.value
+        if frame.datatype & Datatype.XATTR:
+            xattr.split(value, xattr.PAIRS_MAX)
+    except RemoteProtocolError as error:
+        return str(error)
+    return ""
 
 
 def _key_problem(key: bytes) -> str:

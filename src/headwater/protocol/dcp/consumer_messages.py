@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from headwater.errors import BadMessage
 from headwater.protocol.dcp.answers import read_system_event
-from headwater.protocol.dcp.consumer_changes import check_change, check_key, read_marker
+from headwater.protocol.dcp.consumer_changes import check_change, check_durable, read_marker
 from headwater.protocol.dcp.consumer_core import ends_whole
 from headwater.protocol.dcp.consumer_stream import Phase, Step
 from headwater.protocol.dcp.consumer_streams import LiveStreams, refusal
@@ -109,7 +109,7 @@ def _abort(live: LiveStreams, frame: Frame) -> list[Event]:
 def _durability(
     live: LiveStreams, frame: Frame, message: dcp.Prepare | dcp.Commit | dcp.Abort, seqno: int
 ) -> list[Event]:
-    check_key(frame, collections=live.knows_collections)
+    check_durable(frame, collections=live.knows_collections)
     return [DurabilityChanged(live.open_for(frame), message, frame, live.judged(frame, seqno))]
 
 

@@ -1,0 +1,153 @@
+"""Whether a value is what its datatype says, so that whoever is to read it can: Snappy, extended attributes.
+
+What is found right here is right; what is not is for Python (protocol/dcp/consumer_changes.py), which says why, or
+finds it right after all: more attributes than a few, names beyond ASCII, attributes in front of a compressed body.
+
+Source: specification, wire.md 5 and 9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from headwater.kernels.intrinsics import load8, load32
+from headwater.kernels.jit import inline_kernel, kernel, prepare
+from headwater.wire.datatype import Datatype
+from headwater.wire.header import VALUE_BYTES_MAX
+from headwater.wire.xattr import XATTR_KEY_BYTES_MAX
+
+U = np.uintp
+_ZERO, _ONE, _TWO, _THREE, _FOUR = U(0), U(1), U(2), U(3), U(4)
+_SNAPPY, _XATTR = U(int(Datatype.SNAPPY)), U(int(Datatype.XATTR))
+_VALUE_MAX: Final = VALUE_BYTES_MAX
+_KEY_MAX: Final = XATTR_KEY_BYTES_MAX
+_PAIRS_MAX: Final = 16
+_GROWTH_MAX: Final = 64  # as wire/snappy.py
+_SIZE_BYTES: Final = 5
+
+
+@inline_kernel
+def is_snappy(data: Any, length: Any) -> Any:
+    """Whether `length` bytes at an address are a whole Snappy block of what may be stored.
+
+    The block is followed, not inflated: a size, then literals, and copies of what was there before.
+    """
+    size, at, end = _ZERO, data, data + length
+    more: Any = True
+    while more:
+        if at == end or at - data == U(_SIZE_BYTES):
+            return False
+        byte = U(load8(at))
+        size = size | ((byte & U(0x7F)) << (U(7) * (at - data)))
+        more = byte >= U(0x80)
+        at = at + _ONE
+    if size > U(_VALUE_MAX) or size > U(_GROWTH_MAX) * length:
+        return False
+    if size == _ZERO:
+        return length == _ONE
+    made = _ZERO
+    while at < end:
+        tag = U(load8(at))
+        kind, count = tag & _THREE, (tag >> _TWO) + _ONE
+        at = at + _ONE
+        if kind == _ZERO:
+            if count > U(60):
+                wide = count - U(60)  # the count less one, in so many bytes
+                if wide > end - at:
+                    return False
+                count = _ONE
+                for i in range(np.int64(wide)):
+                    count = count + (U(load8(at + U(i))) << U(8 * i))
+                at = at + wide
+            if count > end - at:
+                return False
+            at = at + count
+        else:
+            wide = _FOUR if kind == _THREE else kind
+            if wide > end - at:
+                return False
+            back = _ZERO
+            for i in range(np.int64(wide)):
+                back = back | (U(load8(at + U(i))) << U(8 * i))
+            if kind == _ONE:
+                back = back | ((tag >> U(5)) << U(8))
+                count = ((tag >> _TWO) & U(7)) + _FOUR
+            if back == _ZERO or back > made:
+                return False
+            at = at + wide
+        made = made + count
+        if made > size:
+            return False
+    return made == size
+
+
+@inline_kernel
+def _is_attribute(pair: Any, length: Any) -> Any:
+    """Whether a pair is a name of ASCII, a zero, a text without zeros, and a zero."""
+    name = _ZERO
+    while name < length and load8(pair + name) != 0:
+        if load8(pair + name) >= 0x80:
+            return False
+        name = name + _ONE
+    if name == _ZERO or name > U(_KEY_MAX) or name + _ONE >= length:
+        return False
+    at = name + _ONE
+    while load8(pair + at) != 0:
+        at = at + _ONE
+        if at == length:
+            return False
+    return at + _ONE == length
+
+
+@inline_kernel
+def _have_one_name(one: Any, other: Any) -> Any:
+    """Whether two pairs have the same name."""
+    at = _ZERO
+    while load8(one + at) == load8(other + at):
+        if load8(one + at) == 0:
+            return True
+        at = at + _ONE
+    return False
+
+
+@inline_kernel
+def has_attributes(data: Any, length: Any) -> Any:
+    """Whether a value begins with extended attributes, few of them and each with a name of its own."""
+    if length < _FOUR or U(load32(data)) > length - _FOUR:
+        return False
+    at, end, pairs = data + _FOUR, data + _FOUR + U(load32(data)), 0
+    while at < end:
+        if end - at < _FOUR or U(load32(at)) > end - at - _FOUR or pairs == _PAIRS_MAX:
+            return False
+        if not _is_attribute(at + _FOUR, U(load32(at))):
+            return False
+        before = data + _FOUR
+        while before < at:
+            if _have_one_name(before + _FOUR, at + _FOUR):
+                return False
+            before = before + _FOUR + U(load32(before))
+        at, pairs = at + _FOUR + U(load32(at)), pairs + 1
+    return True
+
+
+@inline_kernel
+def is_readable(data: Any, length: Any, datatype: Any) -> Any:
+    """Whether a value of a datatype is surely one that everybody can read."""
+    if (U(datatype) & (_SNAPPY | _XATTR)) == _ZERO:
+        return True
+    if (U(datatype) & _XATTR) == _ZERO:
+        return is_snappy(data, length)
+    return (U(datatype) & _SNAPPY) == _ZERO and has_attributes(data, length)
+
+
+@kernel
+def readable(value: Any, datatype: Any) -> Any:
+    """As `is_readable`, of an array of bytes."""
+    return is_readable(U(value.ctypes.data), U(len(value)), datatype)
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    prepare(readable, np.zeros(0, np.uint8), 0)
