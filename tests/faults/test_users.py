@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from headwater import client, testing
-from headwater.errors import AuthError
+from headwater.errors import AuthError, TransportError
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -43,6 +48,41 @@ def node() -> Iterator[Node]:
 def lets_in(node: Node, name: str, password: str = PASSWORD) -> bool:
     with Line(node.port) as line:
         return line.call(Opcode.SASL_AUTH, b"PLAIN", b"\0" + name.encode() + b"\0" + password.encode()).status == 0
+
+
+def test_programs_that_go_on_with_the_password_of_yesterday_keep_nobody_out(node: Node) -> None:
+    """A scrape, a console and a job, all of the address of those who know the new one."""
+    over, refused = threading.Event(), []
+
+    def scrape() -> None:
+        login = base64.b64encode(b"root:yesterday's").decode()
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{node.port}/metrics", headers={"Authorization": f"Basic {login}"}
+        )
+        while not over.wait(0.1):
+            with suppress(OSError, urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=60):
+                pass
+
+    def job() -> None:
+        while not over.wait(0.1):
+            try:
+                client.connect(node.url, "root", "yesterday's").close()
+            except (AuthError, TransportError) as error:
+                refused.append(error)
+
+    programs = [threading.Thread(target=each, daemon=True) for each in (*[scrape] * 10, *[job] * 4)]
+    for each in programs:
+        each.start()
+    try:
+        until(lambda: len(refused) > 8, "the address is known for wrong logins")
+        for _ in range(5):
+            with client.connect(node.url, "root", "root-s3cret") as bucket:
+                bucket.set(b"k", b"v")
+    finally:
+        over.set()
+        for each in programs:
+            each.join()
+    assert "login refused: wrong name or password (user 'root')" in node.log
 
 
 def test_a_user_that_is_added_comes_in_without_a_restart_and_its_password_is_nowhere(node: Node) -> None:

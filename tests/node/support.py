@@ -26,7 +26,8 @@ from headwater.node.replication.command import Replication
 from headwater.node.requests import Requests
 from headwater.node.storage.store import Store
 from headwater.node.tap.hub import TapHub
-from headwater.node.users.logins import Failures, Users
+from headwater.node.users.failures import Failures
+from headwater.node.users.logins import Users
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 from headwater.wire.layout import NO_OPCODE
@@ -199,6 +200,9 @@ class Desk:
 
     def tell_of_map(self) -> None:
         notices.tell((), self)  # type: ignore[arg-type]
+
+    def login_refused(self, peer: str, user: str, why: str) -> None:
+        self.warnings.append(f"login refused: {why} (user {user!r})")
 
     def warn(self, peer: str, cause: str) -> None:
         self.warnings.append(cause)

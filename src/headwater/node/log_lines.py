@@ -35,6 +35,7 @@ EVENTS: Mapping[str, str] = {
     "peer.fault": "a peer broke a rule, was refused, or was lost",
     "peer.closed": "a connection was closed in order",
     "user.refused": "a user tried what he may not do",
+    "login.refused": "somebody did not come in; `user` is the name that was given, as far as one was",
     "users.changed": "users or their roles were changed by `headwater user`",
     "users.unknown": "another member did not say which users it knows; it is asked again",
     "users.shared": "another member told of users, and they are those of this node by now",

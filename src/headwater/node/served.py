@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from headwater.node.loop_watch import LoopWatch
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
-    from headwater.node.users.logins import Failures, Users
+    from headwater.node.users.failures import Failures
+    from headwater.node.users.logins import Users
     from headwater.tls.socket import TlsSocket
 
 FULL_RETRY_SECONDS = 1.0
@@ -74,6 +75,9 @@ class Node(Protocol):
 
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
+
+    def login_refused(self, peer: str, user: str, why: str) -> None:
+        """Write down that somebody did not come in, and as whom."""
 
     def audit(self, session: UserSession, what: str) -> None:
         """Write down what a user tried and may not do."""
@@ -195,6 +199,10 @@ class ServedBucket:
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
         self._node.warn(peer, cause)
+
+    def login_refused(self, peer: str, user: str, why: str) -> None:
+        """Write down that somebody did not come in, and as whom."""
+        self._node.login_refused(peer, user, why)
 
     def audit(self, session: UserSession, what: str) -> None:
         """Write down what a user tried and may not do."""

@@ -39,8 +39,9 @@ from headwater.node.rest.session import HttpSession
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.served import ServedBucket
 from headwater.node.tls import NodeTls
+from headwater.node.users.failures import Failures
 from headwater.node.users.file import UsersFile
-from headwater.node.users.logins import Failures, Users
+from headwater.node.users.logins import Users
 from headwater.node.users.sharing import Sharing
 from headwater.tls.socket import TlsSocket
 
@@ -55,6 +56,8 @@ ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_SECONDS = 0.25
 DESCRIPTORS_RESERVED = 64
 WARNINGS_PER_SECOND = 20
+USER_CHARACTERS_MAX = 128
+"""So much of a name is written down that somebody gave who did not come in."""
 SWEEP_SECONDS = 1.0
 SWEPT_AT_ONCE = 500
 STRANGERS_BYTES_MAX = 32 << 20
@@ -73,7 +76,7 @@ class Warnings:
         self._recent: deque[float] = deque()
         self._left_out = 0
 
-    def warn(self, peer: str, cause: str, now: float) -> bool:
+    def warn(self, peer: str, cause: str, now: float, **fields: object) -> bool:
         """Log the line unless there were too many in the last second."""
         while self._recent and now - self._recent[0] >= 1.0:
             self._recent.popleft()
@@ -84,7 +87,7 @@ class Warnings:
         more = f" ({self._left_out} lines left out)" if self._left_out else ""
         self._left_out = 0
         told = cause.encode("unicode_escape").decode()[:500]
-        log.warning("%s: %s%s", peer, told, more, extra=event(self._event, peer=peer))
+        log.warning("%s: %s%s", peer, told, more, extra=event(self._event, peer=peer, **fields))
         return True
 
 
@@ -119,6 +122,7 @@ class Server:
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
         self._warnings = Warnings()
         self._refused = Warnings("user.refused")  # apart, so that neither hides the other
+        self._logins = Warnings("login.refused")
         self._sweep: asyncio.TimerHandle | None = None
         if debugging():
             register(self._arena)
@@ -263,6 +267,12 @@ class Server:
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
         self._warnings.warn(peer, cause, self.loop.time())
+
+    def login_refused(self, peer: str, user: str, why: str) -> None:
+        """Write down that somebody did not come in, and as whom."""
+        name = user[:USER_CHARACTERS_MAX]
+        whom = f" (user {name!r})" if name else ""
+        self._logins.warn(peer, f"login refused: {why}{whom}", self.loop.time(), user=name)
 
     def audit(self, session: UserSession, what: str) -> None:
         """Write down what a user tried and may not do."""

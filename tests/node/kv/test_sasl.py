@@ -205,6 +205,7 @@ def test_without_users_scram_lets_everybody_in_who_says_password(tmp_path: Path,
                 assert talk.kv.user == user
         assert talk.desk.warnings == [
             "login refused: on a node without users SCRAM needs the password 'password'; or start it with --user"
+            f" (user {user!r})"
         ]
 
     run(tmp_path, story)
@@ -237,6 +238,6 @@ def test_the_password_that_everybody_knows_is_good_on_this_machine_only(tmp_path
 def test_passwords_never_reach_the_log(tmp_path: Path) -> None:
     async def story(talk: Talk) -> None:
         await ask(talk, AUTH, key=b"PLAIN", value=plain("ann", "hunter2"))
-        assert talk.desk.warnings == ["login refused: wrong name or password"]
+        assert talk.desk.warnings == ["login refused: wrong name or password (user 'ann')"]
 
     run(tmp_path, story, ann="secret")

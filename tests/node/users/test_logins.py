@@ -11,8 +11,9 @@ import pytest
 
 from headwater.errors import CorruptStore
 from headwater.node.users import logins
+from headwater.node.users.failures import TooManyWait
 from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.logins import FAILURES_FREE, WAITING_MAX, Failures, TooManyWait, Users
+from headwater.node.users.logins import REFUSED_SECONDS, Users
 from headwater.node.users.roles import ADMINISTRATOR, read_grants
 from headwater.node.users.scram import HASHES, derive
 from headwater.wire.privilege import EVERYTHING, LOGIN, NONE, READ
@@ -99,68 +100,60 @@ def test_keys_are_derived_once_before_anybody_asks() -> None:
     assert users.keys("sha512", "a") is users.keys("sha512", "a")
 
 
-def test_an_address_that_fails_often_waits_longer_and_is_forgiven() -> None:
-    failures = Failures()
-    for _ in range(FAILURES_FREE):
-        failures.add("a", 100.0)
-    assert failures.delay("a", 100.0) == 0.0
-    delays = []
-    for _ in range(10):
-        failures.add("a", 100.0)
-        delays.append(failures.delay("a", 100.0))
-    assert delays == sorted(delays) and delays[0] > 0 and delays[-1] == 2.0
-    assert failures.delay("b", 100.0) == 0.0 and failures.delay("a", 160.0) == 0.0
+def test_a_wrong_password_is_known_for_one_without_work_until_the_users_change(tmp_path: Path) -> None:
+    now = [100.0]
+    users = Users({"root": "first"}, file=store(tmp_path, ann="read"), clock=lambda: now[0])
+    users.refresh()
 
-
-def test_an_address_known_for_wrong_logins_is_judged_one_after_the_other_and_others_at_once() -> None:
     async def story() -> None:
-        failures, at_once, most = Failures(), 0, 0
-
-        async def attempt() -> bool:
-            nonlocal at_once, most
-            at_once += 1
-            most = max(most, at_once)
-            await asyncio.sleep(0)
-            at_once -= 1
-            return True
-
-        async def judge(address: str) -> None:
-            assert await failures.judge(address, lambda: 100.0, attempt)
-
-        await asyncio.gather(*(judge("good") for _ in range(10)))
-        assert most == 10
-        for _ in range(FAILURES_FREE + 1):
-            failures.add("bad", 100.0)
-        most = 0
-        await asyncio.gather(*(judge("bad") for _ in range(WAITING_MAX)))
-        assert most == 1
-        with pytest.raises(TooManyWait, match="8 logins of its address wait"):
-            await asyncio.gather(*(judge("bad") for _ in range(WAITING_MAX + 1)))
+        for name, wrong in (("ann", "yesterday's"), ("root", "yesterday's"), ("nobody", "yesterday's")):
+            assert not users.was_refused(name, wrong)
+            assert not await users.is_right(name, wrong)
+            assert users.was_refused(name, wrong) and not users.was_refused(name, "another")
+        now[0] += REFUSED_SECONDS
+        assert not users.was_refused("ann", "yesterday's")
+        assert not await users.is_right("ann", "today's")
+        with UsersFile(tmp_path).editing() as accounts:
+            accounts["ann"] = Account.made("today's", read_grants("read"))
+        users.refresh()
+        assert not users.was_refused("ann", "today's") and await users.is_right("ann", "today's")
 
     asyncio.run(story())
 
 
-def test_who_gives_up_waiting_leaves_the_line() -> None:
+def test_a_password_that_becomes_right_while_it_is_judged_is_not_remembered_as_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = Users(file=store(tmp_path, ann="read"))
+    users.refresh()
+    judged = users._keys_if_right
+
+    def changed_meanwhile(user: str, password: str) -> object:
+        found = judged(user, password)
+        with UsersFile(tmp_path).editing() as accounts:
+            accounts["ann"] = Account.made("today's", read_grants("read"))
+        users.refresh()
+        return found
+
     async def story() -> None:
-        failures = Failures()
-        for _ in range(FAILURES_FREE + 1):
-            failures.add("bad", 100.0)
-
-        async def never() -> bool:
-            await asyncio.sleep(60)
-            return True
-
-        async def right() -> bool:
-            return True
-
-        first = asyncio.ensure_future(failures.judge("bad", lambda: 100.0, never))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(failures.judge("bad", lambda: 100.0, right))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert await asyncio.wait_for(second, 120)
+        monkeypatch.setattr(users, "_keys_if_right", changed_meanwhile)
+        assert not await users.is_right("ann", "today's")
+        monkeypatch.setattr(users, "_keys_if_right", judged)
+        assert await users.is_right("ann", "today's")
 
     asyncio.run(story())
+
+
+def test_wrong_passwords_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logins, "REFUSED_MAX", 3)
+    users = Users({"ann": "secret"})
+
+    async def story() -> None:
+        for number in range(4):
+            assert not await users.is_right("ann", f"guess {number}")
+
+    asyncio.run(story())
+    assert [users.was_refused("ann", f"guess {number}") for number in range(4)] == [False, True, True, True]
 
 
 def test_a_flood_of_logins_has_threads_of_its_own_and_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

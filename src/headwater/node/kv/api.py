@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headwater.node.requests import Requests
     from headwater.node.run_queue import RunQueue
     from headwater.node.tls import NodeTls
-    from headwater.node.users.logins import Failures, Users
+    from headwater.node.users.failures import Failures
+    from headwater.node.users.logins import Users
     from headwater.node.users.places import Places
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap.options import TapOptions
@@ -206,6 +207,9 @@ class Services(Protocol):
 
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
+
+    def login_refused(self, peer: str, user: str, why: str) -> None:
+        """Write down that somebody did not come in, and as whom; an empty name if none was given."""
 
     def is_client_there(self, agent: str) -> bool:
         """Whether a client that calls itself so is connected."""

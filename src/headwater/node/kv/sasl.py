@@ -3,11 +3,11 @@
 Without users no login is needed, and PLAIN lets any name and password in. SCRAM, which most Couchbase clients insist
 on, wants a proof from the node, too, that it knows the password; so there it is the one of Couchbase's own examples,
 `password`, for clients on the same machine. With users the key derivation runs in a thread, so nobody else waits for
-it; an address that fails often waits longer for each answer, so that guessing is slow without locking the account's
-owner out; and PLAIN, which sends the password as it is, is taken over TLS and from the same machine, unless the
-options say otherwise. The members of a cluster log in by SCRAM with a proof that is bound to the connection
-(node/users/binding.py), and by nothing else. Who came with a certificate that stands for a user is logged in before all
-this, and may log in as another.
+it; an address that fails often waits its turn for each answer, so that guessing is slow without locking the account's
+owner out (node/users/failures.py); and PLAIN, which sends the password as it is, is taken over TLS and from the same
+machine, unless the options say otherwise. The members of a cluster log in by SCRAM with a proof that is bound to the
+connection (node/users/binding.py), and by nothing else. Who came with a certificate that stands for a user is logged in
+before all this, and may log in as another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from headwater.node.loopback import is_local
 from headwater.node.refused import CommandRefused
 from headwater.node.users import scram
 from headwater.node.users.binding import sees
-from headwater.node.users.logins import OPEN_PASSWORD, TooManyWait
+from headwater.node.users.failures import TooManyWait
+from headwater.node.users.logins import OPEN_PASSWORD
 from headwater.node.users.roles import CLUSTER_USER
 from headwater.protocol.scram import BOUND, HASHES
 from headwater.wire.bootstrap import (
@@ -79,11 +80,11 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
         return outcome is not None
 
     try:
-        is_right = await _judged(session, judge)
+        is_right = await _judged(session, user, judge)
     except scram.Malformed as problem:
-        raise await _refused(session, str(problem)) from None
+        raise await _refused(session, str(problem), user) from None
     if not is_right:
-        raise _wrong(session, _FOR_ANOTHER if exchange.is_for_another else _why_not(session))
+        raise _wrong(session, _FOR_ANOTHER if exchange.is_for_another else _why_not(session), user)
     await _succeed(session, user)
     return SaslResponse(value=outcome or b"")
 
@@ -114,8 +115,9 @@ async def _plain(session: Session, value: bytes) -> SaslResponse:
     if len(parts) != 3:
         raise scram.Malformed("PLAIN needs three parts")
     user, password = (part.decode("utf-8", "replace") for part in parts[1:])
-    if not await _judged(session, lambda: session.server.users.is_right(user, password)):
-        raise _wrong(session, "wrong name or password")
+    users = session.server.users
+    if users.was_refused(user, password) or not await _judged(session, user, lambda: users.is_right(user, password)):
+        raise _wrong(session, "wrong name or password", user)
     await _succeed(session, user)
     return SaslResponse()
 
@@ -130,8 +132,7 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
     try:
         keys = await users.keys_for(hash_name, first.user)
     except TooManyWait as why:
-        session.connection.drop(f"login refused: {why}")
-        raise _wrong(session, str(why)) from None
+        raise _dropped(session, why, first.user) from None
     nonce = secrets.token_urlsafe(18)
     exchange = scram.Exchange(hash_name, first, keys, nonce, lambda told: _is_here(session, first.binding, told))
     session.login = (mechanism, first.user, exchange)
@@ -145,33 +146,40 @@ def _is_here(session: Session, kind: str, told: bytes) -> bool:
     return sees(session.connection.tls, session.connection.called_at, names, kind, told)
 
 
-async def _judged(session: Session, attempt: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether an attempt is right, found out in the turn of the address it comes from."""
+async def _judged(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether an attempt is right, found out in the turn of the name and the address it comes from."""
+    server = session.server
     try:
-        return await session.server.failures.judge(_address(session), session.server.loop.time, attempt)
+        return await server.failures.judge(_address(session), user, server.loop.time, attempt)
     except TooManyWait as why:
-        session.connection.drop(f"login refused: {why}")
-        return False
+        raise _dropped(session, why, user) from None
 
 
 def _address(session: Session) -> str:
     return session.connection.peer.rpartition(":")[0]
 
 
-async def _refused(session: Session, why: str) -> CommandRefused:
+async def _refused(session: Session, why: str, user: str = "") -> CommandRefused:
     """Make the refusal of what was no attempt at all; it is counted as one, and as late."""
     failures, now = session.server.failures, session.server.loop.time()
     failures.add(_address(session), now)
-    refusal = _wrong(session, why)
+    refusal = _wrong(session, why, user)
     if delay := failures.delay(_address(session), now):
         await asyncio.sleep(delay)
     return refusal
 
 
-def _wrong(session: Session, why: str) -> CommandRefused:
+def _wrong(session: Session, why: str, user: str = "") -> CommandRefused:
     """Make the refusal, the same for every reason; only the log tells them apart."""
-    session.server.warn(session.connection.peer, f"login refused: {why}")
+    session.server.login_refused(session.connection.peer, user, why)
     return CommandRefused(Status.AUTH_ERROR)
+
+
+def _dropped(session: Session, why: TooManyWait, user: str) -> CommandRefused:
+    """Close the connection of one too many who waits."""
+    refusal = _wrong(session, str(why), user)
+    session.connection.drop(f"login refused: {why}", fault=False)
+    return refusal
 
 
 async def _succeed(session: Session, user: str) -> None:

@@ -16,7 +16,7 @@ from headwater.node.log_lines import event
 from headwater.node.rest import pages, request
 from headwater.node.rest.callers import unwelcome
 from headwater.node.rest.made import Made
-from headwater.node.users.logins import TooManyWait
+from headwater.node.users.failures import TooManyWait
 from headwater.wire.privilege import NONE, in_words
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class HttpSession:
         if pages.needed(self.server, asked.method, asked.path) == NONE:
             return True
         if users.required and asked.login and not self.server.hears_passwords(connection):
-            self._refuse("a password without TLS from another machine; --plain anywhere takes it (HTTP)")
+            why = "a password without TLS from another machine; --plain anywhere takes it (HTTP)"
+            self._refuse(why, asked.login[0])
             return False
         if asked.login is None and self._certified is not None and users.knows(self._certified):
             return True
@@ -123,9 +124,11 @@ class HttpSession:
             return True
         if asked.login is None:
             self._refuse("no name and password (HTTP)")
-            return False
-        connection.pause("judging")
-        self._judging = self.server.loop.create_task(self._judge(user, password))
+        elif users.was_refused(user, password):
+            self._send_refusal(user)
+        else:
+            connection.pause("judging")
+            self._judging = self.server.loop.create_task(self._judge(user, password))
         return False
 
     def _is_turned_away(self, asked: HttpRequest) -> bool:
@@ -144,18 +147,18 @@ class HttpSession:
         server, address = self.server, self.connection.peer.rpartition(":")[0]
         try:
             is_right = await server.failures.judge(
-                address, server.loop.time, lambda: server.users.is_right(user, password)
+                address, user, server.loop.time, lambda: server.users.is_right(user, password)
             )
         except TooManyWait as why:
-            self.connection.drop(f"login refused: {why} (HTTP)")
+            server.login_refused(self.connection.peer, user, f"{why} (HTTP)")
+            self.connection.drop(f"login refused: {why} (HTTP)", fault=False)
             return
         except Exception:  # nobody else would ever tell the peer, who waits
             self._tell_of_fault()
             self.connection.drop("internal error", fault=False)
             return
         if not is_right:
-            server.warn(self.connection.peer, "login refused: wrong name or password (HTTP)")
-            self._send_refusal()
+            self._send_refusal(user)
         self.connection.resume("judging")
 
     def _answer(self, asked: HttpRequest) -> None:
@@ -212,16 +215,20 @@ class HttpSession:
         if asked.closes:
             self.connection.finish()
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str, user: str = "") -> None:
         """Answer 401, with a delay that grows with wrong logins, then close the connection."""
         connection, failures, now = self.connection, self.server.failures, self.server.loop.time()
         address = connection.peer.rpartition(":")[0]
         failures.add(address, now)
-        self.server.warn(connection.peer, f"login refused: {why}")
+        self.server.login_refused(connection.peer, user, why)
         connection.pause("login")
-        self.server.loop.call_later(failures.delay(address, now), self._send_refusal)
+        self.server.loop.call_later(failures.delay(address, now), self._send_401)
 
-    def _send_refusal(self) -> None:
+    def _send_refusal(self, user: str) -> None:
+        self.server.login_refused(self.connection.peer, user, "wrong name or password (HTTP)")
+        self._send_401()
+
+    def _send_401(self) -> None:
         self.connection.send(_head(401, 'WWW-Authenticate: Basic realm="headwater"', "Content-Length: 0"))
         self.connection.finish()
 

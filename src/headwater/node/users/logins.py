@@ -13,11 +13,13 @@ import hashlib
 import hmac
 import operator
 import secrets
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from headwater.node.users.failures import TooManyWait
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.places import Places
 from headwater.node.users.roles import CLUSTER_USER, ROLES, Grant, granted
@@ -25,25 +27,17 @@ from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
 from headwater.wire.privilege import ADMINISTER, EVERYTHING, LOGIN, NONE
 from headwater.wire.users import UserList
 
-__all__ = ["FAILURES_FREE", "OPEN_PASSWORD", "Failures", "TooManyWait", "Users"]
+__all__ = ["OPEN_PASSWORD", "Users"]
 
 OPEN_PASSWORD = "password"  # noqa: S105 - for SCRAM on a node that lets everybody in
 _PLAIN_HASH = "sha256"
-FAILURES_FREE = 5  # wrong logins of one address before its answers are delayed
-FAILURE_MEMORY_SECONDS = 60.0
-DELAY_SECONDS_MAX = 2.0
-ADDRESSES_MAX = 4096
-JUDGED_AT_ONCE = 16  # logins of an address that is not known for wrong ones, as of a pool of connections
 THREADS = 2  # that derive keys: hashing lets go of the interpreter, so the loop goes on, and other threads are others'
 DERIVED_MAX = 256  # derivations that wait for them, of all addresses: some seconds' worth
-WAITING_MAX = 8  # of one that is; a turn is two seconds at most, and who does not log in is let go after thirty
+REFUSED_MAX = 1024  # wrong passwords that are remembered
+REFUSED_SECONDS = 60.0
 
 
 Derived = TypeVar("Derived")
-
-
-class TooManyWait(Exception):  # noqa: N818 - no error of ours
-    """So many logins wait to be judged, of an address or of all, that another one is not."""
 
 
 class Derivations:
@@ -71,6 +65,7 @@ class Users:
     Args:
         passwords: of the users given at the start; roles: theirs.
         file: that of the store's folder, None for none. It is read by `refresh`.
+        clock: seconds of a monotonic clock.
 
     Attributes:
         list: what was in the file when it was read last; None while there was none.
@@ -81,6 +76,7 @@ class Users:
         passwords: Mapping[str, str] | None = None,
         roles: Mapping[str, Iterable[Grant]] | None = None,
         file: UsersFile | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._passwords = dict(passwords or {})
         self._roles = {name: tuple(grants) for name, grants in (roles or {}).items()}
@@ -91,6 +87,8 @@ class Users:
         self._secret = secrets.token_bytes(32)
         self._derived: dict[tuple[str, str], Keys] = {}
         self._right: dict[str, tuple[Keys, bytes]] = {}
+        self._refused: OrderedDict[bytes, float] = OrderedDict()
+        self._clock, self._reads = clock, 0
         self.derivations = Derivations()
 
     def refresh(self) -> bool:
@@ -109,6 +107,8 @@ class Users:
         if found is None:
             return False
         self._accounts, self.list = self._file.accounts_in(found), found
+        self._refused.clear()  # of these one may be right by now
+        self._reads += 1
         return True
 
     @property
@@ -204,18 +204,29 @@ class Users:
             return False
         return hmac.compare_digest(told, self._digest(password))
 
+    def was_refused(self, user: str, password: str) -> bool:
+        """Whether this password was found to be wrong a moment ago: a program that goes on with an old one costs no
+        work, keeps nobody waiting, and finds out nothing that it was not told."""
+        until = self._refused.get(self._digest(f"{user}\0{password}"))
+        return until is not None and self._clock() < until
+
     async def is_right(self, user: str, password: str) -> bool:
         """Whether a user has this password; an unknown user takes as long. The members' secret is none: it is proved
         by SCRAM alone. Raises TooManyWait."""
         if self.remembers(user, password):
             return True
-        if user == CLUSTER_USER:
+        if user == CLUSTER_USER or self.was_refused(user, password):
             return False
+        reads = self._reads
         keys = await self.derivations.run(lambda: self._keys_if_right(user, password))
-        if keys is None or not self.knows(user):
-            return False
-        self._right[user] = (keys, self._digest(password))
-        return True
+        if keys is not None and self.knows(user):
+            self._right[user] = (keys, self._digest(password))
+            return True
+        if reads == self._reads:  # else the users are others by now, and it may be right
+            self._refused[self._digest(f"{user}\0{password}")] = self._clock() + REFUSED_SECONDS
+            if len(self._refused) > REFUSED_MAX:
+                self._refused.popitem(last=False)
+        return False
 
     async def derive_all(self) -> None:
         """Derive the keys of all users that were given with a password, so that no login takes longer than another."""
@@ -241,57 +252,3 @@ class Users:
             made = derive(hash_name, password, self._salt(hash_name, user))
             found = self._derived.setdefault((hash_name, user), made)  # whichever thread was first
         return found
-
-
-class Failures:
-    """Wrong logins by address, to slow guessing down: one after the other once an address is known for them.
-
-    A right password that comes from such an address waits for its turn as well, or else a guess on each of a thousand
-    connections would be told apart by how soon it is answered. Other addresses wait for nobody.
-    """
-
-    def __init__(self) -> None:
-        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._judged: Counter[str] = Counter()
-        self._lines: dict[str, asyncio.Lock] = {}
-
-    def add(self, address: str, now: float) -> None:
-        """Count one more wrong login."""
-        count, at = self._seen.pop(address, (0, now))
-        self._seen[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
-        if len(self._seen) > ADDRESSES_MAX:
-            self._seen.popitem(last=False)
-
-    def delay(self, address: str, now: float) -> float:
-        """How long the next answer to this address waits, seconds."""
-        count, at = self._seen.get(address, (0, now))
-        if count <= FAILURES_FREE or now - at >= FAILURE_MEMORY_SECONDS:
-            return 0.0
-        return min(DELAY_SECONDS_MAX, 0.05 * (1 << min(count - FAILURES_FREE, 10)))
-
-    async def judge(self, address: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]) -> bool:
-        """Await whether an attempt is right, in its turn; a wrong one is counted, and keeps the next one waiting.
-
-        Raises TooManyWait when so many of the address do already; the connection is best closed.
-        """
-        is_known = bool(self.delay(address, clock()))
-        if is_known and self._judged[address] >= WAITING_MAX:
-            raise TooManyWait(f"{self._judged[address]} logins of its address wait to be judged")
-        self._judged[address] += 1
-        try:
-            if not is_known and self._judged[address] <= JUDGED_AT_ONCE:
-                return await self._outcome(address, clock, attempt)
-            async with self._lines.setdefault(address, asyncio.Lock()):
-                return await self._outcome(address, clock, attempt)
-        finally:
-            self._judged[address] -= 1
-            if not self._judged[address]:
-                del self._judged[address]
-                self._lines.pop(address, None)
-
-    async def _outcome(self, address: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]) -> bool:
-        if await attempt():
-            return True
-        self.add(address, clock())
-        await asyncio.sleep(self.delay(address, clock()))
-        return False

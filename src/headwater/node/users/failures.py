@@ -1,0 +1,135 @@
+"""Wrong logins by address, to slow guessing down without keeping right ones out.
+
+Of an address that is known for wrong logins so many are judged in a second, whoever is waited for and however many
+connections there are; the names that are tried take turns, so that a program that goes on with the password of
+yesterday keeps no other user waiting, and its own user's right login for a moment only. What a wrong one waits besides
+is the time until it is told so, and is nobody else's. (That a right one is told at once gives nothing away: a guess on
+each of a thousand connections is judged no sooner for that.) Other addresses wait for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+__all__ = ["FAILURES_FREE", "NAMES_MAX", "TURN_SECONDS", "WAITING_MAX", "Failures", "TooManyWait"]
+
+FAILURES_FREE: Final = 5  # wrong logins of one address before its answers are delayed
+FAILURE_MEMORY_SECONDS: Final = 60.0
+DELAY_SECONDS_MAX: Final = 2.0
+ADDRESSES_MAX: Final = 4096
+JUDGED_AT_ONCE: Final = 16  # logins of an address that is not known for wrong ones, as of a pool of connections
+TURN_SECONDS: Final = 0.1
+"""From one login that is judged to the next, of an address that is known for wrong ones: ten guesses a second. Ten
+programs that try an old password every two seconds are half of that."""
+WAITING_MAX: Final = 32  # logins of one name from such an address: three seconds' worth, less than clients wait
+NAMES_MAX: Final = 64  # that are tried from one address at a time
+
+
+class TooManyWait(Exception):  # noqa: N818 - no error of ours
+    """So many logins wait to be judged, of an address or of all, that another one is not."""
+
+
+class Failures:
+    """Wrong logins by address, and the turns of those that come from an address known for them."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._judged: Counter[str] = Counter()
+        self._lines: dict[str, _Line] = {}
+
+    def add(self, address: str, now: float) -> None:
+        """Count one more wrong login."""
+        count, at = self._seen.pop(address, (0, now))
+        self._seen[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
+        if len(self._seen) > ADDRESSES_MAX:
+            self._seen.popitem(last=False)
+
+    def delay(self, address: str, now: float) -> float:
+        """How long the next answer to this address waits, seconds."""
+        count, at = self._seen.get(address, (0, now))
+        if count <= FAILURES_FREE or now - at >= FAILURE_MEMORY_SECONDS:
+            return 0.0
+        return min(DELAY_SECONDS_MAX, 0.05 * (1 << min(count - FAILURES_FREE, 10)))
+
+    async def judge(
+        self, address: str, user: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Await whether an attempt to log in as a user is right, in its turn; a wrong one is counted, and told later.
+
+        Raises TooManyWait when so many of the address and the name do already; the connection is best closed.
+        """
+        self._judged[address] += 1
+        line = self._lines.setdefault(address, _Line())
+        try:
+            is_right = await self._outcome(line, address, user, clock, attempt)
+            if not is_right:
+                self.add(address, clock())
+                await asyncio.sleep(self.delay(address, clock()))
+            return is_right
+        finally:
+            self._judged[address] -= 1
+            if not self._judged[address]:
+                del self._judged[address]
+                self._lines.pop(address, None)
+
+    async def _outcome(
+        self, line: _Line, address: str, user: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        if not self.delay(address, clock()):
+            if self._judged[address] <= JUDGED_AT_ONCE:
+                return await attempt()
+            async with line.lock:
+                if not self.delay(address, clock()):
+                    return await attempt()
+        await line.turn(user, clock)
+        return await attempt()
+
+
+class _Line:
+    """Those of one address that wait to be judged.
+
+    Attributes:
+        lock: held by the one that is judged, while the address is not known for wrong logins.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._free_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def turn(self, user: str, clock: Callable[[], float]) -> None:
+        """Wait for the next turn of this name. Raises TooManyWait."""
+        mine = self._waiting.get(user)
+        if mine is not None and len(mine) >= WAITING_MAX:
+            raise TooManyWait(f"{len(mine)} logins of that name and address wait to be judged")
+        if mine is None and len(self._waiting) >= NAMES_MAX:
+            raise TooManyWait(f"logins of {len(self._waiting)} names from its address wait to be judged")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, deque()).append(turn)
+        self._wake_later(clock)
+        await turn
+
+    def _wake_later(self, clock: Callable[[], float]) -> None:
+        if self._timer is None and self._waiting:
+            wait = max(0.0, self._free_at - clock())
+            self._timer = asyncio.get_running_loop().call_later(wait, self._next, clock)
+
+    def _next(self, clock: Callable[[], float]) -> None:
+        """Give the turn to the name that has waited longest for one; who has gone meanwhile has none."""
+        self._timer = None
+        while self._waiting:
+            user, mine = self._waiting.popitem(last=False)
+            while mine and mine[0].done():
+                mine.popleft()
+            if not mine:
+                continue
+            self._free_at = clock() + TURN_SECONDS
+            mine.popleft().set_result(None)
+            if mine:
+                self._waiting[user] = mine
+            break
+        self._wake_later(clock)
