@@ -12,9 +12,11 @@ import pytest
 from headwater import client, testing
 from headwater.client.routing import Address, parse
 from headwater.cluster.encryption import check_encryption, set_encryption
+from headwater.cluster.failover import Failover
 from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
+from headwater.cluster.survey import NodeView
 from headwater.errors import ClusterError
 from headwater.testing.certificates import Certificates
 from headwater.wire.cluster_map import ClusterMap
@@ -85,3 +87,53 @@ def test_a_cluster_is_made_grown_and_read_over_tls_alone(tmp_path: Path, without
 def _fill(url: str) -> None:
     with client.connect(url) as bucket:
         assert not bucket.set_many({b"k%d" % number: b"v" * 1000 for number in range(500)})
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("by", ["its port for TLS", "its name"])
+def test_a_member_that_was_taken_out_joins_again_with_its_port_for_tls(
+    tmp_path: Path, encrypted: bool, by: str
+) -> None:
+    """It has a map of the others, in which it is not, and so no port of it either."""
+    made = Certificates(tmp_path / "ca")
+    options = {**made.options, "vbucket_state": "none"}
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node(vbuckets=4, **options)) for _ in range(2)]  # type: ignore[arg-type]
+        names = [Address(node.host, node.port) for node in nodes]
+        ports = [Address(node.host, node.tls_port or 0) for node in nodes]
+        url = f"couchbases://{ports[0]}/default?trust_store={made.trust_store}"
+        tls = parse(url).tls if by == "its port for TLS" else None
+        seeds = ports if tls is not None else names
+
+        async def story() -> ClusterMap | None:
+            async with Members(tls=tls) as members:
+                await found(members, seeds, 1, encrypted=encrypted)
+                await Failover(members, seeds[:1], seeds[1:], force=True).run()
+                await asyncio.to_thread(nodes[1].restart)
+            async with Members(tls=tls) as members:
+                return await Rebalance(members, seeds[:1], add=seeds[1:]).run()
+
+        again = asyncio.run(story())
+        assert again is not None and again.servers == tuple(names) and again.encrypted == encrypted
+        assert [again.tls_ports.get(name) for name in names] == [node.tls_port for node in nodes]
+        with client.connect(url) as bucket:
+            bucket.set("k", "v")
+            assert len(bucket.map.owning) == 2
+
+
+def test_the_port_for_tls_is_the_one_that_a_node_was_started_with_last(tmp_path: Path) -> None:
+    made = Certificates(tmp_path / "ca")
+    with testing.node(vbuckets=4, vbucket_state="none", **made.options) as node:  # type: ignore[arg-type]
+
+        async def view() -> NodeView:
+            async with Members() as members:
+                return await members.view(Address(node.host, node.port))
+
+        async def founded() -> None:
+            async with Members() as members:
+                await found(members, [Address(node.host, node.port)], 0)
+                known = (await members.survey([Address(node.host, node.port)])).map
+                await members.send(known.with_tls({known.servers[0]: 1}))  # as before it had another one
+
+        asyncio.run(founded())
+        assert asyncio.run(view()).tls_port == node.tls_port

@@ -70,6 +70,8 @@ def test_a_dead_node_that_comes_back_by_itself_serves_nothing_it_lost():
         three.kill()
         fail_over(one, three)
         three.restart()
+        code, told = status(three)
+        assert code == 1 and f"{three.address} is no member any more" in " ".join(told["problems"])
         with Writer(three) as writer:  # an application that only knows the node that was dead
             writer.until_acknowledged(100)
         check([one, two], DOCUMENTS | writer.acknowledged)

@@ -8,7 +8,7 @@ import pytest
 from headwater.cluster.status import status
 from headwater.cluster.survey import Survey
 
-from .views import A, B, C, a_map, survey, view
+from .views import A, B, C, D, a_map, survey, view
 
 LEVEL = a_map("AB", "BC", "CA")
 
@@ -71,3 +71,13 @@ def test_the_same_is_told_to_programs():
     assert told["healthy"] is False and told["revision"] == {"epoch": 1, "rev": 7} and told["vbuckets"] == 3
     assert [node["address"] for node in told["nodes"]] == ["node-a:11210", "node-b:11210", "node-c:11210"]
     assert told["nodes"][2]["answers"] is False and told["nodes"][0]["active"] == 1
+
+
+def test_a_node_that_was_asked_and_is_no_member_is_told():
+    told = survey(LEVEL, D=view(D, "d d d", LEVEL))
+    (problem,) = status(told).problems
+    assert problem == (
+        "node-d:11210 is no member any more, and serves nothing of this; headwater cluster rebalance --add node-d:11210"
+    )
+    assert not status(survey(LEVEL, D=view(D, ". . .", None))).is_healthy
+    assert status(survey(LEVEL, D=view(D, ". . r", LEVEL, this=A))).is_healthy, "by another address it is a member"

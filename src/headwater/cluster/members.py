@@ -97,7 +97,8 @@ class Members:
         return list(dict.fromkeys(map(self.named, given)))
 
     async def _identify(self, address: Address) -> None:
-        """Ask a node for its map, and learn by which port the nodes in it speak TLS."""
+        """Ask a node for its map, and learn by which port the nodes in it speak TLS; one that is not in it, since it
+        was taken out, says so itself."""
         if address in self._tls_ports:
             return
         async with NodeAdmin(
@@ -106,6 +107,9 @@ class Members:
             with suppress(TransportError, StatusError):
                 if config := await node.config():
                     self.learn(ClusterMap.from_json(config, address))
+                if self.named(address) == address and "tls_port" in (told := await node.stats("cluster")):
+                    name = Address(address.host, answers.number(told.get("port", ""), "cluster port"))
+                    self._tls_ports[name] = answers.number(told["tls_port"], "cluster tls_port")
 
     def learn(self, known: ClusterMap) -> None:
         """Take down by which port each node of a map speaks TLS."""
@@ -206,7 +210,7 @@ class Members:
             version=found.version if found else (0, 0),
             vbuckets=found.vbuckets if found else 0,
             uuid=found.uuid if found else "",
-            tls_port=found.tls_ports.get(admin.address) if found else None,
+            tls_port=_tls_port(told, found.tls_ports.get(admin.address) if found else None),
             this=_this(config) if config and given else None,
             states=states,
             seqnos=answers.seqnos(details) if seqnos is None else seqnos,
@@ -301,6 +305,16 @@ def _fence(stats: Mapping[str, str]) -> str:
     if member := stats.get("copy_of"):
         return f"it is a copy of the member {member}"
     return f"it waits for the map of {stats.get('answers_missing', 'some')} more of its peers"
+
+
+def _tls_port(stats: Mapping[str, str], by_map: int | None) -> int | None:
+    """Return where a node speaks TLS, as it says itself; as its map says where it does not tell.
+
+    A node that was taken out of the cluster is not in the map that it has, and one may be started with another port.
+    """
+    if "port" not in stats:
+        return by_map
+    return answers.number(stats["tls_port"], "cluster tls_port") if "tls_port" in stats else None
 
 
 def _this(config: bytes) -> Address | None:

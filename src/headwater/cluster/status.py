@@ -1,8 +1,8 @@
 """How a cluster is: a survey turned into numbers for each node, problems, and remarks. No I/O.
 
 A problem is something that needs a hand: a node that does not answer, a vbucket without exactly one owner, a node with
-another map, a replica that is missing or that the map does not even plan. A remark needs none: work that is unevenly
-spread, replicas that are behind.
+another map or damage on its disk, one that was asked and is no member, a replica that is missing or that the map does
+not even plan. A remark needs none: work that is unevenly spread, replicas that are behind.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             yield f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log"
         if node.fenced:
             yield f"{node.address} does not serve yet: {node.fenced}"
+    yield from _outside(survey)
     yield from _without_owner(survey)
     missing: dict[Address, list[int]] = {}
     for vb in range(survey.map.vbuckets):
@@ -131,6 +132,14 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
     for replica, vbuckets in missing.items():
         yield f"{replica} has no replica of {_named(vbuckets)}, which the map gives it"
     yield from _without_replica(survey.map)
+
+
+def _outside(survey: Survey) -> Iterator[str]:
+    """Name who was asked and is no member: a node that was taken out tells of the others as if all were well."""
+    for address, node in survey.nodes.items():
+        if node.answers and not {address, node.this} & set(survey.map.servers):
+            is_out = "is no member any more" if node.map is not None else "is no member"
+            yield f"{address} {is_out}, and serves nothing of this; headwater cluster rebalance --add {address}"
 
 
 def _possible(found: ClusterMap) -> int:

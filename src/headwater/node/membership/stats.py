@@ -20,6 +20,9 @@ def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]
     yield "epoch", str(epoch)
     yield "revision", str(revision)
     known = membership.map
+    yield "port", str(server.cluster.port)
+    if server.cluster.tls_port is not None:
+        yield "tls_port", str(server.cluster.tls_port)
     yield "member", str(known is not None and known.this is not None).lower()
     states = Counter(each.state for each in bucket.vbuckets.values())
     for state in State:
