@@ -33,6 +33,13 @@ def test_how_a_table_and_a_bucket_differ_is_told(tmp_path: Path) -> None:
     ]
 
 
+def test_records_of_transactions_need_not_be_in_a_table() -> None:
+    assert compare({}, {(0, b"_txn:atr-1"): (1, 1)}) == []
+    assert compare({(0, b"_txn:atr-1"): (1, 1)}, {(0, b"_txn:atr-1"): (2, 2)}) == [
+        "1 documents are of another seqno or CAS: vbucket 0 b'_txn:atr-1'"
+    ]
+
+
 def test_an_index_that_is_missing_or_does_not_lead_to_a_row_is_told(tmp_path: Path) -> None:
     table = table_of(tmp_path)
     files = sorted(table.log.state.files.values(), key=lambda file: -file.size)

@@ -88,6 +88,16 @@ def test_the_table_follows_the_bucket(bucket: Node, tmp_path: Path) -> None:
     assert mirror(bucket.url, tmp_path).written == []
 
 
+def test_records_of_transactions_are_in_no_table_unless_wanted(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        client.set_many((key, b"one") for key in ("a", "_txn:client-record", "_txn:atr-1-#a"))
+    mirror(bucket.url, tmp_path / "without")
+    mirror(bucket.url, tmp_path / "with", transactionRecords="true")
+    assert list(table(tmp_path / "without")) == [b"a"]
+    assert table(tmp_path / "with") == documents(bucket)
+    assert mirror(bucket.url, tmp_path / "without").written == []
+
+
 def test_worker_processes_do_the_same(bucket: Node, tmp_path: Path) -> None:
     with bucket.client() as client:
         client.set_many((f"a{i}", b"x" * 300) for i in range(50_000))

@@ -49,6 +49,17 @@ def test_the_copy_becomes_what_the_source_is_whatever_its_revisions_say(pair: tu
     assert go(source, target, seqnos(source)) == Restored()  # a second time changes nothing
 
 
+def test_the_targets_own_records_of_transactions_stay(pair: tuple[Node, Node]) -> None:
+    """Such records are not copied, so none at the target is the source's."""
+    source, target = pair
+    for each in pair:
+        with each.client() as client:
+            client.set_many((f"_txn:atr-{n}", each.address) for n in range(8))
+    assert go(source, target, seqnos(source)) == Restored()
+    with target.client() as client:
+        assert client.get("_txn:atr-3").value == target.address.encode()
+
+
 def test_what_the_source_writes_next_wins_against_what_was_removed(pair: tuple[Node, Node]) -> None:
     source, target = pair
     with target.client() as client:

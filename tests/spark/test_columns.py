@@ -36,6 +36,15 @@ TYPES = {"int": IntegerType(), "bigint": LongType(), "string": StringType(), "bi
 TYPES["timestamp"] = TimestampType()
 
 
+def test_records_that_sdks_keep_of_transactions_are_left_out_unless_wanted() -> None:
+    some = records(*({"vbucket": 3, "seqno": n, "key": key} for n, key in enumerate([b"a", b"_txn:atr-7", b"_txn"], 1)))
+    for wanted, keys in ((True, [b"a", b"_txn:atr-7", b"_txn"]), (False, [b"a", b"_txn"])):
+        made = RowMaker(("key",), "binary", "binary", wanted)
+        made.expect(Range(3, 0xB, 0, 100, 100), LOG, 100)
+        assert made.rows(some).column("key").to_pylist() == keys
+        assert made.last_of(3) == 3  # what is left out was read
+
+
 def test_the_batches_are_what_spark_expects_of_this_schema() -> None:
     for formats in (("binary", "binary"), ("string", "binary"), ("string", "string")):
         told = StructType([StructField(name, TYPES[kind]) for name, kind in types(*formats).items()])

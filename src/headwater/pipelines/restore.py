@@ -23,6 +23,7 @@ from headwater.spark.settings import SourceSettings, WriteSettings
 from headwater.spark.writing import ROWS_PER_CALL
 from headwater.spark.writing import connect as connect_target
 from headwater.wire.datatype import Datatype
+from headwater.wire.documents import TRANSACTIONS
 from headwater.wire.manifest import UID_MAX
 from headwater.wire.opcodes import Opcode
 
@@ -85,8 +86,11 @@ class _Compared:
     Args:
         origin, copy: the choice at either side; None for the default collection as any old client reads it.
         origin_paths, copy_paths: the name at the target, by id at the source and by id there.
+        transaction_records: whether the records that SDKs keep of their transactions are compared, too. Where they are
+            not copied, those at the target are of its own transactions.
     """
 
+    transaction_records: bool = False
     origin: Coverage | None = None
     copy: Coverage | None = None
     origin_paths: Mapping[int, str] = field(default_factory=dict)
@@ -96,7 +100,7 @@ class _Compared:
     def of(cls, origin: Client, copy: Client, source: SourceSettings, target: WriteSettings) -> _Compared:
         """Look up what was copied."""
         if not source.chooses:
-            return cls()
+            return cls(source.transaction_records)
         names = "all" if source.collections == ("all",) else source.collections
         manifest, there = origin.manifest(UID_MAX), copy.manifest(UID_MAX)
         coverage = resolve(manifest, names, source.scope)
@@ -110,7 +114,13 @@ class _Compared:
         found = {number: path for number, path in paths.items() if path in theirs}
         back = {theirs[path]: path for path in found.values()}
         ours, copied = tuple(sorted(found)), tuple(sorted(back))
-        return cls(Coverage(manifest.uid, None, ours), Coverage(there.uid, None, copied), found, back)
+        chosen = Coverage(manifest.uid, None, ours), Coverage(there.uid, None, copied)
+        return cls(source.transaction_records, *chosen, found, back)
+
+    def rows(self, records: Any, *, with_value: bool) -> Iterator[dict[str, Any]]:
+        """Yield the changes that are compared."""
+        rows = _rows(records, with_value=with_value)
+        return rows if self.transaction_records else (row for row in rows if not row["key"].startswith(TRANSACTIONS))
 
 
 _Held = dict[tuple[str, bytes], Meta]
@@ -146,7 +156,7 @@ def _held(origin: Client, copy: Client, ends: Mapping[int, int], patience_second
     held: _Held = {}
     with reading as batches:
         for batch in batches:
-            for row in _rows(batch.records, with_value=False):
+            for row in compared.rows(batch.records, with_value=False):
                 if same or origin.vbucket_of(row["key"]) in ends:
                     held[_path(row, compared.copy_paths), row["key"]] = _meta(row)
     return held
@@ -172,7 +182,7 @@ def _differing(
     )
     with reading as batches:
         for batch in batches:
-            for row in _rows(batch.records, with_value=True):
+            for row in compared.rows(batch.records, with_value=True):
                 path = _path(row, compared.origin_paths)
                 # What is newer comes with the next batch; until then the key is not there, rather than wrong.
                 if row["seqno"] > until[row["vbucket"]] or held.pop((path, row["key"]), None) == _meta(row):

@@ -22,6 +22,7 @@ from headwater.spark.history import branches
 from headwater.spark.offsets import HEX_DIGITS, hex_uuid
 from headwater.spark.planner import Range
 from headwater.spark.schema import ON_REQUEST, types
+from headwater.wire.documents import TRANSACTIONS
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
@@ -46,11 +47,13 @@ class RowMaker:
     Args:
         names: the columns wanted, in order.
         key_format, value_format: "binary" or "string".
+        transaction_records: whether rows are wanted of the records that SDKs keep of their transactions.
     """
 
     names: tuple[str, ...]
     key_format: str
     value_format: str
+    transaction_records: bool = True
     uuids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,6 +113,8 @@ class RowMaker:
         if self._floors.any():
             vbuckets, seqnos = records.column("vbucket").to_numpy(), records.column("seqno").to_numpy()
             records = records.filter(pa.array(seqnos > self._floors[vbuckets]))
+        if not self.transaction_records:
+            records = _without_transactions(records)
         return pa.RecordBatch.from_arrays([self._column(name, records) for name in self.names], schema=self.schema)
 
     def rollbacks(self, parts: Sequence[Range]) -> pa.RecordBatch:
@@ -202,6 +207,11 @@ class RowMaker:
                 found = f"possible: the {name} of vbucket {vb}, seqno {seqno} is not UTF-8; read it as binary"
                 return OptionError(f"{name}Format", "string", found)
         return OptionError(f"{name}Format", "string", f"possible for these {name}s; read them as binary")
+
+
+def _without_transactions(records: pa.RecordBatch) -> pa.RecordBatch:
+    found = pc.starts_with(records.column("key"), TRANSACTIONS.decode())
+    return records.filter(pc.invert(found)) if found.true_count else records
 
 
 def _run_ends(vbuckets: NDArray[np.uint16]) -> NDArray[np.int64]:

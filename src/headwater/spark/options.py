@@ -283,6 +283,15 @@ OPTIONS: tuple[SourceOption, ...] = (
         "`rollback` row to 0. Copies that the cluster map does not name are not waited for.",
         "majority",
     ),
+    SourceOption(
+        "transactionRecords",
+        _flag,
+        False,
+        "true or false",
+        "Read the records that SDKs keep of their transactions, too: documents whose key begins with `_txn:`, which no "
+        "application stored. What a transaction stored comes in any case, once it is committed.",
+        "true",
+    ),
 )
 
 

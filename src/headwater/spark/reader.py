@@ -66,7 +66,8 @@ def read(
         RollbackRequired: for as long a node refused a range without a reason that the planner could see.
         OptionError: a key or value is not text though its format is `string`.
     """
-    task = _Task(settings, RowMaker(names, settings.key_format, settings.value_format), parts)
+    maker = RowMaker(names, settings.key_format, settings.value_format, settings.transaction_records)
+    task = _Task(settings, maker, parts)
     task.unread = set() if unread is None else unread
     task.dropped = set() if dropped is None else dropped
     task.reached, task.had = reached, had or {}

@@ -49,6 +49,7 @@ class SourceSettings:
     scope: str | None = None
     fail_on_data_loss: bool = False
     min_persisted: MinPersisted | None = None
+    transaction_records: bool = False
     coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)
 

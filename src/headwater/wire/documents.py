@@ -15,7 +15,11 @@ from headwater.wire.status import Status
 
 __all__ = ["Add", "Append", "Decrement", "Delete", "EvictKey", "EvictKeyResponse", "Flush", "Get", "GetAndTouch"]
 __all__ += ["GetKey", "GetKeyResponse", "GetLocked", "GetRandomKey", "GetReplica", "GetResponse", "Increment"]
-__all__ += ["IncrementResponse", "Prepend", "Replace", "Set", "Stored", "Touch", "TouchResponse", "Unlock"]
+__all__ += ["TRANSACTIONS", "IncrementResponse", "Prepend", "Replace", "Set", "Stored", "Touch", "TouchResponse"]
+__all__ += ["Unlock"]
+
+TRANSACTIONS = b"_txn:"
+"""Keys that begin so are records which SDKs keep of their transactions: attempts, and who cleans up after them."""
 
 
 # --------------------------------------------------------------------------- reading

@@ -83,6 +83,7 @@ func main() {
 	single(plain, fruit)
 	parts(fruit)
 	durable(fruit)
+	transactions(cluster, fruit)
 	collections(bucket, manager)
 	fmt.Println("done")
 	cluster.Close(nil)
@@ -258,6 +259,47 @@ func durable(fruit *gocb.Collection) {
 	passed("scanned")
 }
 
+func transactions(cluster *gocb.Cluster, fruit *gocb.Collection) {
+	run := func(work func(attempt *gocb.TransactionAttemptContext)) error {
+		_, err := cluster.Transactions().Run(func(attempt *gocb.TransactionAttemptContext) (failed error) {
+			defer func() {
+				if found := recover(); found != nil {
+					failed = found.(error)
+				}
+			}()
+			work(attempt)
+			return nil
+		}, nil)
+		return err
+	}
+	n := func(key string) int {
+		var found struct{ N int }
+		done(must(fruit.Get(key, nil)).Content(&found))
+		return found.N
+	}
+	done(run(func(attempt *gocb.TransactionAttemptContext) {
+		must(attempt.Insert(fruit, "bank-a", object{"n": 10}))
+		must(attempt.Insert(fruit, "bank-b", object{"n": 0}))
+	}))
+	done(run(func(attempt *gocb.TransactionAttemptContext) {
+		one, other := must(attempt.Get(fruit, "bank-a")), must(attempt.Get(fruit, "bank-b"))
+		must(attempt.Replace(one, object{"n": 7}))
+		must(attempt.Replace(other, object{"n": 3}))
+	}))
+	ok(n("bank-a") == 7 && n("bank-b") == 3, "transacted")
+	err := run(func(attempt *gocb.TransactionAttemptContext) {
+		must(attempt.Replace(must(attempt.Get(fruit, "bank-a")), object{"n": -1}))
+		must(attempt.Insert(fruit, "bank-c", object{"n": 1}))
+		panic(errors.New("the application's own"))
+	})
+	ok(err != nil && n("bank-a") == 7 && !must(fruit.Exists("bank-c", nil)).Exists(), "rolled back")
+	done(run(func(attempt *gocb.TransactionAttemptContext) {
+		done(attempt.Remove(must(attempt.Get(fruit, "bank-b"))))
+	}))
+	ok(!must(fruit.Exists("bank-b", nil)).Exists(), "removed")
+	passed("transacted")
+}
+
 func collections(bucket *gocb.Bucket, manager *gocb.CollectionManagerV2) {
 	nowhere := bucket.Scope("market").Collection("nowhere")
 	_, err := nowhere.Get("apple", &gocb.GetOptions{Timeout: 3 * time.Second})
@@ -281,6 +323,10 @@ func collections(bucket *gocb.Bucket, manager *gocb.CollectionManagerV2) {
 	refused(manager.CreateCollection("market", "fruit", nil, nil), gocb.ErrCollectionExists, "collection")
 	refused(manager.CreateCollection("nowhere", "fruit", nil, nil), gocb.ErrScopeNotFound, "no scope")
 	passed("listed")
+
+	shorter := gocb.UpdateCollectionSettings{MaxExpiry: time.Minute}
+	ok(manager.UpdateCollection("market", "passing", shorter, nil) != nil, "altered")
+	passed("altered")
 
 	gone := bucket.Scope("market").Collection("gone")
 	must(gone.Upsert("pear", object{"n": 1}, nil))

@@ -44,6 +44,7 @@ async function main() {
   await single(plain, fruit)
   await parts(fruit)
   await durable(fruit)
+  await transactions(cluster, fruit)
   await collections(bucket, manager)
   say('done')
   await cluster.close()
@@ -180,6 +181,33 @@ async function durable(fruit) {
   passed('scanned')
 }
 
+async function transactions(cluster, fruit) {
+  const run = (work) => cluster.transactions().run(work)
+  const n = async (key) => (await fruit.get(key)).content.n
+  await run(async (attempt) => {
+    await attempt.insert(fruit, 'bank-a', { n: 10 })
+    await attempt.insert(fruit, 'bank-b', { n: 0 })
+  })
+  await run(async (attempt) => {
+    const one = await attempt.get(fruit, 'bank-a')
+    const other = await attempt.get(fruit, 'bank-b')
+    await attempt.replace(one, { n: 7 })
+    await attempt.replace(other, { n: 3 })
+  })
+  assert.deepEqual([await n('bank-a'), await n('bank-b')], [7, 3])
+  const broken = run(async (attempt) => {
+    await attempt.replace(await attempt.get(fruit, 'bank-a'), { n: -1 })
+    await attempt.insert(fruit, 'bank-c', { n: 1 })
+    throw new Error("the application's own")
+  })
+  await assert.rejects(broken, couchbase.TransactionFailedError)
+  assert.equal(await n('bank-a'), 7)
+  assert.equal((await fruit.exists('bank-c')).exists, false)
+  await run(async (attempt) => attempt.remove(await attempt.get(fruit, 'bank-b')))
+  assert.equal((await fruit.exists('bank-b')).exists, false)
+  passed('transacted')
+}
+
 async function collections(bucket, manager) {
   const nowhere = bucket.scope('market').collection('nowhere')
   await assert.rejects(nowhere.get('apple', { timeout: 3000 }), (error) => !(error instanceof couchbase.DocumentNotFoundError))
@@ -197,6 +225,9 @@ async function collections(bucket, manager) {
   await assert.rejects(manager.createCollection('fruit', 'market'), couchbase.CollectionExistsError)
   await assert.rejects(manager.createCollection('fruit', 'nowhere'), couchbase.ScopeNotFoundError)
   passed('listed')
+
+  await assert.rejects(manager.updateCollection('passing', 'market', { maxExpiry: 60 }))
+  passed('altered')
 
   const gone = bucket.scope('market').collection('gone')
   await gone.upsert('pear', { n: 1 })

@@ -15,7 +15,7 @@ from couchbase.auth import CertificateAuthenticator, PasswordAuthenticator
 from couchbase.cluster import Cluster
 from couchbase.durability import Durability, ServerDurability
 from couchbase.kv_range_scan import PrefixScan
-from couchbase.management.collections import CreateCollectionSettings
+from couchbase.management.collections import CreateCollectionSettings, UpdateCollectionSettings
 from couchbase.options import (
     ClusterOptions,
     ClusterTimeoutOptions,
@@ -83,6 +83,7 @@ def main() -> None:
     single(plain, fruit)
     parts(fruit)
     durable(fruit)
+    transactions(cluster, fruit)
     collections(bucket, manager)
     say("done")
     cluster.close()
@@ -220,6 +221,34 @@ def durable(fruit: Any) -> None:
     passed("scanned")
 
 
+def transactions(cluster: Cluster, fruit: Any) -> None:
+    def opened(attempt: Any) -> None:
+        attempt.insert(fruit, "bank-a", {"n": 10})
+        attempt.insert(fruit, "bank-b", {"n": 0})
+
+    def moved(attempt: Any) -> None:
+        one, other = attempt.get(fruit, "bank-a"), attempt.get(fruit, "bank-b")
+        attempt.replace(one, {"n": 7})
+        attempt.replace(other, {"n": 3})
+
+    def broken(attempt: Any) -> None:
+        attempt.replace(attempt.get(fruit, "bank-a"), {"n": -1})
+        attempt.insert(fruit, "bank-c", {"n": 1})
+        raise KeyError("the application's own")
+
+    def closed(attempt: Any) -> None:
+        attempt.remove(attempt.get(fruit, "bank-b"))
+
+    cluster.transactions.run(opened)
+    cluster.transactions.run(moved)
+    assert [fruit.get(f"bank-{each}").content_as[dict] for each in "ab"] == [{"n": 7}, {"n": 3}]
+    refused(exceptions.TransactionFailed, cluster.transactions.run, broken)
+    assert fruit.get("bank-a").content_as[dict] == {"n": 7} and not fruit.exists("bank-c").exists
+    cluster.transactions.run(closed)
+    assert not fruit.exists("bank-b").exists
+    passed("transacted")
+
+
 def collections(bucket: Any, manager: Any) -> None:
     impatient = GetOptions(timeout=timedelta(seconds=3))
     refused(exceptions.CouchbaseException, bucket.scope("market").collection("nowhere").get, "apple", impatient)
@@ -236,6 +265,10 @@ def collections(bucket: Any, manager: Any) -> None:
     refused(exceptions.CollectionAlreadyExistsException, manager.create_collection, "market", "fruit")
     refused(exceptions.ScopeNotFoundException, manager.create_collection, "nowhere", "fruit")
     passed("listed")
+
+    shorter = UpdateCollectionSettings(max_expiry=MINUTE)
+    refused(exceptions.InvalidArgumentException, manager.update_collection, "market", "passing", shorter)
+    passed("altered")
 
     gone = bucket.scope("market").collection("gone")
     gone.upsert("pear", {"n": 1})

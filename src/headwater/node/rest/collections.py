@@ -23,6 +23,8 @@ OF_SEVERAL = (
 )
 """The pages change one node; which node a client asks is chance, so two could give one id twice."""
 
+STAYS = "Not allowed on this version of cluster: the maxTTL of a collection is given when it is made, and stays"
+
 Edit = Callable[["Collections", tuple[str, ...], dict[str, str]], Callable[[CollectionsManifest], CollectionsManifest]]
 Change = Callable[["Services", tuple[str, ...], bytes], Awaitable[Made]]
 

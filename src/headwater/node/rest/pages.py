@@ -135,6 +135,12 @@ REFUSED = (
         "Flush is disabled by HTTP: send FLUSH, opcode 0x08",
     ),
     PageRefusal(("PUT",), "/pools/default/buckets/{}", ADMINISTER, buckets.STAYS),
+    PageRefusal(
+        ("PATCH",),
+        "/pools/default/buckets/{}/scopes/[^/]+/collections/[^/]+",
+        ADMINISTER,
+        collections.STAYS,
+    ),
     PageRefusal(("PUT", "PATCH"), "/settings/rbac/(?:users|groups)/.*", ADMINISTER, _USERS_ARE),
 )
 

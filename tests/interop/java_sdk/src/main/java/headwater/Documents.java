@@ -42,6 +42,9 @@ import com.couchbase.client.java.kv.ScanType;
 import com.couchbase.client.java.kv.StoreSemantics;
 import com.couchbase.client.java.manager.collection.CollectionManager;
 import com.couchbase.client.java.manager.collection.CreateCollectionSettings;
+import com.couchbase.client.java.manager.collection.UpdateCollectionSettings;
+import com.couchbase.client.java.transactions.TransactionGetResult;
+import com.couchbase.client.java.transactions.error.TransactionFailedException;
 import java.io.FileInputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -89,6 +92,7 @@ public final class Documents {
         single(plain, fruit);
         parts(fruit);
         durable(fruit);
+        transactions(cluster, fruit);
         collections(bucket, manager);
         System.out.println("done");
         cluster.disconnect();
@@ -280,6 +284,30 @@ public final class Documents {
         passed("scanned");
     }
 
+    private static void transactions(Cluster cluster, Collection fruit) {
+        cluster.transactions().run(attempt -> {
+            attempt.insert(fruit, "bank-a", number(10));
+            attempt.insert(fruit, "bank-b", number(0));
+        });
+        cluster.transactions().run(attempt -> {
+            TransactionGetResult one = attempt.get(fruit, "bank-a");
+            TransactionGetResult other = attempt.get(fruit, "bank-b");
+            attempt.replace(one, number(7));
+            attempt.replace(other, number(3));
+        });
+        ok(fruit.get("bank-a").contentAsObject().getInt("n") == 7, "transacted");
+        ok(fruit.get("bank-b").contentAsObject().getInt("n") == 3, "transacted");
+        refused(TransactionFailedException.class, () -> cluster.transactions().run(attempt -> {
+            attempt.replace(attempt.get(fruit, "bank-a"), number(-1));
+            attempt.insert(fruit, "bank-c", number(1));
+            throw new IllegalStateException("the application's own");
+        }));
+        ok(fruit.get("bank-a").contentAsObject().getInt("n") == 7 && !fruit.exists("bank-c").exists(), "rolled back");
+        cluster.transactions().run(attempt -> attempt.remove(attempt.get(fruit, "bank-b")));
+        ok(!fruit.exists("bank-b").exists(), "removed");
+        passed("transacted");
+    }
+
     private static void collections(Bucket bucket, CollectionManager manager) {
         Collection nowhere = bucket.scope("market").collection("nowhere");
         refused(RuntimeException.class, () -> nowhere.get("apple", getOptions().timeout(Duration.ofSeconds(3))));
@@ -298,6 +326,10 @@ public final class Documents {
         refused(CollectionExistsException.class, () -> manager.createCollection("market", "fruit"));
         refused(ScopeNotFoundException.class, () -> manager.createCollection("nowhere", "fruit"));
         passed("listed");
+
+        refused(RuntimeException.class, () -> manager.updateCollection("market", "passing",
+            UpdateCollectionSettings.updateCollectionSettings().maxExpiry(Duration.ofMinutes(1))));
+        passed("altered");
 
         Collection gone = bucket.scope("market").collection("gone");
         gone.upsert("pear", number(1));
