@@ -424,9 +424,9 @@ class World:
 
     def _age(self, log: TableLog) -> None:
         """Let what no batch under way can have written be older than a batch takes, as in a table of some days."""
-        known = {file.path for file in log.state.files.values()} | {
-            each["path"] for each in log.state.tombstones.values()
-        }
+        whole = TableLog(log.store, removals=True)
+        known = {file.path for file in whole.refresh().files.values()}
+        known |= {str(path) for path in whole.removals().column("path").to_pylist()}
         paths = [self.place / path for path in known] + sorted((self.place / "_delta_log").glob("*.json"))[:-1]
         for path in filter(Path.exists, paths):
             os.utime(path, (time.time() - 7200, time.time() - 7200))

@@ -1,24 +1,25 @@
 """Checkpoints of a table's log: the state as one Parquet file, so that nobody has to read every commit.
 
 Source: Delta's PROTOCOL.md, "Checkpoints", the classic form: each row is an action, in a column of its kind. Readers
-find the newest through `_last_checkpoint`; that file may lag or be lost, then the folder is looked through.
+find the newest through `_last_checkpoint`; that file may lag or be lost, then the folder is looked through. Removals
+stand last and are read by none but who writes the next checkpoint, or removes files (`lake/removals.py`).
 """
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
-from headwater.lake.store import TableStore, reading_parquet
+from headwater.lake.store import Listed, TableStore
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ _REMOVE: list[tuple[str, Any]] = [
     ("size", pa.int64()),
     ("deletionVector", _VECTOR),
 ]
+REMOVE = pa.struct(_REMOVE)
+GROUP_ROWS = 1 << 17
 _METADATA: list[tuple[str, Any]] = [
     ("id", pa.string()),
     ("name", pa.string()),
@@ -87,20 +90,93 @@ SCHEMA = pa.schema(
 _MAPS = ("partitionValues", "tags", "configuration", "options")
 
 
-def write(store: TableStore, folder: str, version: int, actions: Iterable[dict[str, Any]]) -> str:
-    """Write the checkpoint of a version; return its path."""
+def write(
+    store: TableStore,
+    folder: str,
+    version: int,
+    actions: Iterable[dict[str, Any]],
+    removed: pa.Table | None = None,
+) -> str:
+    """Write the checkpoint of a version; return its path.
+
+    Args:
+        store: the table's place.
+        folder: of the log.
+        version: whose state it is.
+        actions: the state, but for removals.
+        removed: those, with the columns of a `remove` action.
+    """
     rows = [_row(action) for action in actions]
     path = f"{folder}/{version:020d}.checkpoint.parquet"
-    out = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), out, compression="snappy")
-    store.write(path, out.getvalue())
+    with store.output(path) as out, pq.ParquetWriter(out, SCHEMA, compression="snappy") as writer:
+        writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+        for batch in removed.to_batches(GROUP_ROWS) if removed is not None else ():
+            writer.write_table(_as_actions(batch), row_group_size=GROUP_ROWS)
     failpoint("lake.checkpointed")
-    store.write(f"{folder}/{LAST}", json.dumps({"version": version, "size": len(rows)}).encode())
+    size = len(rows) + (removed.num_rows if removed is not None else 0)
+    store.write(f"{folder}/{LAST}", json.dumps({"version": version, "size": size}).encode())
     return path
 
 
-def newest(store: TableStore, folder: str, most: int | None = None) -> tuple[int, list[dict[str, Any]]] | None:
-    """Return (version, actions) of the newest whole checkpoint, of version `most` at most; None if there is none.
+def _as_actions(removed: pa.RecordBatch) -> pa.Table:
+    """Removals as rows of a checkpoint."""
+    rows = removed.num_rows
+    still = {"dataChange": pa.array(np.zeros(rows, np.bool_))}
+    columns = [still.get(name, removed.column(name)) for name, _ in _REMOVE]
+    made: Any = pa.StructArray.from_arrays(columns, fields=list(REMOVE))
+    others = (pa.nulls(rows, field.type) if field.name != "remove" else made for field in SCHEMA)
+    return pa.Table.from_arrays(list(others), schema=SCHEMA)
+
+
+def removals(store: TableStore, paths: Iterable[str], later: Iterable[dict[str, Any]]) -> pa.Table:
+    """Return the removals of a checkpoint, and those of commits behind it, with the columns of a `remove` action.
+
+    Args:
+        store: the table's place.
+        paths: of the checkpoint, all its parts.
+        later: `remove` actions.
+    """
+    parts: list[Any] = [_removals_in(store, path) for path in paths]
+    parts.append(pa.array([_row(action) for action in later], REMOVE))
+    chunks: list[Any] = [
+        chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])
+    ]
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(chunk) for chunk in chunks], pa.schema(_REMOVE))
+
+
+def count_removals(store: TableStore, paths: Iterable[str]) -> int:
+    """Return how many removals a checkpoint has."""
+    count = 0
+    for path in paths:
+        with store.parquet(path) as opened:
+            column = opened.read(columns=["remove.path"]).column("remove")
+            count += len(column) - column.null_count
+    return count
+
+
+def _removals_in(store: TableStore, path: str) -> Any:
+    """The removals of one file; of another writer's, with the columns that we know, null where it has none."""
+    with store.parquet(path) as opened:
+        column: Any = opened.read(columns=["remove"]).column("remove").drop_null()
+    made: Any = pa.chunked_array
+    return column if column.type == REMOVE else made([_with_fields(part) for part in column.chunks], REMOVE)
+
+
+def _with_fields(removed: Any) -> Any:
+    known = {each.name: number for number, each in enumerate(removed.type)}
+    arrays = [
+        removed.field(known[each.name]).cast(each.type) if each.name in known else pa.nulls(len(removed), each.type)
+        for each in REMOVE
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(REMOVE))
+
+
+Found = tuple[int, list[dict[str, Any]], list[str]]
+"""Of a checkpoint: its version, its actions but for removals, and its files."""
+
+
+def newest(store: TableStore, folder: str, most: int | None = None) -> Found | None:
+    """Return the newest whole checkpoint, of version `most` at most; None if there is none.
 
     One that can't be read is passed over: the commits before it, or an older one, say the same. Spark does not sync its
     own, so a machine that lost its power may leave it cut.
@@ -108,12 +184,14 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> tuple[int
     Raises:
         CorruptStore: none can be read, and the first commit is gone.
     """
-    found = complete(store, folder)
+    if most is None and (noted := _noted(store, folder)) is not None:
+        return noted
+    found = complete(store.list(folder))
     problem: CorruptStore | None = None
     for version in sorted(found, reverse=True):
         if most is None or version <= most:
             try:
-                return version, [action for path in found[version] for action in _read(store, path)]
+                return version, [action for path in found[version] for action in _read(store, path)], found[version]
             except CorruptStore as error:
                 log.warning("%s; an older one, or the commits before it, are read instead", error)
                 problem = problem or error
@@ -122,10 +200,28 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> tuple[int
     return None
 
 
-def complete(store: TableStore, folder: str) -> dict[int, list[str]]:
-    """Return the checkpoints all parts of which are there, by version."""
+def _noted(store: TableStore, folder: str) -> Found | None:
+    """Return the checkpoint that `_last_checkpoint` names, without a look through the folder, which may have millions
+    of commits. None where that can't be: where its own commit is gone, those after it may be gone as well."""
+    try:
+        told = json.loads(store.read(f"{folder}/{LAST}"))
+        version, parts = int(told["version"]), int(told.get("parts") or 0)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    stem = f"{folder}/{version:020d}.checkpoint"
+    named = [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)] or [f"{stem}.parquet"]
+    if not all(store.exists(path) for path in (f"{folder}/{version:020d}.json", *named)):
+        return None
+    try:
+        return version, [action for path in named for action in _read(store, path)], named
+    except CorruptStore:
+        return None  # told when the folder is looked through
+
+
+def complete(listing: Iterable[Listed]) -> dict[int, list[str]]:
+    """Return the checkpoints of a log's folder all parts of which are there, by version."""
     parts: dict[tuple[int, int], list[str]] = {}
-    for listed in store.list(folder):
+    for listed in listing:
         named = _NAME.search(listed.path)
         if named:
             parts.setdefault((int(named[1]), int(named[3] or 1)), []).append(listed.path)
@@ -134,13 +230,13 @@ def complete(store: TableStore, folder: str) -> dict[int, list[str]]:
 
 def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
     try:
-        with reading_parquet(io.BytesIO(store.read(path))) as opened:
-            table = opened.read()
+        with store.parquet(path) as opened:
+            table = opened.read(columns=[name for name in SCHEMA.names if name != "remove"])
     except (pa.ArrowException, OSError) as error:
         raise CorruptStore(store.full(path), 0, f"not a checkpoint: {error}") from None
     for kind in table.column_names:
         if kind in SCHEMA.names:
-            yield from ({kind: _plain(action)} for action in table.column(kind).to_pylist() if action is not None)
+            yield from ({kind: _plain(action)} for action in table.column(kind).drop_null().to_pylist())
 
 
 def _plain(value: Any) -> Any:

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.lake import checkpoints, vectors
 from headwater.lake.shape import VARIANT, arrow_type
@@ -141,7 +143,6 @@ class TableState:
     Attributes:
         version: -1 before the first commit.
         files: by path as the log writes it.
-        tombstones: removals that are remembered until they expire, by identity.
         transactions: the newest version of each application.
         transaction_times: when each of them was, milliseconds, as far as it was said.
         records: domain metadata, by domain.
@@ -151,7 +152,6 @@ class TableState:
     protocol: Action = field(default_factory=dict)
     metadata: Action = field(default_factory=dict)
     files: dict[str, DataFile] = field(default_factory=dict)
-    tombstones: dict[tuple[str, str], Action] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
     transaction_times: dict[str, int] = field(default_factory=dict)
     records: dict[str, str] = field(default_factory=dict)
@@ -163,11 +163,9 @@ class TableState:
         for action in kept:
             if removed := action.get("remove"):
                 self.files.pop(removed["path"], None)
-                self.tombstones[identity(removed)] = removed
         for action in kept:
             if added := action.get("add"):
                 self.files[added["path"]] = data_file(added)
-                self.tombstones.pop(identity(added), None)
             self._apply_other(action)
 
     def _apply_other(self, action: Action) -> None:
@@ -212,7 +210,7 @@ class TableState:
         return str(self.metadata["id"])
 
     def actions(self) -> Iterator[Action]:
-        """Yield the state as actions, as a checkpoint holds them."""
+        """Yield the state as actions, as a checkpoint holds them, but for removals (`TableLog.removals`)."""
         yield {"protocol": self.protocol}
         yield {"metaData": self.metadata}
         for name, version in self.transactions.items():
@@ -222,8 +220,6 @@ class TableState:
             yield {"domainMetadata": {"domain": domain, "configuration": text, "removed": False}}
         for file in self.files.values():
             yield {"add": file.add | {"dataChange": False}}
-        for removed in self.tombstones.values():
-            yield {"remove": removed | {"dataChange": False}}
 
 
 class _PartedError(Exception):
@@ -235,6 +231,7 @@ class TableLog:
 
     Args:
         store: the table's place.
+        removals: whether removals are kept while commits are read: there are many, and who follows needs none.
 
     Attributes:
         checkpointed: the version of the checkpoint that reading began with; -1 for none.
@@ -242,8 +239,11 @@ class TableLog:
             older than its record, which such a commit leaves as it is.
     """
 
-    def __init__(self, store: TableStore) -> None:
+    def __init__(self, store: TableStore, *, removals: bool = False) -> None:
         self.store, self.state = store, TableState()
+        self._base: list[str] = []
+        self._removed: list[Action] | None = [] if removals else None
+        self._removed_count = 0
         self.checkpointed = -1
         self.restored = False
         self._last: bytes | None = None
@@ -291,7 +291,7 @@ class TableLog:
         content = self._content(self.state.version)
         if content is not None and _digest(content) == self._last:
             return False
-        newest = TableLog(self.store)
+        newest = TableLog(self.store, removals=self._removed is not None)
         try:
             newest.refresh()
         except CorruptStore as error:
@@ -301,7 +301,8 @@ class TableLog:
             self._last = newest._last  # none, if its commit was removed and only the checkpoint has it
             return False
         self.state, self.checkpointed, self._last = newest.state, newest.checkpointed, newest._last
-        self.restored = newest.restored
+        self.restored, self._removed = newest.restored, newest._removed
+        self._base, self._removed_count = newest._base, newest._removed_count
         return True
 
     def _check_same(self, newest: TableLog, *, forked: bool) -> None:
@@ -316,12 +317,21 @@ class TableLog:
             how = "that version is another commit by now" if forked else "it was put back to an older state"
             raise TableAway(self.store.root, f"{told}: {how}")
 
+    def removals(self) -> pa.Table:
+        """Return the removals that the checkpoint and the commits after it tell of, as columns, in their order; of a
+        log that was made for it."""
+        return checkpoints.removals(self.store, self._base, self._removed or ())
+
+    def count_removals(self) -> int:
+        """Return how many that are."""
+        return checkpoints.count_removals(self.store, self._base) + self._removed_count
+
     def at(self, version: int) -> TableState | None:
         """Return the state of an older version, read anew; None where the log does not go back so far."""
         older = TableState()
         found = checkpoints.newest(self.store, FOLDER, version)
         if found is not None:
-            older.version, actions = found
+            older.version, actions, _ = found
             older.apply(actions)
         while older.version < version:
             actions_then = self._commit_of(older.version + 1)
@@ -404,7 +414,7 @@ class TableLog:
         """Begin at the newest checkpoint, or at version 0 where the log still begins with it."""
         found = checkpoints.newest(self.store, FOLDER)
         if found is not None:
-            version, actions = found
+            version, actions, self._base = found
             self.state.apply(actions)
             self.state.version = self.checkpointed = version
             content = self._content(version)
@@ -426,7 +436,11 @@ class TableLog:
                 return found
         return False
 
-    def _note(self, actions: Iterable[Action]) -> None:
+    def _note(self, actions: Sequence[Action]) -> None:
+        removed = [action["remove"] for action in actions if "remove" in action]
+        self._removed_count += len(removed)
+        if self._removed is not None:
+            self._removed += removed
         if (found := _restores(actions)) is not None:
             self.restored = found
 

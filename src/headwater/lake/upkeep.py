@@ -29,7 +29,7 @@ from pyroaring import BitMap
 from headwater import tracing
 from headwater.errors import TableAway
 from headwater.failpoints import failpoint
-from headwater.lake import checkpoints, index, vectors
+from headwater.lake import checkpoints, index, removals, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
 from headwater.lake.index import Hashes, Indexes, hashes_of, joined, made
 from headwater.lake.log import AWAY, FOLDER, Action, DataFile, TableLog, TableState, names_of, removal
@@ -388,11 +388,12 @@ def checkpoint(log: TableLog, now: float | None = None) -> str:
     Raises:
         TableAway: there is no table, or not the one that was read.
     """
-    state = log.refresh(sure=True)
-    if not log.exists:
-        raise TableAway(log.store.root, AWAY)
-    _forget_removals(state, now)
-    return checkpoints.write(log.store, FOLDER, state.version, state.actions())
+    whole = _with_removals(log)
+    state = whole.state
+    oldest = 1000 * ((now or time.time()) - retention(state))
+    removed = removals.kept(whole.removals(), state.files, oldest)
+    whole.look()
+    return checkpoints.write(log.store, FOLDER, state.version, state.actions(), removed)
 
 
 def checkpoint_at(place: str, table: str) -> str:
@@ -412,12 +413,17 @@ def _opened(place: str, table: str) -> TableLog:
     return log
 
 
-def _forget_removals(state: TableState, now: float | None = None) -> None:
-    """Leave out the removals that have expired."""
-    oldest = 1000 * ((now or time.time()) - retention(state))
-    expired = [key for key, removed in state.tombstones.items() if removed.get("deletionTimestamp", 0) < oldest]
-    for key in expired:
-        del state.tombstones[key]
+def _with_removals(log: TableLog) -> TableLog:
+    """The same table's log, read anew with its removals, which nobody keeps who only follows it.
+
+    Raises:
+        TableAway: there is no table, or not the one that was read.
+    """
+    log.refresh(sure=True)
+    whole = TableLog(log.store, removals=True)
+    if whole.refresh().version < 0 or whole.state.id != log.state.id:
+        raise TableAway(log.store.root, AWAY)
+    return whole
 
 
 def retention(state: TableState) -> float:
@@ -447,25 +453,23 @@ def vacuum(
     Raises:
         TableAway: there is no table, or not the one that was read: all its files would be nobody's.
     """
-    state, clock = log.refresh(sure=True), now or time.time()
-    if not log.exists:
-        raise TableAway(log.store.root, AWAY)
+    log, clock = _with_removals(log), now or time.time()
+    state = log.state
     kept_for = retention(state) if seconds is None else seconds
     oldest = clock - kept_for
     needed = {name for file in state.files.values() for name in _bare(file.add)}
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
-    for removed in state.tombstones.values():
-        if removed.get("deletionTimestamp", 0) >= 1000 * oldest:
-            needed.update(_bare(removed))
     listed = {folder: log.store.list(folder) for folder in ("", FOLDER, index.FOLDER)}
     gone = [each for each in listed[""] if _is_data(each.path) and _base(each) not in needed]
     gone += [each for each in listed[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
     gone += [each for files in listed.values() for each in files if _is_half(each)]
     if seconds is None:
         oldest = min(oldest, max((each.modified for each in listed[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
-    old = [each.path for each in gone if each.modified < oldest]
+    aged = [each for each in gone if each.modified < oldest]
+    still = _still_needed(log, {_base(each) for each in aged if _is_data(each.path)}, 1000 * (clock - kept_for))
+    old = [each.path for each in aged if _base(each) not in still]
     if seconds is None:
-        old += _old_log(log, clock)
+        old += _old_log(log, clock, listed[FOLDER])
     if not dry:
         for done, path in enumerate(old):
             tell(done, len(old))
@@ -474,6 +478,13 @@ def vacuum(
                 log.look()
             log.store.remove(path)
     return old
+
+
+def _still_needed(log: TableLog, candidates: set[str], since: float) -> set[str]:
+    """Which of some files were removed so late that readers of older versions may need them."""
+    if not candidates:
+        return set()
+    return candidates.intersection(name.rpartition("/")[2] for name in removals.names(log.removals(), since))
 
 
 def _bare(action: Action) -> Iterator[str]:
@@ -493,20 +504,16 @@ def _is_half(listed: Listed) -> bool:
     return _base(listed).startswith(BESIDE)
 
 
-def _old_log(log: TableLog, now: float) -> list[str]:
+def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
     """Commits and checkpoints that are older than the log's retention and before a checkpoint that is, too, and at or
     before one that can be read: the oldest up to the first that is young, so that no gap is left."""
     if not log.state.says("delta.enableExpiredLogCleanup", otherwise=True):
         return []
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
-    numbered = [(int(_base(each)[:20]), each) for each in log.store.list(FOLDER) if _base(each)[:20].isdigit()]
+    numbered = [(int(_base(each)[:20]), each) for each in listing if _base(each)[:20].isdigit()]
     young = {each.path for _, each in numbered if each.modified >= oldest}
-    bases = [
-        number for number, parts in checkpoints.complete(log.store, FOLDER).items() if not young.intersection(parts)
-    ]
-    if not bases or (readable := checkpoints.newest(log.store, FOLDER)) is None:
-        return []
-    first = max((number for number in bases if number <= readable[0]), default=0)
+    bases = [number for number, parts in checkpoints.complete(listing).items() if not young.intersection(parts)]
+    first = max((number for number in bases if number <= log.checkpointed), default=0)
     first = min([first, *(number for number, each in numbered if each.path in young)])
     # After a feature was dropped the versions before that one go all at once or not at all (checkpointProtection).
     if first < int(log.state.properties.get("delta.requireCheckpointProtectionBeforeVersion", 0)):
@@ -604,7 +611,6 @@ class Maintenance:
             self._checkpointed, written = version, True
         behind = self._log.state.version - self._checkpointed
         if self._checkpoint is None and not self._closing and behind >= CHECKPOINT_EVERY:
-            _forget_removals(self._log.state)
             work = partial(checkpoint_at, self._log.store.root, self._log.state.id)
             self._checkpoint = self._log.state.version, self._folds.submit(work, HANG_SECONDS)
         return written
@@ -643,7 +649,7 @@ def _described(log: TableLog) -> dict[str, Any]:
         "rows": sum((file.rows or 0) - file.dead for file in files),
         "dead_rows": sum(file.dead for file in files),
         "columns": len(state.fields),
-        "removed_files_kept": len(state.tombstones),
+        "removed_files_kept": log.count_removals(),
     }
 
 
