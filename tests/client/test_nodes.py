@@ -2,14 +2,23 @@
 
 import asyncio
 import json
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from headwater.client import aio
+from headwater.client.cluster import Cluster
+from headwater.client.kv import Operations
 from headwater.client.routing import Address
-from headwater.errors import ConnectionLost, LocalProtocolError, OptionError, RemoteProtocolError
+from headwater.client.settings import settings_for
+from headwater.errors import ConnectionLost, LocalProtocolError, OptionError, PeerSilent, RemoteProtocolError
+from headwater.testing.clock import FakeClock
 from headwater.testing.peers import cluster_map, history, serve
-from headwater.transport.blocking import run
+from headwater.transport.blocking import resolve, run
+from headwater.transport.waiting import Ready, Resolve
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -167,4 +176,53 @@ def test_seqnos_that_are_no_whole_entries_are_refused():
             RemoteProtocolError, match=r"GetAllVbSeqnosResponse \(opcode 0x48\): 8 bytes expected at offset 12 of 19"
         ):
             run(found.seqnos())
+        found.close()
+
+
+@contextmanager
+def silent_nodes(count: int) -> Iterator[list[Address]]:
+    """Nodes that let everybody in and say nothing."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        yield [Address(*each.getsockname()) for each in made]
+
+
+def in_quick_time(steps, clock: FakeClock):
+    """Run steps; where nothing comes for a moment, the time is taken to have passed."""
+    answer = None
+    while True:
+        try:
+            asked = steps.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = resolve(asked) if isinstance(asked, Resolve) else None
+        if isinstance(asked, Ready) and not (asked.channels and comes(asked.channels)):
+            clock.now = max(clock.now, asked.deadline)
+
+
+def comes(channels) -> bool:
+    writing = [channel for channel in channels if channel.wants_to_write]
+    return any(select.select(channels, writing, (), 0.05))
+
+
+def test_however_many_nodes_are_silent_an_operation_ends_in_its_time():
+    clock = FakeClock()
+    with silent_nodes(6) as nodes:
+        found = Cluster(settings_for(str(nodes[0]), timeout_seconds=10.0, connect_timeout_seconds=5.0, clock=clock))
+        found.learn(json.dumps(cluster_map(nodes, [0])).encode(), nodes[0])
+        began = clock.now
+        with pytest.raises(PeerSilent):
+            in_quick_time(Operations(found).get("k"), clock)
+        assert clock.now - began <= 10.0
+        found.close()
+
+
+def test_a_node_that_answers_is_asked_in_time_although_others_before_it_are_silent():
+    clock = FakeClock()
+    with silent_nodes(4) as nodes, serve(a_node(vbuckets=1, histories={})) as address:
+        here = Address("127.0.0.1", int(address.partition(":")[2]))
+        found = Cluster(settings_for(str(nodes[0]), timeout_seconds=10.0, connect_timeout_seconds=5.0, clock=clock))
+        found.learn(json.dumps(cluster_map([*nodes, here], [0])).encode(), nodes[0])
+        in_quick_time(found.look_around(until=clock.now + 10.0), clock)
+        assert here in found._links
         found.close()

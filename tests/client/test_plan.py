@@ -55,6 +55,20 @@ def test_now_as_a_start_is_a_position_on_the_newest_history(planned):
     }
 
 
+def test_a_failover_between_seqnos_and_logs_gives_no_seqno_of_the_branch_that_is_lost(planned, peer):
+    """The seqno of the old branch under the uuid of the new one would pass over what the new owner writes up to it."""
+    answers = peer.answers
+
+    def fails_over_at_the_first_log(request):
+        if request.opcode == Opcode.GET_FAILOVER_LOG:
+            peer.histories = {1: History(history(3).snapshots, [(0xC, 2), (UUID, 0)])}
+        return answers(request)
+
+    peer.answers = fails_over_at_the_first_log
+    begin, ends = planned("now", vbuckets=[1], until="now")
+    assert (begin[1].vb_uuid, begin[1].seqno, ends) == (0xC, 3, {1: 3})
+
+
 def test_vbuckets_are_taken_once_and_in_order(planned):
     assert list(planned(vbuckets=[3, 1, 3])[0]) == [1, 3]
 

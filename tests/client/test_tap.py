@@ -5,13 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 
 from headwater import testing
 from headwater.client import Client, tap
-from headwater.errors import ConnectionLost, OptionError, TransportError
+from headwater.client.backoff import Backoff
+from headwater.errors import ConnectionLost, NoAccess, OptionError, TemporaryFailure, TransportError
 from headwater.protocol.tap.consumer import MESSAGES, TapMessage
+from headwater.testing.peers import Peer, serve
 from headwater.testing.proxy import Fault, FaultProxy, Way
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
@@ -297,3 +300,55 @@ def relay_quietly(stream: tap.TapStream, target: str) -> None:
     stream._patience_seconds = 0
     with suppress(TransportError):
         tap.relay(stream, target)
+
+
+class Starting(Peer):
+    """A producer whose answers to SELECT_BUCKET and TAP_CONNECT are told, by the connection; at the end it sends one
+    document."""
+
+    selects: list[int]
+    taps: list[int]
+
+    def answers(self, request: Frame) -> Iterator[Frame]:
+        said = {Opcode.SELECT_BUCKET: self.selects, Opcode.TAP_CONNECT: self.taps}.get(Opcode(request.opcode), [])
+        if said and (status := said.pop(0)):
+            yield response(request, status)
+        elif request.opcode == Opcode.TAP_CONNECT:
+            yield Frame.decode(Mutation(vbucket=0, key=b"k", engine_specific=bytes(8)).encode())
+        else:
+            yield from super().answers(request)
+
+
+def starting(selects: list[int], taps: list[int]) -> Starting:
+    made = Starting(vbuckets=1)
+    made.selects, made.taps = selects, taps
+    return made
+
+
+def test_a_node_that_is_starting_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap, "Backoff", partial(Backoff, 0.0005, 0.002))
+    peer = starting([0, Status.ETMPFAIL, Status.ETMPFAIL], [0, Status.ETMPFAIL, Status.EBUSY])
+    with serve(peer) as address, tap.connect(address, acknowledge=False) as stream:
+        for _ in range(2):
+            message = stream.next(timeout_seconds=60)
+            assert message is not None and message.key == b"k"
+            shut(stream)
+    assert (peer.selects, peer.taps, stream.reconnects) == ([], [], 3)
+
+
+def test_a_node_that_goes_on_starting_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap, "Backoff", partial(Backoff, 0.0005, 0.002))
+    peer = starting([], [Status.ETMPFAIL] * 10_000)
+    with (
+        serve(peer) as address,
+        tap.connect(address, patience_seconds=0.1) as stream,
+        pytest.raises(TemporaryFailure, match="refused TAP_CONNECT"),
+    ):
+        stream.next()
+
+
+def test_a_node_that_refuses_for_good_is_asked_once() -> None:
+    peer = starting([], [Status.EACCESS])
+    with serve(peer) as address, tap.connect(address) as stream, pytest.raises(NoAccess):
+        stream.next()
+    assert peer.connections == 1

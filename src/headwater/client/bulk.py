@@ -167,7 +167,7 @@ class BulkWriter:
             yield Ready((), moment)
             again, self._again = self._put_off_so_far(), {}
             if any(isinstance(error, NotMyVbucket | TransportError) for _, error in again):
-                yield from self._cluster.look_around()
+                yield from self._cluster.look_around(until=began + self._cluster.settings.timeout_seconds)
             if any(isinstance(error, UnknownCollection) for _, error in again):
                 yield from self._look_up()
             self._map = self._cluster.map

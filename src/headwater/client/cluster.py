@@ -58,14 +58,14 @@ class Cluster(Nodes):
         """Return the answer, or what is worth another attempt."""
         owner = self.map.owner(vbucket)
         if owner is None:
-            yield from self.look_around()
+            yield from self.look_around(until=deadline)
             return self.ownerless(vbucket, what)
         try:
-            link = yield from self.link(owner)
+            link = yield from self.link(owner, deadline)
         except (TransportError, StatusError) as error:
             if not error.retriable:
                 raise
-            yield from self.look_around(without=owner)  # the others may know who has taken its place
+            yield from self.look_around(without=owner, until=deadline)  # the others may know who has taken its place
             return error
         try:
             answer = yield from link.call(asked, deadline)
@@ -80,16 +80,16 @@ class Cluster(Nodes):
             if not refusal.retriable:
                 raise refusal
             return refusal
-        yield from self.relearn(answer.value, owner)
+        yield from self.relearn(answer.value, owner, deadline)
         return self.misplaced(vbucket, what, owner)
 
-    def relearn(self, config: bytes, source: Address) -> Steps[None]:
+    def relearn(self, config: bytes, source: Address, until: float | None = None) -> Steps[None]:
         """Take over the map that came with a NOT_MY_VBUCKET answer; if it is not newer, ask (kv.md: 07 carries it)."""
         before = self.map
         if config.startswith(b"{"):
             self.learn(config, source)
         if self.map is before:
-            yield from self.look_around()
+            yield from self.look_around(until=until)
 
     def ownerless(self, vbucket: int, what: str) -> NotMyVbucket:
         """The error for a vbucket that the map gives to nobody."""
@@ -124,9 +124,11 @@ class Cluster(Nodes):
         """
         began, backoff = self.clock(), for_requests()
         patience = self.settings.timeout_seconds if patience_seconds is None else patience_seconds
-        waiting = WaitTeller(began, patience)
+        waiting, until = WaitTeller(began, patience), began + patience
         if any(chain[0] == NOBODY for chain in self.map.chains):
-            yield from self.look_around()  # nobody else would be asked for what had no owner when the map was made
+            yield from self.look_around(
+                until=until
+            )  # nobody else would be asked for what had no owner when the map was made
         while True:
             found, trouble = yield from self._seqnos_of_owners(collection)
             owned = [vb for vb, chain in enumerate(self.map.chains) if chain[0] != NOBODY]
@@ -137,11 +139,11 @@ class Cluster(Nodes):
             moment = self.clock() + backoff.next_seconds()
             told = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
             lost = NotMyVbucket(f"{told} are active on no node that the cluster map {self.map.label} names")
-            if moment >= began + patience:
+            if moment >= until:
                 raise tried(trouble or lost, backoff.failures, self.clock() - began)
             waiting.tell(trouble or lost, self.clock())
             yield Ready((), moment)
-            yield from self.look_around()
+            yield from self.look_around(until=until)
 
     def _seqnos_of_owners(
         self, collection: int | None

@@ -102,15 +102,21 @@ class Nodes:
         """When an operation that begins now must be over."""
         return self.clock() + self.settings.timeout_seconds
 
-    def link(self, address: Address) -> Steps[Pipeline]:
-        """Return an open connection to a node, made now if there is none.
+    def _connect_deadline(self, until: float | None) -> float:
+        """When a connection that is begun now must be ready."""
+        deadline = self.clock() + self.settings.connect_timeout_seconds
+        return deadline if until is None else min(deadline, until)
+
+    def link(self, address: Address, until: float | None = None) -> Steps[Pipeline]:
+        """Return an open connection to a node, made now if there is none; within `until` if the time of making one ends
+        later.
 
         Raises:
             LocalProtocolError: the client was closed.
             TransportError, StatusError, RemoteProtocolError: as `Link.open`.
         """
         self.check_open()
-        deadline = self.clock() + self.settings.connect_timeout_seconds
+        deadline = self._connect_deadline(until)
         while address in self._opening and self.clock() < deadline:  # another task is at it
             yield Ready((), min(deadline, self.clock() + OTHER_TASK_SECONDS))
         link = self._links.get(address)
@@ -120,7 +126,7 @@ class Nodes:
             link.close()
         link = self._opening[address] = Pipeline(address, self.clock, self.settings.target.tls)
         try:
-            yield from link.open(self.settings.login, self.settings.connect_timeout_seconds)
+            yield from link.open(self.settings.login, self._connect_deadline(until) - self.clock())
             self.check_open()
         except BaseException:
             link.close()
@@ -172,38 +178,42 @@ class Nodes:
             )
         return 1 << max(seqnos).bit_length()  # numbers of vbuckets are powers of two (kv.md 1.4)
 
-    def refresh(self, without: Address | None = None) -> Steps[None]:
+    def refresh(self, without: Address | None = None, until: float | None = None) -> Steps[None]:
         """Ask the nodes, but the one `without` which we are to do, until one has a newer map than ours.
 
         Many tasks that find the map wrong at the same time ask once.
+
+        Args:
+            until: when the operation ends for which the map is needed. Silent nodes share the time that is left.
 
         Raises:
             TransportError, StatusError: no node answered; the error is that of the last.
         """
         asked_at = self.clock()
         while self._refreshing:
+            if until is not None and self.clock() >= until:
+                return
             yield Ready((), self.clock() + OTHER_TASK_SECONDS)
         if self._refreshed_at > asked_at:
             return
         self._refreshing = True
         try:
-            yield from self._ask_for_map(without)
+            yield from self._ask_for_map(without, until)
         finally:
             self._refreshing, self._refreshed_at = False, self.clock()
 
-    def look_around(self, without: Address | None = None) -> Steps[None]:
+    def look_around(self, without: Address | None = None, until: float | None = None) -> Steps[None]:
         """Refresh the map; if no node answers, keep the one at hand."""
         with suppress(TransportError, StatusError):
-            yield from self.refresh(without)
+            yield from self.refresh(without, until)
 
-    def _ask_for_map(self, without: Address | None) -> Steps[None]:
+    def _ask_for_map(self, without: Address | None, until: float | None) -> Steps[None]:
         before, answered = self._map, False
         lost: TransportError | StatusError | None = None
-        for address in self.known_nodes:
-            if address == without:
-                continue
+        todo = [address for address in self.known_nodes if address != without]
+        for number, address in enumerate(todo):
             try:
-                yield from self.ask_map_of(address)
+                yield from self.ask_map_of(address, self._share(until, len(todo) - number))
                 answered = True
             except (TransportError, StatusError) as error:
                 lost = error
@@ -212,21 +222,27 @@ class Nodes:
         if not answered:
             raise lost or ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
 
+    def _share(self, until: float | None, nodes: int) -> float | None:
+        """When the first of so many nodes is to have answered, so that there is time for the others."""
+        if until is None:
+            return None
+        now = self.clock()
+        return now + max(0.0, until - now) / nodes
+
     @property
     def known_nodes(self) -> list[Address]:
         """The nodes of the map and the seeds; those that we are connected to come first."""
         found = dict.fromkeys((*self.map.servers, *self.settings.target.seeds))
         return sorted(found, key=lambda address: address not in self._links)
 
-    def ask_map_of(self, address: Address) -> Steps[None]:
-        """Ask one node for its map.
+    def ask_map_of(self, address: Address, until: float | None = None) -> Steps[None]:
+        """Ask one node for its map, within `until` if a connection may take longer.
 
         Raises:
             TransportError, StatusError: it did not answer, or with a refusal; a node without maps is none.
         """
-        link = yield from self.link(address)
-        until = self.clock() + self.settings.connect_timeout_seconds
-        answer = yield from link.call(GetClusterConfig().frame(), until)
+        link = yield from self.link(address, until)
+        answer = yield from link.call(GetClusterConfig().frame(), self._connect_deadline(until))
         if answer.status == Status.SUCCESS and answer.value:
             self.learn(answer.value, address)
         elif answer.status and answer.status not in _NO_MAP:

@@ -1,7 +1,9 @@
 """From what the caller of a drain says to what to ask for: positions to start from, seqnos to end at.
 
 `start` and `until` may both be "now", which takes one question to every node: the high seqno of each vbucket. A start
-at "now" also takes the failover logs: a position needs the history that its seqno belongs to.
+at "now" also takes the failover logs: a position needs the history that its seqno belongs to. They are asked for before
+and behind the seqnos, and again while they differ: a seqno of a branch that a failover ended meanwhile, under the uuid
+of the branch that followed, names changes that nobody has.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionNames, Streamed, check_start, covering, manifest_of, resolve
 from headwater.client.drainer import Drainer
 from headwater.client.kv import check_vbuckets
-from headwater.client.logs import failover_logs
+from headwater.client.logs import Log, failover_logs
 from headwater.client.options import DrainOptions, Start, Until
 from headwater.errors import OptionError
 from headwater.protocol.dcp.position import ENDLESS, Position
@@ -84,10 +86,14 @@ def _ends(
     """Where to begin and where to end, by vbucket."""
     chosen = _chosen(cluster, start, vbuckets)
     seqnos: Mapping[int, int] = {}
-    if "now" in (start, until):
-        patience = math.inf if options.patience_seconds is None else options.patience_seconds
-        seqnos = yield from cluster.seqnos(chosen, patience)
-    begin = yield from _begin(cluster, start, chosen, seqnos)
+    patience = math.inf if options.patience_seconds is None else options.patience_seconds
+    if start == "now":
+        begin = yield from _now(cluster, chosen, patience)
+        seqnos = {vb: position.seqno for vb, position in begin.items()}
+    else:
+        begin = _begin(start, chosen)
+        if until == "now":
+            seqnos = yield from cluster.seqnos(chosen, patience)
     ends = seqnos if until == "now" else until if isinstance(until, Mapping) else {}
     if until is not None and not isinstance(until, Mapping) and until != "now":
         raise OptionError("until", until, '"now", a mapping of vbucket to seqno, or None for a drain without end')
@@ -103,15 +109,22 @@ def _chosen(cluster: Cluster, start: Start, vbuckets: Iterable[int] | None) -> l
     return sorted(chosen)
 
 
-def _begin(cluster: Cluster, start: Start, chosen: list[int], seqnos: Mapping[int, int]) -> Steps[dict[int, Position]]:
+def _begin(start: Start, chosen: list[int]) -> dict[int, Position]:
     if start is None:
         return {vb: Position.beginning(vb) for vb in chosen}
     if isinstance(start, Mapping):
         return {vb: _fitting(vb, start[vb]) if vb in start else Position.beginning(vb) for vb in chosen}
-    if start != "now":
-        raise OptionError("start", start, '"now", a mapping of vbucket to Position, or None for the whole history')
-    logs = yield from failover_logs(cluster, chosen)
-    return {vb: Position.after(vb, seqnos.get(vb, 0), log) for vb, log in logs.items()}
+    raise OptionError("start", start, '"now", a mapping of vbucket to Position, or None for the whole history')
+
+
+def _now(cluster: Cluster, chosen: list[int], patience_seconds: float) -> Steps[dict[int, Position]]:
+    """The places behind the newest changes."""
+    logs: Mapping[int, Log] | None = None
+    while True:
+        before, seqnos = logs, (yield from cluster.seqnos(chosen, patience_seconds))
+        logs = yield from failover_logs(cluster, chosen)
+        if logs == before:
+            return {vb: Position.after(vb, seqnos.get(vb, 0), log) for vb, log in logs.items()}
 
 
 def _fitting(vbucket: int, position: Any) -> Position:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
-from headwater.client.backoff import Backoff
+from headwater.client.backoff import LONGEST_SECONDS, Backoff
 from headwater.client.link import Link
 from headwater.client.nodes import ConnectSettings
 from headwater.client.settings import settings_for
-from headwater.errors import ConnectionLost, TransportError, error_for
+from headwater.errors import ConnectionLost, StatusError, TransportError, error_for
 from headwater.protocol.tap.consumer import (
     SILENCE_SECONDS_MAX,
     ConnectRefused,
@@ -37,6 +38,15 @@ from headwater.wire.status import Status
 from headwater.wire.tap import asks_for_answer
 
 __all__ = ["NOW", "TapStream", "closed_checkpoints", "connect", "relay"]
+
+
+@dataclass(slots=True)
+class PutOff:
+    """Refusals that may pass, one after the other: when the last one came, their delays, when to give up."""
+
+    at: float
+    backoff: Backoff
+    give_up: float
 
 
 class TapStream:
@@ -68,6 +78,7 @@ class TapStream:
         self._patience_seconds = patience_seconds
         self._on_gap = on_gap
         self._was_open = False
+        self._put_off: PutOff | None = None
         self._link: Link | None = None
         self._consumer = TapConsumer()
 
@@ -94,7 +105,7 @@ class TapStream:
         Raises:
             TransportError: the connection is lost, and did not come back; a dump or takeover is not begun again, and
                 is over only when all of its vbuckets came.
-            StatusError: the node does not speak TAP, or not as asked.
+            StatusError: the node does not speak TAP, or not as asked. One that says "not now" is asked again.
         """
         while (message := self.next()) is not None:
             yield message
@@ -105,18 +116,20 @@ class TapStream:
         until = None if timeout_seconds is None else clock() + timeout_seconds
         while True:
             try:
-                return blocking.run(self._next(until), clock)
-            except TransportError as lost:
+                message = blocking.run(self._next(until), clock)
+            except (TransportError, StatusError) as lost:
                 begun = self._link is not None
                 self.close()
-                if self.options.ends:
-                    if begun and isinstance(lost, ConnectionLost):
-                        self._ended(lost)
-                        return None
+                if self.options.ends and begun and isinstance(lost, ConnectionLost):
+                    self._ended(lost)
+                    return None
+                if self.options.ends or not self._patience_seconds or not lost.retriable:
                     raise
-                if not self._patience_seconds:
-                    raise
-                blocking.run(self._reconnect(), clock)
+                blocking.run(self._reconnect(lost), clock)
+            else:
+                if message is not None:
+                    self._put_off = None
+                return message
 
     def answer(self, status: int = Status.SUCCESS) -> None:
         """Answer the message handed out last now.
@@ -193,19 +206,35 @@ class TapStream:
             problem = f"{len(missing)} of {len(missing) + len(consumer.completed)} vbuckets are not complete"
         raise ConnectionLost(lost.peer, f"{lost.reason}, and the {what} is not whole: {problem}") from lost
 
-    def _reconnect(self) -> Steps[None]:
-        clock, backoff = self._settings.clock, Backoff()
-        give_up = clock() + self._patience_seconds
+    def _reconnect(self, lost: TransportError | StatusError) -> Steps[None]:
+        """Open again, for as long as patience lasts.
+
+        A node that is starting may let us in only to put us off. That is no success: the patience of the refusal before
+        it goes on, unless the stream was taken meanwhile.
+        """
+        now, backoff = self._settings.clock(), Backoff()
+        give_up = now + self._patience_seconds
+        if isinstance(lost, StatusError):
+            if self._put_off is not None and now < self._put_off.at + 2 * LONGEST_SECONDS:
+                backoff, give_up = self._put_off.backoff, self._put_off.give_up
+            self._put_off = PutOff(now, backoff, give_up)
+            yield from self._pause(lost, backoff, give_up)
         while True:
             try:
                 yield from self._open()
-            except TransportError:
-                if clock() >= give_up:
+            except (TransportError, StatusError) as error:
+                if not error.retriable:
                     raise
-                yield Ready((), clock() + backoff.next_seconds())
+                yield from self._pause(error, backoff, give_up)
             else:
                 self.reconnects += 1
                 return
+
+    def _pause(self, lost: TransportError | StatusError, backoff: Backoff, give_up: float) -> Steps[None]:
+        now = self._settings.clock()
+        if now >= give_up:
+            raise lost
+        yield Ready((), now + backoff.next_seconds())
 
     def _next(self, until: float | None) -> Steps[TapMessage | None]:
         link = yield from self._open()

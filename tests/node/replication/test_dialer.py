@@ -90,3 +90,35 @@ def test_a_producer_that_lets_us_in_only_to_hang_up_is_called_ever_more_seldom(
     with desk(tmp_path / "s") as counter:
         asyncio.run(main(counter))
     assert waits[-1] >= RETRY_SECONDS_MAX / 2, waits
+
+
+@pytest.mark.parametrize("error", [ValueError("never seen before"), OSError("refused")])
+def test_whatever_an_attempt_breaks_off_by_another_one_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    problems = list[str]()
+
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        again = asyncio.Event()
+        dialer = Dialer(counter, ProducerAddress("127.0.0.1", 1, "default"))  # type: ignore[arg-type]
+
+        async def connect() -> None:
+            if problems:
+                again.set()
+                await counter.loop.create_future()
+            problems.append("")
+            raise error
+
+        async def sleep(_: float) -> None:
+            problems.append(dialer.problem)
+
+        monkeypatch.setattr(dialer, "_connect", connect)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        dialer.follow([0])
+        await asyncio.wait_for(again.wait(), 60)
+        dialer.stop()
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))
+    assert str(error) in problems[-1]

@@ -257,8 +257,12 @@ class Dialer:
             try:
                 await self._connect()
             except (OSError, TimeoutError, HeadwaterError) as error:
-                self._complain(str(error) or type(error).__name__)
+                self._failed(str(error) or type(error).__name__)
                 wait = min(2 * wait, RETRY_SECONDS_MAX)
+            except Exception as error:  # a fault of ours: told in full, and tried again, or the replicas stand still
+                log.exception("replication from %s", self.source, extra=event("node.failed"))
+                self._failed(f"{type(error).__name__}: {error}")
+                wait = RETRY_SECONDS_MAX
             else:
                 begun = self._server.loop.time()
                 await self._lost.wait()
@@ -267,6 +271,12 @@ class Dialer:
                 wait = RETRY_SECONDS_MIN if has_lasted else min(2 * wait, RETRY_SECONDS_MAX)
             await asyncio.sleep(wait * (0.5 + secrets.randbelow(1000) / 1000))
         self._task = None
+
+    def _failed(self, problem: str) -> None:
+        """Tell of it, and hang up on whom was called: he is called again."""
+        self._complain(problem)
+        if self._session is not None:
+            self._session.connection.drop("the streams could not be asked for", fault=False)
 
     async def _connect(self) -> None:
         """Open the connection and begin every stream."""
