@@ -132,3 +132,8 @@ def test_search_finds_words_without_the_internet_and_without_a_server(site: Path
     assert "fdatasync" in (site / "search" / "search_index.json").read_text("utf-8")
     assert "fdatasync" in (site / "search" / "search_index.js").read_text("utf-8")
     assert (site / "assets" / "iframe-worker.js").exists()
+
+
+def test_usage_lines_show_their_brackets_without_backslashes(site: Path) -> None:
+    page = (site / "reference" / "cli.html").read_text("utf-8")
+    assert "headwater serve [OPTIONS]" in re.sub(r"<[^>]+>", "", page) and "\\[" not in page

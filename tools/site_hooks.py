@@ -82,8 +82,11 @@ def rewritten(path: Path, markdown: str) -> str:
 
 
 def _plain(markdown: str) -> str:
-    """Let brackets that are no link be brackets: `[noreply]` names no page."""
-    return _BRACKETS.sub(lambda match: match[1] or "\\[", markdown)
+    """Let brackets that are no link be brackets: `[noreply]` names no page. Indented lines are code."""
+    lines = markdown.split("\n")
+    return "\n".join(
+        line if line.startswith("    ") else _BRACKETS.sub(lambda match: match[1] or "\\[", line) for line in lines
+    )
 
 
 def _folders(entry: Any) -> Any:

@@ -31,3 +31,10 @@ def test_what_no_extra_brings_is_not_told(module: str) -> None:
 
 def test_an_error_without_a_name_is_not_told() -> None:
     assert extras.told(ModuleNotFoundError("import of something halted")) is None
+
+
+def test_all_that_is_missing_is_told_in_one_line() -> None:
+    line = extras.lacking(["starlette", "jinja2"])
+    wanted = "'starlette>=0.45' 'jinja2>=3.1'"
+    assert line == f"starlette, jinja2 are missing: pip install {wanted}, or headwater with the extra `console`"
+    assert extras.lacking(["starlette", "no_such_thing"]) is None

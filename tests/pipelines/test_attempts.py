@@ -7,7 +7,7 @@ import pytest
 
 from headwater.errors import ConnectionLost, OptionError
 from headwater.pipelines import attempts as module
-from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.attempts import Attempts, patience, patient_source
 from headwater.pipelines.copy import CopyProgress
 
 RESET = ConnectionLost("node", "reset")
@@ -86,3 +86,8 @@ def test_a_problem_beside_a_batch_is_reported_with_it() -> None:
 
 def test_patience_is_longer_for_a_job_without_an_end() -> None:
     assert (patience(None, once=False), patience(None, once=True), patience(0.0, once=True)) == (300.0, 30.0, 0.0)
+
+
+def test_a_source_waits_for_a_node_no_longer_than_its_job_goes_on_trying() -> None:
+    assert [patient_source({}, seconds)["retrySeconds"] for seconds in (0, 7.5, 30, 300)] == ["5", "7.5", "30", "60"]
+    assert patient_source({"retryseconds": "9", "url": "u"}, 300) == {"retryseconds": "9", "url": "u"}

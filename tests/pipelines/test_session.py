@@ -25,8 +25,8 @@ def test_a_java_home_that_leads_nowhere_is_the_same(monkeypatch: pytest.MonkeyPa
 def test_a_spark_that_delta_does_not_support_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "version", lambda name: "4.3.0")
     with pytest.raises(SparkUnavailable, match=r"needs PySpark 4\.2 and this is 4\.3\.0"):
-        session._check(delta=True)
-    session._check(delta=False)
+        session.check_spark(delta=True)
+    session.check_spark(delta=False)
 
 
 def test_jars_that_were_fetched_are_found_again_until_one_is_gone(

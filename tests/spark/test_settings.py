@@ -116,3 +116,9 @@ def test_collections_are_names_or_all_and_no_scope_goes_with_them() -> None:
             parse({"url": URL, "collections": wrong})
     with pytest.raises(OptionError, match="one or the other"):
         parse({"url": URL, "collections": "shop.a", "scope": "shop"})
+
+
+def test_a_table_in_sparks_catalog_is_refused_with_what_works() -> None:
+    of_table = {"owner": "root", "path": "couchbase://127.0.0.1/b", "provider": "dcp"}
+    with pytest.raises(OptionError, match=r"CREATE TEMPORARY VIEW name USING dcp OPTIONS \(url 'couchbase://"):
+        parse(of_table)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from headwater.cli.extras import lacking
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, remark
 from headwater.cli.options import DEFAULT_URL, Password, User, connect, examples
@@ -60,10 +61,9 @@ def console(
 
 
 def _check_installed() -> None:
-    """Tell what is missing before anything is asked of a node."""
-    for each in ("starlette", "uvicorn", "jinja2"):
-        if find_spec(each) is None:
-            raise CommandError(f"{each} is missing; the console needs headwater's extra `console`")
+    """Tell what is missing, all of it, before anything is asked of a node."""
+    if missing := [each for each in ("starlette", "uvicorn", "jinja2") if find_spec(each) is None]:
+        raise CommandError(lacking(missing) or f"{', '.join(missing)} is missing: pip install {' '.join(missing)}")
 
 
 def _check_login(url: str, user: str | None, password: str | None) -> None:

@@ -2,9 +2,10 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 
-__all__ = ["told"]
+__all__ = ["lacking", "told"]
 
 _REQUIREMENT = re.compile(r"([\w.-]+)([^;\[]*);.*extra == ['\"]([\w-]+)['\"]")
 _NAMES = {"delta": "delta-spark"}
@@ -15,15 +16,23 @@ _TOOLS = frozenset({"dev", "all"})
 
 def told(error: ModuleNotFoundError) -> str | None:
     """Say what to install for a module that one of our extras brings; None when none does: that is a bug."""
-    name = (error.name or "").partition(".")[0]
-    package = _NAMES.get(name, name)
-    asked = _extras()
-    found = [each for each in asked if each[0].casefold() == package.casefold()]
-    if not found:
-        return None
-    sizes = Counter(extra for _, _, extra in asked)  # what an extra takes over from another stands in both
-    _, versions, extra = min(found, key=lambda each: sizes[each[2]])
-    return f"{name} is missing: pip install '{package}{versions}', or headwater with the extra `{extra}`"
+    return lacking([(error.name or "").partition(".")[0]])
+
+
+def lacking(modules: Sequence[str]) -> str | None:
+    """Say what to install for some modules; None when no extra of ours brings one of them."""
+    requirements = _extras()
+    sizes = Counter(extra for _, _, extra in requirements)  # what an extra takes over from another stands in both
+    wanted: list[tuple[str, str, str]] = []
+    for name in modules:
+        package = _NAMES.get(name, name).casefold()
+        found = [each for each in requirements if each[0].casefold() == package]
+        if not found:
+            return None
+        wanted.append(min(found, key=lambda each: sizes[each[2]]))
+    install = " ".join(f"'{package}{versions}'" for package, versions, _ in wanted)
+    verb = "is" if len(modules) == 1 else "are"
+    return f"{', '.join(modules)} {verb} missing: pip install {install}, or headwater with the extra `{wanted[0][2]}`"
 
 
 def _extras() -> list[tuple[str, str, str]]:

@@ -130,6 +130,10 @@ def mirror(
         remark("--json unfolds documents into columns: its name is --unfold; for lines of JSON: --progress json")
     by_collection = _by_collection(collections, scope, dropped)
     named = _named(to, table, engine, spark_settings(conf), by_collection=bool(by_collection))
+    if engine is EngineName.SPARK:
+        from headwater.pipelines.session import check_spark
+
+        check_spark(delta=True)  # before the libraries of tables: without Spark, one of them is the lesser part
     if engine is EngineName.LOCAL and not (once and _stands(to or "")):
         from headwater.pipelines import early
 

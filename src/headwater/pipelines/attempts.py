@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from headwater.client.backoff import Backoff
@@ -12,6 +12,8 @@ from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.1
 RETRY_SECONDS, RETRY_SECONDS_ONCE = 300.0, 30.0
+SOURCE_SECONDS, SOURCE_SECONDS_MIN = 60.0, 5.0
+"""For so long a source waits for a node, at most and at least, unless its options say otherwise."""
 
 
 class Progress(Protocol):
@@ -41,6 +43,14 @@ def patience(retry_seconds: float | None, *, once: bool) -> float:
     return RETRY_SECONDS_ONCE if once else RETRY_SECONDS
 
 
+def patient_source(options: Mapping[str, str], retry_seconds: float) -> dict[str, str]:
+    """Return the options of a source that waits for a node no longer than its job goes on trying, unless they say how
+    long: otherwise a job that is to give up after 3 s would wait for its source's 60."""
+    if any(name.lower() == "retryseconds" for name in options):
+        return dict(options)
+    return {**options, "retrySeconds": f"{min(max(retry_seconds, SOURCE_SECONDS_MIN), SOURCE_SECONDS):g}"}
+
+
 class Attempts(Generic[P]):
     """Runs a job until it ends or is to end.
 
@@ -63,7 +73,7 @@ class Attempts(Generic[P]):
     ) -> None:
         self.progress = progress
         self.stop, self.watch = stop, watch
-        self._report, self._retry_seconds = report, retry_seconds
+        self._report, self.retry_seconds = report, retry_seconds
         self._began = self._succeeded = time.monotonic()
         self._backoff = Backoff(0.5, 15.0)
 
@@ -88,7 +98,7 @@ class Attempts(Generic[P]):
                 return attempt()
             except Exception as error:
                 why = reason(error)
-                late = time.monotonic() - self._succeeded >= self._retry_seconds
+                late = time.monotonic() - self._succeeded >= self.retry_seconds
                 if self.stop():
                     return None
                 if late or not passes(error):

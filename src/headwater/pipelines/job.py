@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from headwater.pipelines.attempts import Attempts
+from headwater.pipelines.attempts import Attempts, patient_source
 from headwater.pipelines.checkpoint import mend
 from headwater.pipelines.query import own_session, started, until_ended
 from headwater.pipelines.sinks import ChangeSink, Done
@@ -84,6 +84,7 @@ def follow(
     Raises:
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
     """
+    options = patient_source(options, attempts.retry_seconds)
 
     def attempt() -> None:
         beginning = {"startingOffsets": "earliest"} if mend(checkpoint) else {}
@@ -125,6 +126,7 @@ def follow_into(
         SparkUnavailable: Spark can't be started here.
         HeadwaterError: what is not in the sink is done again by the next run.
     """
+    options = patient_source(options, attempts.retry_seconds)
 
     def attempt(session: SparkSession | None) -> None:
         from headwater.pipelines.local import LocalEngine

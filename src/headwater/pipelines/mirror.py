@@ -22,7 +22,7 @@ from headwater.errors import OptionError
 from headwater.lake.places import CHANGES, place_of
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.attempts import Attempts, patience, patient_source
 from headwater.pipelines.catalog import NamedTable
 from headwater.pipelines.failures import MirrorFailed, passes, reason
 from headwater.pipelines.local import Folds, LocalEngine
@@ -296,8 +296,9 @@ def retry_options(
     source: str, options: Mapping[str, str] | None, retry_seconds: float | None, *, once: bool
 ) -> tuple[dict[str, str], float]:
     """Return the options of the source, and for how many seconds to go on without a batch that went well."""
-    chosen = {"url": source} | ({} if once else {"retrySeconds": "300"}) | dict(options or {})
-    return chosen, patience(retry_seconds, once=once)
+    seconds = patience(retry_seconds, once=once)
+    mine = {} if once or retry_seconds is not None else {"retrySeconds": "300"}
+    return patient_source({"url": source, **mine, **(options or {})}, seconds), seconds
 
 
 def engine_of(

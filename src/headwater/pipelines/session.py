@@ -42,6 +42,8 @@ SOURCE_CONFIGURATION = {
 HADOOP_S3 = "org.apache.hadoop:hadoop-aws:3.5.0"
 """Maven coordinates of the library by which Spark 4.2 reaches S3: that of its own version of Hadoop."""
 
+LOCAL_INSTEAD = "mirror, index and observe need neither Spark nor Java with --engine local"
+
 LISTS = ("spark.jars", "spark.jars.packages", "spark.sql.extensions")
 """Settings that are lists with commas."""
 
@@ -91,7 +93,7 @@ def local_session(
     Raises:
         SparkUnavailable: no Java, no PySpark, or one we do not support.
     """
-    _check(delta)
+    check_spark(delta=delta)
     jars = _fetched() if delta else []
     if delta and not jars:
         say(
@@ -135,18 +137,19 @@ def _with(chosen: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
     return chosen | dict(more) | both
 
 
-def _check(delta: bool) -> None:
+def check_spark(*, delta: bool) -> None:
+    """Look whether Spark can be started here. Raises SparkUnavailable."""
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
     if java is None or not Path(java).exists():
         raise SparkUnavailable(
             "Spark needs Java 17 or newer and there is none on this machine: install it (for example "
-            "`apt-get install openjdk-17-jre-headless`), or point JAVA_HOME at one"
+            f"`apt-get install openjdk-17-jre-headless`), or point JAVA_HOME at one; {LOCAL_INSTEAD}"
         )
     try:
         found = version("pyspark")
     except ModuleNotFoundError:
         asked = "'pyspark>=4.2,<4.3' 'pandas>=2.2,<3' delta-spark==4.4.0"
-        raise SparkUnavailable(f"PySpark is not installed: pip install {asked}") from None
+        raise SparkUnavailable(f"PySpark is not installed: pip install {asked}; {LOCAL_INSTEAD}") from None
     if delta and not found.startswith(DELTA_SPARK):
         raise SparkUnavailable(f"Delta Lake 4.4.0 needs PySpark 4.2 and this is {found}: pip install 'pyspark==4.2.0'")
 

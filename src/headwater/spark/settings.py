@@ -18,6 +18,12 @@ from headwater.spark.options import OPTIONS, WRITE_OPTIONS, SourceOption
 
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation"})
 """Options that Spark itself puts among a source's; `path` is the argument of `load(...)`, taken for `url`."""
+OF_TABLES = frozenset({"owner"})
+"""Properties that Spark hands over as options when a table is made in its catalog."""
+VIEW_INSTEAD = (
+    "possible: of a table in its catalog Spark gives a Python source no options when it is read; "
+    "CREATE TEMPORARY VIEW name USING dcp OPTIONS (url 'couchbase://...') makes one that can be"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,8 @@ def _recognised(given: Mapping[str, str], options: tuple[SourceOption, ...]) -> 
     by_name = {option.name.lower(): option for option in options}
     if "path" in lowered:
         lowered.setdefault("url", lowered["path"])
+    if lowered.keys() >= OF_TABLES:
+        raise OptionError("url", "CREATE TABLE ... USING dcp", VIEW_INSTEAD)
     for name, text in lowered.items():
         if name in by_name:
             yield by_name[name], text
