@@ -50,6 +50,21 @@ def lets_in(node: Node, name: str, password: str = PASSWORD) -> bool:
         return line.call(Opcode.SASL_AUTH, b"PLAIN", b"\0" + name.encode() + b"\0" + password.encode()).status == 0
 
 
+def test_a_list_that_is_lost_is_missed_at_the_next_start_and_lets_nobody_in() -> None:
+    """On the loopback everybody could do everything, and nothing said that there had been users."""
+    with testing.node(vbuckets=4) as node:
+        added(node, "ann", "administer")
+        until(lambda: lets_in(node, "ann"), "the node has taken the user up")
+        until(lambda: b'"users": true' in (node.data / "MANIFEST").read_bytes(), "the store knows that there are users")
+        node.stop()
+        (node.data / "USERS").unlink()
+        with pytest.raises(testing.NodeError, match="though this store has users: put it back, or begin anew"):
+            node.start()
+        added(node, "bea", "administer")
+        node.start()
+        assert lets_in(node, "bea") and not lets_in(node, "ann")
+
+
 def test_programs_that_go_on_with_the_password_of_yesterday_keep_nobody_out(node: Node) -> None:
     """A scrape, a console and a job, all of the address of those who know the new one."""
     over, refused = threading.Event(), []

@@ -12,13 +12,14 @@ import resource
 import socket
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headwater.errors import OptionError, StorageError
+from headwater.errors import CorruptStore, OptionError, StorageError
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
 from headwater.node import handlers
@@ -48,6 +49,7 @@ from headwater.tls.socket import TlsSocket
 if TYPE_CHECKING:
     from headwater.node.kv.api import UserSession
     from headwater.node.membership.member import Membership
+    from headwater.node.storage.store import Store
 
 RECEIVE_BYTES = 256 << 10
 SOCKET_BUFFER_BYTES = 1 << 20
@@ -91,6 +93,11 @@ class Warnings:
         return True
 
 
+def _keep_users(store: Store) -> None:
+    with suppress(StorageError):
+        store.keep_users()
+
+
 class Server:
     """One node's front door. `bind`, `listen`, then let the loop run, then `close`."""
 
@@ -110,6 +117,7 @@ class Server:
         self.run_queue = RunQueue(loop)
         self.users = Users(config.logins, config.roles, UsersFile(config.data))
         self.users.refresh()
+        self._refuse_lost_users(bucket.store)
         self.sharing = Sharing(loop, self.users, self._member, self._refresh_users, has_secret=config.has_secret)
         self.failures = Failures()
         self.budget = Budget(config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together")
@@ -213,6 +221,7 @@ class Server:
         self._port = port
         for served in self._buckets.values():
             served.start(port)
+        self._mark_users()
         for each in listeners:
             self.loop.add_reader(each.fileno(), partial(self._accept, each))
         self.loop_watch.start()
@@ -371,8 +380,24 @@ class Server:
         if changed:
             told = event("users.changed", users=list(self.users.names))
             log.info("the users are %s", ", ".join(self.users.names) or "none", extra=told)
+            self._mark_users()
             for connection in tuple(self.connections):
                 connection.session.users_changed()
+
+    def _refuse_lost_users(self, store: Store) -> None:
+        """A list that is gone may not let everybody in: that there was one the store knows."""
+        config, file = self.config, self.users.file
+        if file is None or not store.has_users or self.users.required or config.insecure:
+            return
+        way = f"headwater user add NAME --roles administer --data {config.data}"
+        told = f"the file is missing, though this store has users: put it back, or begin anew ({way}), or --insecure"
+        raise CorruptStore(file.path, 0, told)
+
+    def _mark_users(self) -> None:
+        """Let the store know that there are users; tried again at the next start if that can't be written."""
+        store = self.first.bucket.store
+        if self.users.list is not None and not store.has_users:
+            self.loop.run_in_executor(None, _keep_users, store)
 
     def refresh_tls(self, *, asked: bool = False) -> None:
         """Take up certificates that have changed; with `asked`, read them in any case."""

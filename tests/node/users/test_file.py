@@ -38,6 +38,30 @@ def test_what_was_written_is_read_back_and_is_nobody_elses_to_read(tmp_path: Pat
     assert b"secret" not in file.path.read_bytes()
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o660, 0o602, 0o620, 0o640, 0o604])
+def test_a_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """Who can write to it adds an administrator."""
+    file = made(tmp_path, "ann")
+    file.path.chmod(mode)
+    with pytest.raises(StorageError, match=r"USERS: others may read it or write to it; chmod 600 it"):
+        file.load()
+    with pytest.raises(StorageError), file.editing():
+        raise AssertionError("nothing is edited")
+    file.path.chmod(0o600)
+    assert list(file.load() or {}) == ["ann"]
+
+
+def test_the_group_of_a_containers_volume_is_the_nodes_own(tmp_path: Path) -> None:
+    """As the kubelet gives it, with fsGroup: the folder has the set-group-ID bit, files are the group's to write."""
+    file = made(tmp_path, "ann")
+    tmp_path.chmod(0o2770)
+    file.path.chmod(0o660)
+    assert list(file.load() or {}) == ["ann"]
+    file.path.chmod(0o666)
+    with pytest.raises(StorageError):
+        file.load()
+
+
 def test_where_there_is_no_file_there_are_no_users(tmp_path: Path) -> None:
     assert UsersFile(tmp_path).load() is None and UsersFile(tmp_path).signature() is None
 
@@ -90,6 +114,7 @@ def test_a_file_of_format_1_is_read_and_becomes_one_of_format_2_with_the_first_c
     entry = edited(UserList(), {}, {"ann": Account.made("secret", read_grants("read"))}).told()["users"]["ann"]
     del entry["revision"]
     file.path.write_bytes(encode_text_file("headwater-users", "1", json.dumps({"ann": entry}).encode()))
+    file.path.chmod(0o600)
     before = file.load()
     assert before is not None and list(before) == ["ann"] and (file.load_list() or UserList()).revision == 0
     with file.editing() as accounts:

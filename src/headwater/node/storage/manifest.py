@@ -10,8 +10,9 @@ nothing before it may be missing. The last segment is open: null. `clean` is the
 store was closed, null while it is in use. `member`: a cluster map that names this node is kept beside the log (format 1
 does not say; it is read like one that says false, and written as format 2). `collections`: frames with marks may be in
 the log, which programs that know format 2 only would misread, so the file is of format 3 from then on; there is no such
-word before. `prepares`: prepares of durable writes may be among them, which is format 4. A new manifest replaces the
-old one by rename, with both file and folder synced.
+word before. `prepares`: prepares of durable writes may be among them, which is format 4. `users`: there is a list of
+users beside the log; programs that do not know the word leave it out. A new manifest replaces the old one by rename,
+with both file and folder synced.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Manifest:
     member: bool = False
     collections: bool = False
     prepares: bool = False
+    users: bool = False
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -72,6 +74,7 @@ class Manifest:
             "member": self.member,
             **({"collections": True} if self.collections else {}),
             **({"prepares": True} if self.prepares else {}),
+            **({"users": True} if self.users else {}),
         }
         version = _format_of(collections=self.collections, prepares=self.prepares)
         return encode_text_file(_TITLE, version, json.dumps(content, sort_keys=True).encode())
@@ -100,6 +103,7 @@ class Manifest:
             content.get("member", False),
             collections,
             prepares,
+            content.get("users", False) is True,
         )
 
 

@@ -593,6 +593,20 @@ class Store:
         if not self.is_member:
             self.log.declare(lambda manifest: replace(manifest, member=True))
 
+    @property
+    def has_users(self) -> bool:
+        """Whether there was ever a list of users in the folder."""
+        return self.log.manifest.content.users
+
+    def keep_users(self) -> None:
+        """There is a list of users, to be missed when it is gone: durable on return. Blocking; any thread.
+
+        Raises:
+            DiskFull, StorageError: that could not be written down.
+        """
+        if not self.has_users:
+            self.log.declare(lambda manifest: replace(manifest, users=True))
+
     def seal(self) -> None:
         """End the log's segment, so that compaction can have it. Blocking; like `write`, and never beside it."""
         self.log.seal()

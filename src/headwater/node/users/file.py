@@ -4,8 +4,8 @@ One file, USERS: `headwater-users 2 <XXH3-64 of the rest>` and the JSON of a lis
 of each user by which revision it came, and who was removed. Format 1 had users without revisions, {"ann": {"roles":
 ["read", "write[b]"], "keys": {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}; those count as revision 0.
 A new file is written and synced beside the old one and takes its place by rename. A file that is not what was written
-stops the start: who may come in is not guessed. Where there is a file nobody comes in without a login, even if it names
-nobody.
+stops the start: who may come in is not guessed; nor is one taken that others may write. Where there is a file nobody
+comes in without a login, even if it names nobody; that there was one the store's manifest knows (Store.has_users).
 
 `headwater user` changes it, and so does a node that hears of changes elsewhere in its cluster (sharing.py), one process
 at a time; a node that runs sees the change and takes it up.
@@ -18,6 +18,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,10 +96,11 @@ class UsersFile:
 
         Raises:
             CorruptStore: the file is not what was written.
-            StorageError: another format, or it can't be read.
+            StorageError: another format, or it can't be read, or others can as well.
         """
         try:
             data = self._disk.read(self.path)
+            self._refuse_others()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -109,6 +111,19 @@ class UsersFile:
             return UserList.of_told(_of_format_1(told) if data.split(b" ", 2)[1] == b"1" else told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
+
+    def _refuse_others(self) -> None:
+        """Raise StorageError if others may read or write the file: who writes to it is an administrator a second later.
+
+        The volume of a container is given to a group of its own (fsGroup), and what is on it to that group as well.
+        """
+        try:
+            found, folder = self.path.stat(), self._folder.stat()
+        except FileNotFoundError:  # renamed since it was read: the next look sees the one that is there
+            return
+        is_volume = folder.st_mode & stat.S_ISGID and found.st_gid == folder.st_gid == os.getegid()
+        if found.st_mode & (stat.S_IRWXO if is_volume else stat.S_IRWXG | stat.S_IRWXO):
+            raise StorageError(f"{self.path}: others may read it or write to it; chmod 600 it, and look who is in it")
 
     def accounts_in(self, found: UserList) -> dict[str, Account]:
         """The accounts of a list that was in the file. Raises CorruptStore."""
