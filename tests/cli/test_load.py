@@ -54,6 +54,24 @@ def test_a_type_that_is_none_is_told(run: Run, tmp_path: Path, types: str, why: 
     assert status in (1, 2) and why in told and told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deep.jsonl", b'{"id":1,"v":' + b"[" * 200_000),
+        ("quote.csv", b"id,x\n" + b"1,2\n" * 1000 + b'2,"' + b"x" * (1 << 20)),
+        ("cut.jsonl.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03abcdefgh"),
+        ("none.parquet", b"PAR1" + b"\xff" * 100 + b"PAR1"),
+    ],
+)
+def test_a_file_that_was_made_to_break_it_ends_in_one_line(run: Run, tmp_path: Path, name: str, text: bytes) -> None:
+    (tmp_path / name).write_bytes(text)
+    for option in ([], ["--dry-run"], ["--skip-bad"]):
+        status, _, told = run("load", str(tmp_path / name), "--key", "id", *option)
+        assert told.startswith((f"headwater: {tmp_path / name}", f"{tmp_path / name}")), told
+        assert status == (0 if name == "deep.jsonl" and option == ["--skip-bad"] else 1)
+        assert "Traceback" not in told
+
+
 def test_an_encoding_that_nobody_knows_is_told(run: Run, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("id\n1\n")

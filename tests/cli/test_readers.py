@@ -2,9 +2,13 @@
 
 import datetime
 import gzip
+import io
 import json
 import os
+import tempfile
 import threading
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,9 @@ def read(path: Path, key: str = "id", file_format: str | None = None, **how: Any
 
 def objects(path: Path, key: str = "id", **how: Any) -> list[dict[str, Any]]:
     return [json.loads(value) for _, value in read(path, key, **how)]
+
+
+LINE = b"a" * (1 << 20) + b"\n"
 
 
 def write(path: Path, text: bytes) -> Path:
@@ -71,6 +78,48 @@ def test_csv_is_text_as_it_stands(tmp_path: Path) -> None:
 def test_numbers_late_in_a_csv_of_text_change_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"id\n" + b"".join(b"%d\n" % number for number in range(300_000)) + b"x1\n")
     assert read(path)[-1] == (b"x1", b'{"id":"x1"}')
+
+
+def test_a_row_of_csv_is_as_long_as_a_document_may_be(tmp_path: Path) -> None:
+    long = 'a "quoted",\n' * 300_000
+    path = write(tmp_path / "a.csv", b'id,x\n1,"%s"\n2,y\n' % long.replace('"', '""').encode())
+    assert objects(path) == [{"id": "1", "x": long}, {"id": "2", "x": "y"}]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.jsonl"])
+def test_nobody_but_the_thread_that_asks_reads_a_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of Arrow's that is in Python when the command ends takes the process down with SIGABRT."""
+    threads, readinto = set(), readers._Counted.readinto
+
+    def noted(file: Any, buffer: Any) -> int:
+        threads.add(threading.get_ident())
+        return readinto(file, buffer)
+
+    monkeypatch.setattr(readers._Counted, "readinto", noted)
+    text = b"id\n1\n" * 1000 if ".csv" in name else b'{"id":1}\n' * 1000
+    assert read(write(tmp_path / name, gzip.compress(text) if name.endswith("gz") else text))
+    assert threads == {threading.get_ident()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("int", {"7": 7, " -08 ": -8, "9" * 30: int("9" * 30)}, ["1.5", "1_0", "x", "9" * 5000, "²"]),
+        ("float", {"1": 1.0, "-1.5e3": -1500.0}, ["1,5", "1_0", "x"]),
+        ("bool", {"true": True, "1": True, "FALSE": False, "0": False}, ["yes", "2"]),
+    ],
+)
+def test_a_field_of_a_type_is_a_value_of_it_or_told(
+    tmp_path: Path, kind: str, good: dict[str, Any], bad: list[str]
+) -> None:
+    rows = "".join(f'k,"{field}"\n' for field in good)
+    found = objects(write(tmp_path / "a.csv", f"id,x\n{rows}".encode()), types={"x": kind})
+    assert [row["x"] for row in found] == list(good.values())
+    for field in bad:
+        with pytest.raises(InputError, match=rf"row 1: field 'x' holds '.*', which is no {kind}; --types x=text"):
+            read(write(tmp_path / "a.csv", f'id,x\nk,"{field}"\n'.encode()), types={"x": kind})
 
 
 def test_inferred_types_lose_no_digit_and_keys_stay_text(tmp_path: Path) -> None:
@@ -193,7 +242,17 @@ def test_progress_reaches_the_total(tmp_path: Path) -> None:
         ("a.jsonl", b'{"x":1,"y":2}\n', "line 1: has no field 'id' to be the key; it has x, y"),
         ("a.jsonl", b'{"id":null}\n', "field 'id' holds None, which cannot be a key"),
         ("a.jsonl", b'{"id":"' + b"k" * 251 + b'"}\n', "the key has 251 bytes, at most 250 are allowed"),
-        ("a.csv", b"id,x\n1,2\n3,4,5\n", "is not CSV as expected"),
+        ("a.csv", b"id,x\n1,2\n3,4,5\n", "row 2: has 3 fields, the first line names 2"),
+        ("a.csv", b"", "contents: is empty; its first line names the columns"),
+        ("a.csv", b'id,x\n1,2\n2,"' + LINE * 30, "contents: is not CSV as expected: the file ends within"),
+        (
+            "a.csv",
+            b'id,x\n1,"' + LINE * 64,
+            "is not CSV as expected: a row is longer than 60 MiB",
+        ),
+        ("a.csv.gz", gzip.compress(b"id\n1\n" * 100_000)[:-200], "contents: is not CSV as expected"),
+        ("a.jsonl.gz", gzip.compress(b'{"id":1}\n' * 200_000)[:-200], "can't be read"),
+        ("a.jsonl", b"1" * 330 * 1024 * 1024, "line 1: can't be read: a line is longer than 320 MiB"),
         ("a.parquet", b"PAR0 no", "is not Parquet"),
         ("a.txt", b"", "say --format jsonl, csv, tsv or parquet"),
     ],
@@ -202,6 +261,33 @@ def test_a_file_that_cannot_be_taken_is_told_where_and_why(tmp_path: Path, name:
     with pytest.raises(InputError) as caught:
         read(write(tmp_path / name, text))
     assert str(caught.value).startswith(str(tmp_path / name)) and told in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["id", ""])
+@given(place=st.floats(0, 1), bit=st.integers(0, 7))
+def test_a_parquet_file_with_a_byte_of_another_value_is_read_or_refused(place: float, bit: int, key: str) -> None:
+    rows = [{"id": f"k{n}", "key": b"k", "value": b"v" * n, "n": n, "t": datetime.date(2026, 1, 1)} for n in range(40)]
+    out = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(rows), out)
+    damaged = bytearray(out.getvalue())
+    damaged[int(place * (len(damaged) - 1))] ^= 1 << bit
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file, suppress(InputError):
+        Path(file.name).write_bytes(damaged)
+        read(Path(file.name), key)
+
+
+def test_values_that_stand_in_a_file_once_and_are_those_of_many_rows_become_python_s_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 40, pa.int32()), pa.array(["x" * (18 << 20)]))
+    parquet.write_table(pa.table({"id": [f"k{n}" for n in range(40)], "x": column}), path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    tracemalloc.start()
+    try:
+        documents = open_source(path, "id", Reading()).documents
+        assert sum(len(document.value or b"") > 18 << 20 for document in documents) == 40
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_line_with_numbers_of_any_size_is_stored_as_it_stands(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def of_cells(row: Mapping[str, Any]) -> tuple[bytes, bytes, int, int, str | None
         ValueError: a field is none, and why.
     """
     whose = (row.get("scope") or DEFAULT, row.get("collection") or DEFAULT)
+    if not all(isinstance(each, str) for each in whose):
+        raise ValueError("its collection has no name")
     return (
         _bytes(row, "key"),
         _bytes(row, "value"),
@@ -108,7 +110,7 @@ def _bytes(row: Mapping[str, Any], name: str) -> bytes:
     if coded := row.get(f"{name}_base64"):
         try:
             return base64.b64decode(coded, validate=True)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{name}_base64 is no base64: {error}") from None
     value = row[name]
     return value if isinstance(value, bytes) else str("" if value is None else value).encode()

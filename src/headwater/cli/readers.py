@@ -28,13 +28,13 @@ import decimal
 import io
 import json
 import math
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from headwater.cli.csv_rows import DIGITS_MAX, rows_of, typed, types_of
 from headwater.cli.failures import InputError
 from headwater.cli.layout import missing, of_cells
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX
@@ -43,10 +43,18 @@ from headwater.wire.manifest import DEFAULT
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS_PER_BATCH = 8192
 HEAD_BYTES = 1 << 20
 """How much of a CSV file is looked at before it is read: its header, and its types where they are inferred."""
-DIGITS_MAX = 4000
+LINE_BYTES_MAX = 16 * VALUE_BYTES_MAX
+"""A document of zeros told twice, as JSON and as text, each in six letters, and more."""
+
+BATCH_ROWS = 64
+"""Rows of Parquet that are decoded at once. How much they hold is not known before: a value may stand in a file once,
+or compressed to nothing, and be the value of each of its rows."""
+
+SLICE_BYTES = 32 << 20
+"""Rows of more are made Python's one by one."""
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TYPES = ("text", "int", "float", "bool")
 
@@ -202,8 +210,7 @@ def _open_lines(path: Path, key_field: str, reading: Reading) -> InputFile:
 
 def _lines(path: Path, key_field: str, reading: Reading) -> Iterator[InputDocument]:
     with _Counted(path) as raw:
-        stream = _Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
-        for number, line in enumerate(_split(stream), 1):
+        for number, line in _numbered(path, raw, reading):
             text = line.strip()
             if text:
                 place, found = f"line {number}", None
@@ -220,7 +227,7 @@ def _open_changes(path: Path, _: str, reading: Reading) -> InputFile:
 
 def _changes(path: Path, reading: Reading) -> Iterator[InputDocument]:
     with _Counted(path) as raw:
-        for number, line in enumerate(_split(_Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))), 1):
+        for number, line in _numbered(path, raw, reading):
             if text := line.strip():
                 place, found = f"line {number}", None
                 with reading.row():
@@ -269,15 +276,33 @@ def _stored(row: dict[str, Any]) -> bytes:
     return json.dumps(row["value"], ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+def _numbered(path: Path, raw: _Counted, reading: Reading) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    try:
+        stream = _Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
+        for number, line in enumerate(_split(stream), 1):
+            yield number, line
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        hint = "; another encoding is named with --encoding" if isinstance(error, UnicodeError) else ""
+        raise InputError(path, f"line {number + 1}", f"can't be read: {error}{hint}") from None
+
+
 def _split(raw: Any) -> Iterator[bytes]:
     """Lines with their ends; a native file has no line iterator of its own."""
-    rest = b""
+    rest: list[bytes] = []
     while chunk := raw.read(1 << 20):
-        *whole, rest = (rest + chunk).splitlines(keepends=True)
+        rest.append(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk and sum(map(len, rest)) <= LINE_BYTES_MAX:
+            continue
+        *whole, last = b"".join(rest).splitlines(keepends=True)
         # A chunk that ends with its line leaves that line as the rest: the next chunk may begin with the \n of a \r\n.
         yield from whole
-    if rest:
-        yield rest
+        if len(last) > LINE_BYTES_MAX:
+            raise ValueError(f"a line is longer than {LINE_BYTES_MAX >> 20} MiB")
+        rest = [last]
+    yield from filter(None, [b"".join(rest)])
 
 
 def _object(path: Path, place: str, text: bytes) -> dict[str, Any]:
@@ -316,73 +341,63 @@ def _open_tsv(path: Path, key_field: str, reading: Reading) -> InputFile:
 
 
 def _csv(path: Path, key_field: str, reading: Reading, delimiter: str) -> Iterator[InputDocument]:
-    import pyarrow as pa
-    from pyarrow import csv
+    with _Counted(path) as raw, _told_as_csv(path):
+        stream = _Headed(_stream(raw, path, reading.encoding))
+        types = _types(path, stream.head, key_field, reading, delimiter)
+        for number, row in enumerate(islice(rows_of(stream, delimiter), 1, None), 1):
+            place, found = f"row {number}", None
+            with reading.row():
+                members = _members(path, place, types, row)
+                key = _key(path, place, members, key_field)
+                found = _document(path, place, key, _json(path, place, members), raw.taken)
+            if found:
+                yield found
 
-    with _Counted(path) as raw:
+
+def _members(path: Path, place: str, types: Mapping[str, str], row: list[str]) -> dict[str, Any]:
+    """Return a row's fields by name. Only a column that was given a type has missing values, the empty ones: "NA" may
+    be anybody's text."""
+    _check_length(path, place, row, len(types))
+    members: dict[str, Any] = dict(zip(types, row, strict=True))
+    for name, kind in types.items():
+        if kind == "text":
+            continue
         try:
-            stream = _Headed(_stream(raw, path, reading.encoding))
-            types = _types(path, stream.head, key_field, reading, delimiter)
-            arrow = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-            # Only a column that was given a type has missing values, the empty ones: "NA" may be anybody's text.
-            convert = csv.ConvertOptions(
-                column_types={name: arrow[kind] for name, kind in types.items()},
-                null_values=[""],
-                strings_can_be_null=False,
-            )
-            parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-            batches: Iterable[Any] = csv.open_csv(
-                cast(Any, pa.PythonFile(stream, "r")), parse_options=parse, convert_options=convert
-            )
-            yield from _rows(path, key_field, batches, lambda: raw.taken, reading)
-        except (pa.ArrowInvalid, UnicodeError) as error:
-            raise InputError(path, "contents", _not_csv(str(error))) from None
+            members[name] = typed(kind, members[name])
+        except (ValueError, KeyError):
+            shown = repr(members[name][:40])
+            why = f"field {name!r} holds {shown}, which is no {kind}; --types {name}=text keeps it as it stands"
+            raise InputError(path, place, why) from None
+    return members
 
 
-def _not_csv(why: str) -> str:
-    """Return Arrow's reason, and which option may be meant."""
-    hint = ""
-    if "UTF8" in why or "codec" in why:
-        hint = "; another encoding is named with --encoding"
-    elif "conversion error" in why:
-        hint = "; --types COLUMN=text keeps a column as it stands"
-    return f"is not CSV as expected: {why}{hint}"
+def _check_length(path: Path, place: str, row: list[Any], names: int) -> None:
+    if len(row) != names:
+        raise InputError(path, place, f"has {len(row)} fields, the first line names {names}")
+
+
+@contextmanager
+def _told_as_csv(path: Path) -> Iterator[None]:
+    """Say of what is no CSV, or can't be decompressed, which file it is, and which option may be meant."""
+    try:
+        yield
+    except (text_csv.Error, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        hint = "; another encoding is named with --encoding" if isinstance(error, UnicodeError) else ""
+        raise InputError(path, "contents", f"is not CSV as expected: {error}{hint}") from None
 
 
 def _types(path: Path, head: bytes, key_field: str, reading: Reading, delimiter: str) -> dict[str, str]:
     """Each column's type: as given, or inferred, or text."""
     cut = head[: head.rfind(b"\n") + 1] or head
-    lines = io.StringIO(cut.decode(errors="replace"), newline="")
-    rows = [row for row in text_csv.reader(lines, delimiter=delimiter) if row]
-    names = rows[0] if rows else []
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise InputError(path, "contents", f"names the columns {', '.join(map(repr, twice))} more than once")
-    for name in reading.types:
-        if name not in names:
-            raise InputError(path, "contents", f"--types names {name!r}; the columns are {', '.join(names)}")
-    types = dict.fromkeys(names, "text")
-    if reading.infer:
-        types |= {name: _inferred({row[at] for row in rows[1:] if at < len(row)}) for at, name in enumerate(names)}
-        types |= {name: "text" for name in names if name == key_field}
-    return types | dict(reading.types)
-
-
-def _inferred(fields: set[str]) -> str:
-    """The type that all fields have and that gives each back as it stood; empty ones are missing in any."""
-    fields = fields - {""}
-    for kind, pattern in _PATTERNS.items():
-        if fields and all(pattern.fullmatch(field) for field in fields):
-            return kind
-    return "text"
-
-
-_PATTERNS = {
-    "bool": re.compile(r"true|false"),
-    # At most 18 and 15 digits: what 64 bits hold without losing one. 007 and +1 are somebody's codes.
-    "int": re.compile(r"-?(0|[1-9]\d{0,17})"),
-    "float": re.compile(r"-?(?=[\d.]{1,16}$)(0|[1-9]\d*)(\.\d+)?"),
-}
+    try:
+        types = types_of(cut.decode(errors="replace"), delimiter, reading.types, key_field, infer=reading.infer)
+    except ValueError as error:
+        raise InputError(path, "contents", str(error)) from None
+    if not types:
+        raise InputError(path, "contents", "is empty; its first line names the columns")
+    return types
 
 
 # ---------------------------------------------------------------------- Parquet
@@ -390,7 +405,7 @@ _PATTERNS = {
 
 def _open_parquet(path: Path, key_field: str, reading: Reading) -> InputFile:
     file = _parquet_file(path)
-    return InputFile(_rows(path, key_field, file.iter_batches(ROWS_PER_BATCH), None, reading), file.metadata.num_rows)
+    return InputFile(_rows(path, key_field, _batches(path, file), reading), file.metadata.num_rows)
 
 
 def _parquet_file(path: Path) -> Any:
@@ -399,10 +414,51 @@ def _parquet_file(path: Path) -> Any:
 
     try:
         return parquet.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise InputError(path, "contents", f"is not Parquet, or no file but a pipe: {error}") from None
+
+
+def _batches(path: Path, file: Any) -> Iterator[Any]:
+    """The rows of a file, few at a time."""
+    import pyarrow as pa
+
+    try:
+        for batch in file.iter_batches(BATCH_ROWS):
+            step = batch.num_rows if sum(map(_weight, batch.columns)) <= SLICE_BYTES else 1
+            for first in range(0, batch.num_rows, step):
+                yield batch.slice(first, step)
+    except (pa.ArrowException, ValueError, OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise InputError(path, "contents", f"can't be read as Parquet: {error or type(error).__name__}") from None
+
+
+def _weight(column: Any) -> int:
+    """How many bytes a column's values may be, each counted for itself: in a dictionary they are there once."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not isinstance(column, pa.DictionaryArray):
+        return int(column.nbytes)
+    values: Any = column.dictionary
+    texts = pa.types.is_string(values.type) or pa.types.is_binary(values.type)
+    longest = compute.max(compute.binary_length(values)).as_py() if texts else values.nbytes // max(len(values), 1)
+    return len(column) * int(longest or 0)
+
+
+def _columns(path: Path, batch: Any) -> Iterator[tuple[Any, ...]]:
+    """The rows of a batch, as Python has them; nanoseconds, which Python has not, as text."""
+    import pyarrow as pa
+
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            columns.append(_values(column))
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            raise InputError(path, f"column {name!r}", f"holds what has no form in JSON: {error}") from None
+    return zip(*columns, strict=True)
 
 
 # ---------------------------------------------------------------------- what export wrote
@@ -420,19 +476,14 @@ def _open_exported_tsv(path: Path, _: str, reading: Reading) -> InputFile:
 
 
 def _exported_csv(path: Path, reading: Reading, delimiter: str) -> Iterator[InputDocument]:
-    text_csv.field_size_limit(2 * VALUE_BYTES_MAX)
-    with _Counted(path) as raw:
+    with _Counted(path) as raw, _told_as_csv(path):
         stream = _Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
-        text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8", newline="")
-        table = text_csv.reader(text, delimiter=delimiter, strict=True)
-        try:
-            names = next(table, [])
-            _check_layout(path, names)
-            for number, row in enumerate(table, 1):
-                if found := _exported(path, number, names, row, reading, raw.taken):
-                    yield found
-        except (text_csv.Error, UnicodeError) as error:
-            raise InputError(path, "contents", _not_csv(str(error))) from None
+        table = rows_of(stream, delimiter, strict=True)
+        names = next(table, [])
+        _check_layout(path, names)
+        for number, row in enumerate(table, 1):
+            if found := _exported(path, number, names, row, reading, raw.taken):
+                yield found
 
 
 def _exported(
@@ -440,8 +491,7 @@ def _exported(
 ) -> InputDocument | None:
     place, found = f"row {number}", None
     with reading.row():
-        if len(row) != len(names):
-            raise InputError(path, place, f"has {len(row)} fields, the first line names {len(names)}")
+        _check_length(path, place, row, len(names))
         try:
             told = dict(zip(names, row, strict=True))
             key, value, flags, expiry, whose = of_cells(told)
@@ -467,43 +517,29 @@ def _open_exported_parquet(path: Path, _: str, reading: Reading) -> InputFile:
 
 def _exported_rows(path: Path, file: Any, reading: Reading) -> Iterator[InputDocument]:
     number = 0
-    for batch in file.iter_batches(ROWS_PER_BATCH):
-        names, columns = batch.schema.names, [column.to_pylist() for column in batch.columns]
-        for row in zip(*columns, strict=True):
+    for batch in _batches(path, file):
+        for row in _columns(path, batch):
             number += 1
-            if found := _exported(path, number, names, list(row), reading, number):
+            if found := _exported(path, number, batch.schema.names, list(row), reading, number):
                 yield found
 
 
 # ---------------------------------------------------------------------- rows
 
 
-def _rows(
-    path: Path, key_field: str, batches: Iterable[Any], position: Callable[[], int] | None, reading: Reading
-) -> Iterator[InputDocument]:
-    """Rows as JSON objects. `position` tells how far the file is read; None: rows are counted instead."""
+def _rows(path: Path, key_field: str, batches: Iterable[Any], reading: Reading) -> Iterator[InputDocument]:
+    """Rows as JSON objects."""
     number = 0
     for batch in batches:
-        for row in _objects(path, batch):
+        for row in _columns(path, batch):
             number += 1
             place, found = f"row {number}", None
             with reading.row():
-                key = _key(path, place, row, key_field)
-                found = _document(path, place, key, _json(path, place, row), position() if position else number)
+                members = dict(zip(batch.schema.names, row, strict=True))
+                key = _key(path, place, members, key_field)
+                found = _document(path, place, key, _json(path, place, members), number)
             if found:
                 yield found
-
-
-def _objects(path: Path, batch: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a batch, as Python has them; nanoseconds, which Python has not, as text."""
-    names = batch.schema.names
-    columns = []
-    for name, column in zip(names, batch.columns, strict=True):
-        try:
-            columns.append(_values(column))
-        except ValueError as error:
-            raise InputError(path, f"column {name!r}", f"holds what has no form in JSON: {error}") from None
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _values(column: Any) -> list[Any]:
