@@ -94,7 +94,7 @@ def _fill(url: str) -> None:
 def test_a_member_that_was_taken_out_joins_again_with_its_port_for_tls(
     tmp_path: Path, encrypted: bool, by: str
 ) -> None:
-    """It has a map of the others, in which it is not, and so no port of it either."""
+    """Its map is that of the others, in which it is not, and so no port of it either."""
     made = Certificates(tmp_path / "ca")
     options = {**made.options, "vbucket_state": "none"}
     with ExitStack() as stack:

@@ -83,7 +83,7 @@ def make_plan(
 
     Raises:
         ClusterError: a member does not answer, or is none any more, a vbucket is lost or has two owners, a node that
-            joins has data, a node that is to leave was never a member, a node would own what is damaged on its disk.
+            joins has data, a node that is to leave was never a member, a copy that stays is damaged.
         OptionError: a node is to join and to leave, or nobody would be left.
     """
     both = set(add) & set(remove)
@@ -104,9 +104,8 @@ def make_plan(
     before = settled(survey.map, settlement)
     after = balance(before, servers, replicas)
     behind = [node for node in survey.map.servers if survey.nodes[node].version != survey.map.version]
-    wanted = moves(before, after)
-    _check_targets(survey, wanted)
-    return Plan(before, after, wanted, settlement, _strays(survey, after), behind)
+    _check_sound(survey, before, after)
+    return Plan(before, after, moves(before, after), settlement, _strays(survey, after), behind)
 
 
 def settled(found: ClusterMap, settlement: Settlement) -> ClusterMap:
@@ -174,13 +173,18 @@ def _check_settles(settlement: Settlement) -> None:
         )
 
 
-def _check_targets(survey: Survey, wanted: Sequence[Move]) -> None:
-    """A copy that is damaged must not become the owner: what the owner has now would be out of reach."""
+def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
+    """A damaged copy must not become the owner, whose changes would be out of reach; and no copy is deleted because it
+    is level, which it never is."""
     for address, node in survey.nodes.items():
-        spoiled = [each.vbucket for each in wanted if each.changes_owner and each.target == address]
-        if spoiled := [vb for vb in spoiled if vb in node.damaged]:
+        spoiled = [
+            vb
+            for vb in sorted(node.damaged)
+            if address in after.copies(vb) and not address == before.owner(vb) == after.owner(vb)
+        ]
+        if spoiled:
             raise ClusterError(
-                f"{address} has damaged changes of the vbuckets {vbucket_list(spoiled)}, and would own them",
+                f"{address} has damaged changes of the vbuckets {vbucket_list(spoiled)}, and would keep or own them",
                 f"let it join anew from an empty folder, after headwater cluster failover --dead {address} --force",
             )
 

@@ -609,6 +609,6 @@ def test_a_copy_is_complete_up_to_before_its_first_damaged_change(desk: StreamDe
     fill(desk, 0, 3)
     fill(desk, 0, 2)
     found = desk.bucket.vbuckets[0]
-    assert (found.complete_durable_seqno, found.damaged_changes) == (5, 0)
+    assert (found.readable_seqno, found.damaged_changes) == (5, 0)
     spoil(desk)
-    assert (found.durable_seqno, found.complete_durable_seqno, found.damaged_changes) == (5, 3, 2)
+    assert (found.complete_durable_seqno, found.readable_seqno, found.damaged_changes) == (5, 3, 2)

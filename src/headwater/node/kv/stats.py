@@ -131,7 +131,7 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}:num_items", str(store.items(each.id))
         yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
         yield f"vb_{each.id}:damaged_changes", str(each.damaged_changes)
-        yield f"vb_{each.id}:complete_seqno", str(each.complete_durable_seqno)
+        yield f"vb_{each.id}:complete_seqno", str(each.readable_seqno)
         yield from _seqnos(each)
 
 

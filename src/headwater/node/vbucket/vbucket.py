@@ -239,16 +239,19 @@ class VBucket:
 
         A snapshot of old data tells only the newest version of each key. Where its end is missing, so are keys that
         were there before and were written again since: what is below the last one is not complete. Nor is what lies
-        behind a change that was refused, or that was found damaged.
+        behind a change that was refused.
         """
         durable = self.durable_seqno
         if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
             complete = self._complete_seqno
             durable = complete if complete <= durable else self.consistent.at_or_below(durable)
-        if self.has_gap:
-            durable = min(durable, self._whole_seqno)
+        return min(durable, self._whole_seqno) if self.has_gap else durable
+
+    @property
+    def readable_seqno(self) -> int:
+        """The same, up to before the first change that was found damaged: it has a place here, and can't be shown."""
         lost = self._store.quarantine.lost(self.id)
-        return min(durable, int(lost[0]) - 1) if len(lost) else durable
+        return min(self.complete_durable_seqno, int(lost[0]) - 1) if len(lost) else self.complete_durable_seqno
 
     @property
     def damaged_changes(self) -> int:
