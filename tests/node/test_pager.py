@@ -12,11 +12,15 @@ from unittest.mock import Mock
 import pytest
 
 from headwater.errors import CorruptStore
+from headwater.node import pager as pager_module
 from headwater.node.pager import SLICE, Pager
 from headwater.node.storage.staging import ArenaFull
+from headwater.node.storage.views import Shown
 from headwater.testing.node import node
+from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.numbers import GIVEN_MAX
 from headwater.wire.opcodes import Opcode
+from tests.node.aware import manifest
 from tests.node.membership.support import stats
 from tests.node.replication.support import call, until
 from tests.node.support import Desk, Talk
@@ -88,6 +92,35 @@ def test_a_document_expires_in_the_second_it_names(talk: Talk, counter: Desk, mo
     assert pager(counter).page() == expired
 
 
+def test_documents_of_a_dropped_collection_are_left_to_compaction(counter: Desk) -> None:
+    """Nobody is shown them: a tombstone for each would be a write that nobody needs, here and at each replica."""
+    vbucket, store = counter.bucket.vbuckets[0], counter.store
+    vbucket.become(CollectionsManifest.decode(manifest(1, a=8, b=9)), lambda: counter.bucket.next_cas(0))
+    past = counter.clock.seconds - 5
+    for collection in (8, 8, 9, 0):
+        key = b"%d" % store.high_seqno(0)
+        store.stage_mutation(
+            0, key, b"v", cas=counter.bucket.next_cas(0), rev_seqno=1, expiry=past, collection=collection
+        )
+    vbucket.become(CollectionsManifest.decode(manifest(2, b=9)), lambda: counter.bucket.next_cas(0))
+    counter.committer.commit()
+    high = store.high_seqno(0)
+    made = pager(counter)
+    assert (made.page(limit=1), made.page(), made.page()) == (1, 1, 0)
+    assert store.high_seqno(0) == high + 2
+    vbucket.roll_back(high - 1)
+    assert made.page() == 4, "the drop was taken back"
+
+
+def test_large_documents_expire_in_several_turns(counter: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager_module, "SLICE_BYTES", 3000)
+    past = counter.clock.seconds - 5
+    for number in range(5):
+        counter.store.stage_mutation(0, b"%d" % number, bytes(1000), cas=1, rev_seqno=1, expiry=past)
+    made = pager(counter)
+    assert (made.page(), made.page(), made.page()) == (3, 2, 0)
+
+
 def test_replicas_expire_nothing_by_themselves(talk: Talk, counter: Desk) -> None:
     talk.one(1, key=b"k", extras=pack(">II", 0, 10))
     talk.one(0x3D, extras=b"\2")
@@ -157,12 +190,12 @@ def test_a_vbucket_that_fails_is_told_once_and_the_others_expire(
     counter.clock.seconds += 50
     whole = counter.store.expired
 
-    def expired(vb: int, now: int, limit: int) -> list[bytes]:
+    def expired(vb: int, now: int, limit: int, alive: Shown) -> list[tuple[bytes, int]]:
         if vb == 1:
             raise CorruptStore(Path("1.log"), 7, "a byte turned over")
         if vb == 2:
             raise struct.error("int too large to convert")
-        return whole(vb, now, limit)
+        return whole(vb, now, limit, alive)
 
     monkeypatch.setattr(counter.store, "expired", expired)
     loop = Loop()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.choices import choice_of, place_in
 from headwater.kernels.index import (
     DURABLE_HIGH,
     DURABLE_ROWS,
@@ -256,8 +257,10 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
 
 
 @kernel
-def find_expired(table: Table, vb: Any, segments: Table, now: Any, found: Any) -> Any:
+def find_expired(table: Table, vb: Any, segments: Table, now: Any, alive: Any, found: Any) -> Any:
     """Write the rows of live documents with 0 < expiry <= now into `found` (int64), as many as fit; returns how many.
+
+    `alive` (uint64, sorted) are the collections there are: documents of others are nobody's, and wait for compaction.
 
     When not all were looked at because `found` is full, EXPIRY stays; else it becomes the smallest there is.
     """
@@ -266,12 +269,12 @@ def find_expired(table: Table, vb: Any, segments: Table, now: Any, found: Any) -
     while row < table[vb, ROWS] and count < len(found):
         if U(load32_native(nexts + row * _FOUR)) == NIL:
             frame = frame_of(table, vb, segments, row)
-            if opcode(frame) == MUTATION:
-                expiry = U(load32(frame + EXPIRY_AT))
-                if expiry != _ZERO and expiry <= U(now):
+            expiry = U(load32(frame + EXPIRY_AT)) if opcode(frame) == MUTATION else _ZERO
+            if expiry != _ZERO and place_in(alive, choice_of(frame)) >= 0:
+                if expiry <= U(now):
                     found[count] = np.int64(row)
                     count += 1
-                if expiry != _ZERO and (earliest == _ZERO or expiry < earliest):
+                if earliest == _ZERO or expiry < earliest:
                     earliest = expiry
         row = row + _ONE
     if row == table[vb, ROWS]:
@@ -289,4 +292,4 @@ def warm_up() -> None:
     prepare(undo_staged, table, segments)
     prepare(count_frames, np.zeros(0, np.uint8), 0)
     prepare(replay, table, segments, 0, pairs, 0, 0)
-    prepare(find_expired, table, 0, segments, 0, np.zeros(0, np.int64))
+    prepare(find_expired, table, 0, segments, 0, np.zeros(0, np.uint64), np.zeros(0, np.int64))

@@ -36,6 +36,7 @@ __all__ = [
     "drop_frame",
     "event_frame",
     "event_in",
+    "key_in",
     "mutation_frame",
     "mutation_head",
     "prepare_frame",
@@ -172,6 +173,17 @@ def since_bits(delete_time: int, now: int) -> int:
     if delete_time + HOUR_SECONDS > now:
         return 0
     return (-(-now // HOUR_SECONDS) & SINCE_MASK) << SINCE_SHIFT
+
+
+def key_in(frame: bytes | memoryview) -> tuple[bytes, int]:
+    """The key of a stored document and its collection, without a copy of the value."""
+    _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
+    key_at = HEADER_BYTES + extras_bytes
+    key = bytes(frame[key_at : key_at + key_bytes])
+    if not opaque & NAMED_MARK:
+        return key, 0
+    collection, key = leb128.split_key(key)
+    return key, collection
 
 
 def event_frame(vbucket: int, event: dcp.SystemEvent, *, cas: int) -> bytes:

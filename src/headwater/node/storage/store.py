@@ -45,6 +45,7 @@ from headwater.node.storage.records import (
     clean_frame,
     deletion_frame,
     event_frame,
+    key_in,
     mutation_head,
     since_bits,
     stored_key,
@@ -305,8 +306,11 @@ class Store:
             self.table, vbucket, self.segments, self._numbers, out, opaque, encoding, slow, room
         )
 
-    def expired(self, vbucket: int, now: int, limit: int = 1000) -> list[tuple[bytes, int]]:
-        """Keys and collections of up to `limit` live documents whose expiry is at or before Unix second `now`.
+    def expired(
+        self, vbucket: int, now: int, limit: int = 1000, alive: Shown = DEFAULT_ONLY
+    ) -> list[tuple[bytes, int]]:
+        """Keys and collections of up to `limit` live documents whose expiry is at or before Unix second `now`, of the
+        collections that are `alive`.
 
         Costs nothing while none can have expired; else a look at every live document of the vbucket.
         """
@@ -314,10 +318,9 @@ class Store:
         if earliest == 0 or earliest > now:
             return []
         found = np.empty(limit, np.int64)
-        count = int(history.find_expired(self.table, vbucket, self.segments, now, found))
+        count = int(history.find_expired(self.table, vbucket, self.segments, now, alive, found))
         locs = self.index.columns[vbucket].loc
-        gone = (StoredDocument.decode(self.slots.frame(int(locs[row])), durable=False) for row in found[:count])
-        return [(each.key, each.collection) for each in gone]
+        return [key_in(self.slots.seen(int(locs[row]))) for row in found[:count]]
 
     # ------------------------------------------------------------------ staging
 
@@ -498,6 +501,7 @@ class Store:
             self._lower(vbucket, keep, high)
         self.staging.renumbered(vbucket)
         self._newest.cut(vbucket, seqno)
+        self._look_for_expired(vbucket)
         failpoint("rollback.staged")
         return seqno
 
@@ -555,7 +559,14 @@ class Store:
         """
         if self._compaction is not None:
             self._compaction.stale = True  # what it knows of the rows may no longer be so
-        return self.committing.abandon(batch)
+        lost = self.committing.abandon(batch)
+        self._look_for_expired()
+        return lost
+
+    def _look_for_expired(self, vbucket: int | None = None) -> None:
+        """Collections may be there again that were dropped, whose documents nobody counted when it was looked last."""
+        table = self.table if vbucket is None else self.table[vbucket : vbucket + 1]
+        table[table[:, index.MIXED] != 0, index.EXPIRY] = 1
 
     # ------------------------------------------------------------------ the log
 
