@@ -9,8 +9,8 @@ from headwater.node.refused import CommandRefused
 
 def test_a_lock_is_over_at_its_time_and_all_are_forgotten_with_the_last() -> None:
     held = Locks()
-    held.take(1, b"a", DocumentLock(7, 3, until=10))
-    held.take(1, b"b", DocumentLock(8, 4, until=20))
+    held.take(1, b"a", DocumentLock(7, 3, until=10), now=0)
+    held.take(1, b"b", DocumentLock(8, 4, until=20), now=0)
     assert held.get(1, b"a", 9) == DocumentLock(7, 3, 10)
     assert held.get(1, b"a", 10) is None and held.get(2, b"b", 9) is None
     assert held.any(19) and len(held.held) == 2
@@ -19,7 +19,7 @@ def test_a_lock_is_over_at_its_time_and_all_are_forgotten_with_the_last() -> Non
 
 def test_a_released_lock_is_no_lock() -> None:
     held = Locks()
-    held.take(1, b"a", DocumentLock(7, 3, until=10))
+    held.take(1, b"a", DocumentLock(7, 3, until=10), now=0)
     held.release(1, b"a")
     held.release(1, b"a")
     assert held.get(1, b"a", 5) is None and not held.any(5)
@@ -28,6 +28,20 @@ def test_a_released_lock_is_no_lock() -> None:
 def test_there_is_an_end_to_how_many_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LOCKS_MAX", 1)
     held = Locks()
-    held.take(1, b"a", DocumentLock(7, 3, until=10))
+    held.take(1, b"a", DocumentLock(7, 3, until=10), now=0)
     with pytest.raises(CommandRefused):
-        held.take(1, b"b", DocumentLock(7, 3, until=10))
+        held.take(1, b"b", DocumentLock(7, 3, until=10), now=0)
+
+
+def test_locks_that_are_over_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LOCKS_MAX", 3)
+    held = Locks()
+    for number, until in enumerate((10, 30, 10)):
+        held.take(1, b"%d" % number, DocumentLock(7, 3, until), now=0)
+    with pytest.raises(CommandRefused):
+        held.take(1, b"more", DocumentLock(7, 3, until=40), now=9)
+    for number in range(2):
+        held.take(1, b"more %d" % number, DocumentLock(7, 3, until=40), now=10)
+    assert held.get(1, b"1", 10) is not None
+    with pytest.raises(CommandRefused):
+        held.take(1, b"one more", DocumentLock(7, 3, until=40), now=10)

@@ -99,7 +99,7 @@ class Bucket:
         self._changed: set[int] = set()
         self.on_owned: list[Callable[[int], None]] = []
         self.on_changed: list[Callable[[int], None]] = []
-        self._state_waiters: dict[int, list[Callable[[], None]]] = {}
+        self._state_waiters: dict[int, dict[Callable[[], None], None]] = {}
         self._durable_high = store.table[:, index.DURABLE_HIGH].copy()
         committer.on_durable.append(self._tell_readers)
         committer.on_failure.append(self._restore)
@@ -173,8 +173,15 @@ class Bucket:
         return found is not None and found.is_backed_up
 
     def when_state_changes(self, vbucket: int, callback: Callable[[], None]) -> None:
-        """Call back, once, after the vbucket got another state."""
-        self._state_waiters.setdefault(vbucket, []).append(callback)
+        """Call back, once, after the vbucket got another state; who waits twice is called once."""
+        self._state_waiters.setdefault(vbucket, {})[callback] = None
+
+    def waits_no_more(self, vbucket: int, callback: Callable[[], None]) -> None:
+        """Do not call back: whoever waited for the vbucket's state is gone."""
+        waiters = self._state_waiters.get(vbucket, {})
+        waiters.pop(callback, None)
+        if not waiters:
+            self._state_waiters.pop(vbucket, None)
 
     def refresh(self) -> None:
         """Bring `uuids` up to date."""
@@ -249,14 +256,15 @@ class Bucket:
         return hit
 
     def lock_of(self, vbucket: int, key: bytes, collection: int = 0) -> DocumentLock | None:
-        """The lock that stands on a document; it is over as soon as the document has another CAS."""
+        """The lock that stands on a document; it is over as soon as the document has another CAS, or its time is."""
         if not self.locks.held:
             return None
         found = self.locks.get(vbucket, key, self.now(), collection)
         if found is None:
             return None
         document = self.store.document(vbucket, key, collection)
-        return found if document is not None and document.cas == found.cas else None
+        is_over = document is None or document.cas != found.cas or times.is_expired(document.expiry, self.now())
+        return None if is_over else found
 
     def next_cas(self, vbucket: int) -> int:
         """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py).

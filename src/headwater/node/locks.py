@@ -30,7 +30,7 @@ class Locks:
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int, bytes], DocumentLock] = {}
-        self._last = 0
+        self._first = self._last = 0  # when the first and the last of them is over, at the soonest
 
     def any(self, now: int) -> bool:
         """Whether there may be a lock; they are all forgotten once the last is over."""
@@ -43,10 +43,14 @@ class Locks:
         found = self.held.get((vbucket, collection, key))
         return found if found is not None and now < found.until else None
 
-    def take(self, vbucket: int, key: bytes, lock: DocumentLock, collection: int = 0) -> None:
-        """Lock a key. CommandRefused(ETMPFAIL) when there are too many."""
+    def take(self, vbucket: int, key: bytes, lock: DocumentLock, now: int, collection: int = 0) -> None:
+        """Lock a key. CommandRefused(ETMPFAIL) when there are too many, not counting those that are over."""
+        if len(self.held) >= LOCKS_MAX and now >= self._first:
+            self.held = {each: held for each, held in self.held.items() if now < held.until}
+            self._first = min((held.until for held in self.held.values()), default=lock.until)
         if len(self.held) >= LOCKS_MAX:
             raise CommandRefused(Status.ETMPFAIL, f"{LOCKS_MAX} documents are locked")
+        self._first = min(self._first, lock.until) if self.held else lock.until
         self.held[vbucket, collection, key] = lock
         self._last = max(self._last, lock.until)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater.errors import RemoteProtocolError
+from headwater.node.dcp.producer import END_BYTES
 from headwater.wire import dcp
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -94,6 +95,23 @@ def test_closing_a_stream_with_the_control_ends_it_with_reason_1(desk: StreamDes
     answer, end = reader.ask(Opcode.DCP_CLOSE_STREAM)
     assert (answer.status, told([end])) == (0, [("end", 1)])
     assert reader.read() == []
+
+
+def test_ends_that_a_full_window_holds_back_are_counted_as_kept(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    reader = Producer(desk)
+    monkeypatch.setattr(reader.connection, "keeps", kept.append)
+    assert reader.control("connection_buffer_size", "1") == 0
+    assert reader.control("send_stream_end_on_client_close_stream", "true") == 0
+    for _ in range(50):
+        reader.stream()
+        reader.give(dcp.CloseStream(opaque=7).encode())
+        reader.buffer.receive_data(reader.bytes_sent())
+    assert kept[-1] >= 48 * END_BYTES, "of which the first ones left"
+    reader.give(dcp.Control(key=b"connection_buffer_size", value=b"0").encode())
+    assert kept[-1] == 0
 
 
 def test_a_second_stream_of_a_vbucket_is_refused_and_the_first_goes_on(desk: StreamDesk) -> None:

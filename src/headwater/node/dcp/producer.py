@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 STREAM_BYTES = 1024
 """About what a stream takes, measured: `resident` before and after ten thousand of them."""
+END_BYTES = 96
+"""About what the end of a stream takes that waits for the window."""
 
 ANSWERS_BYTES_MAX = 64 << 10
 """So much may gather before it is sent: a request of 24 bytes can ask for a failover log."""
@@ -291,9 +293,10 @@ class ProducerSession(DcpEnd[Producer]):
         self.producer.refuse(frame, status, reason)
 
     def _say(self) -> None:
-        """Send what the protocol object has to say, and count what is kept for the streams that live now."""
+        """Send what the protocol object has to say, and count what is kept for the streams that live now, and for ends
+        that a full window holds back."""
         super()._answer()
-        self.connection.keeps(STREAM_BYTES * len(self.streams))
+        self.connection.keeps(STREAM_BYTES * len(self.streams) + END_BYTES * self.producer.ends_waiting)
 
     def _answer(self) -> None:
         self._say()

@@ -41,9 +41,9 @@ def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
         raise _refused(session, Status.LOCKED, "the document is locked already")
     seconds = min(request.lock_seconds or SECONDS_DEFAULT, SECONDS_MAX)
     token = bucket.next_cas(vbucket)
-    bucket.locks.take(
-        vbucket, request.key, DocumentLock(token, document.cas, bucket.now() + seconds), session.collection
-    )
+    now = bucket.now()
+    lock = DocumentLock(token, document.cas, now + seconds)
+    bucket.locks.take(vbucket, request.key, lock, now, session.collection)
     return documents.found(session, document, wire.GetResponse, cas=token)
 
 

@@ -90,6 +90,7 @@ class KvSession:
         self.prepared: Prepared | None = None
         self._task: asyncio.Task[None] | None = None
         self._preparation: asyncio.Task[None] | None = None
+        self._pending: tuple[Bucket, int] | None = None  # whose state a request waits for
         self._lasts = False  # the command that it runs
         self._finishes = False
         self.durability: Durability | None = None
@@ -248,6 +249,9 @@ class KvSession:
         if self._preparation is not None:
             self._preparation.cancel()
         self._drop_prepared()
+        if self._pending is not None:
+            bucket, vbucket = self._pending
+            bucket.waits_no_more(vbucket, self._state_changed)
         self._fast = None  # which refers to this session
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -489,13 +493,18 @@ class KvSession:
         if self.collection not in vbucket.collections.alive:
             raise self.store_bucket.collections.unknown_collection(self.collection)
 
+    def _state_changed(self) -> None:
+        self._pending = None
+        self.connection.resume("pending")
+
     def _check_vbucket(self, bucket: Bucket, frame: Frame) -> None:
         """kv.md: not on this node: 07; active: proceed; pending: park until the state changes; replica, dead: 07."""
         state = bucket.state(frame.vbucket)
         wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
         if state == State.PENDING and wanted == State.ACTIVE:
             self.connection.pause("pending")
-            bucket.when_state_changes(frame.vbucket, lambda: self.connection.resume("pending"))
+            self._pending = bucket, frame.vbucket
+            bucket.when_state_changes(frame.vbucket, self._state_changed)
             raise NoRoom
         if state != wanted:
             raise self.not_my_vbucket()

@@ -146,6 +146,11 @@ class Producer:
     # --- output -----------------------------------------------------------------------------------------------------
 
     @property
+    def ends_waiting(self) -> int:
+        """How many STREAM_ENDs wait for room in the window; nothing bounds them but who counts them."""
+        return len(self._ends)
+
+    @property
     def waiting_bytes(self) -> int:
         """How much `data_to_send` would return."""
         return len(self._out)
