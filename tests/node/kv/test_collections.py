@@ -173,6 +173,15 @@ def test_no_document_of_a_collection_outlives_its_maximum(client: Aware) -> None
     assert 0 < expiry(B) < free
 
 
+def test_the_same_version_from_elsewhere_is_behind_however_its_expiry_was_cut(client: Aware) -> None:
+    """Else whoever tells it again, after a lost answer, would write it again and let its time begin anew."""
+    meta = bytes(4) + (4_000_000_000).to_bytes(4) + (5).to_bytes(8) + (1 << 20).to_bytes(8)
+    statuses = [client.ask(Opcode.SET_WITH_META, key=b"\x09copied", extras=meta, value=b"v").status for _ in range(3)]
+    assert statuses == [Status.SUCCESS, Status.KEY_EEXISTS, Status.KEY_EEXISTS]
+    newer = meta[:-8] + (1 << 21).to_bytes(8)
+    assert client.ask(Opcode.SET_WITH_META, key=b"\x09copied", extras=newer, value=b"v").status == 0
+
+
 def test_observe_takes_keys_with_their_collection(client: Aware) -> None:
     client.put(b"seen", b"v", A)
     asked = b"".join(bytes(2) + len(key).to_bytes(2) + key for key in (b"\x08seen", b"\x09seen"))

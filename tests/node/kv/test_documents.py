@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -208,6 +210,25 @@ def test_a_pending_vbucket_parks_the_request_until_its_state_changes(talk: Talk)
     asyncio.run(story())
 
 
+def test_who_is_gone_waits_for_no_pending_vbucket(talk: Talk) -> None:
+    """Nothing is kept of connections that asked for it and hung up, however long a takeover takes."""
+    desk = talk.desk
+    assert talk.one(0x3D, extras=b"\3").status == 0
+    waiting = [desk.session() for _ in range(3)]
+    for each in waiting:
+        each.give(bytes.fromhex("800000010000000000000001000000000000000000000000" + "6b"))
+    desk.committer.commit()
+    known = weakref.ref(waiting[0].kv)
+    for each in waiting[1:]:
+        each.kv.closed()
+    waiting[0].kv.closed()
+    waiting.clear()
+    del each
+    gc.collect()
+    assert known() is None
+    assert not desk.bucket._state_waiters
+
+
 def test_the_server_decides_what_is_json(talk: Talk) -> None:
     talk.hello(0x0B)
     for value, datatype in ((b'{"a":1}', 1), (b"{", 0), (b"12", 1), (b"", 0)):
@@ -269,6 +290,21 @@ def test_attributes_stay_with_the_document_and_system_ones_outlive_it(talk: Talk
 def test_attributes_that_do_not_parse_are_refused(talk: Talk) -> None:
     talk.hello(6, 7)
     assert talk.one(SET, key=b"k", extras=bytes(8), value=b"\xff" * 8, datatype=4).status == 0x87
+
+
+def test_what_has_expired_is_not_there_though_there_is_no_room_to_write_that_down(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = talk.desk
+    put(talk, expiry=10)
+    desk.clock.seconds += 10
+    high = desk.store.high_seqno(0)
+    with monkeypatch.context() as full:
+        full.setattr(type(desk.store), "full", property(lambda store: True))
+        assert talk.one(GET, key=b"k").status == ENOENT
+    desk.bucket.vbuckets[0].back_up(True)
+    assert talk.one(GET, key=b"k").status == ENOENT
+    assert desk.store.high_seqno(0) == high, "nothing is written while the vbucket is about to leave"
 
 
 def test_while_the_disk_is_full_reads_go_on_and_writes_fail(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,23 @@ def test_the_token_is_a_cas_of_its_own_and_get_hides_the_real_one(told: Talk) ->
     assert [each.cas for each in told.ask(GETQ, key=b"k")] == [ALL_ONES]
 
 
+def test_whoever_shows_the_cas_of_a_document_hides_it_while_that_is_locked(told: Talk) -> None:
+    put(told, b'{"a":1}')
+    told.one(LOCK, key=b"k")
+    assert told.one(0xA0, key=b"k").cas == ALL_ONES, "GET_META"
+    assert told.one(0xC5, key=b"k", extras=b"\0\1\0", value=b"a").cas == ALL_ONES, "SUBDOC_GET"
+    assert told.one(0xD0, key=b"k", value=b"\xc5\0\0\1a").cas == ALL_ONES, "SUBDOC_MULTI_LOOKUP"
+
+
+@pytest.mark.parametrize("opcode", [SET, ADD, APPEND, INCR, DELETE])
+def test_a_lock_does_not_outlive_its_document(told: Talk, opcode: int) -> None:
+    told.one(SET, key=b"k", extras=pack(">II", 0, 10), value=b"1")
+    told.one(LOCK, key=b"k", extras=pack(">I", 30))
+    told.desk.clock.seconds += 10
+    extras = {INCR: pack(">QQI", 1, 7, 0), SET: bytes(8), ADD: bytes(8)}.get(opcode, b"")
+    assert told.one(opcode, key=b"k", extras=extras, value=b"" if opcode in {INCR, DELETE} else b"x").status != LOCKED
+
+
 @pytest.mark.parametrize(
     ("opcode", "sections"),
     [

@@ -7,8 +7,10 @@ answer).
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
 from typing import TYPE_CHECKING, TypeVar
 
+from headwater.errors import DiskFull
 from headwater.node.kv import values
 from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
@@ -67,12 +69,20 @@ def newest(session: Session, request: Request) -> StoredDocument | None:
     if found is not None and is_expired(found, bucket.now()):
         if bucket.durable_writes.is_in_flight(vb, session.collection, request.key):
             return None  # nothing comes between a prepare and its commit
-        if bucket.store.full:
-            raise CommandRefused(Status.ETMPFAIL, "the disk is full")
-        expire(bucket, vb, request.key, found)
+        if bucket.store.full or bucket.is_backed_up(vb):
+            return _as_expired(found)
+        try:
+            expire(bucket, vb, request.key, found)
+        except DiskFull:
+            return _as_expired(found)
         session.wrote()
         found = bucket.store.document(vb, request.key, session.collection)
     return found
+
+
+def _as_expired(document: StoredDocument) -> StoredDocument:
+    """The tombstone that a document becomes once there is room for it: what nobody reads any more is no failure."""
+    return replaced(document, deleted=True, value=b"", datatype=0, flags=0, expiry=0, delete_time=document.expiry)
 
 
 def live(session: Session, request: Request) -> StoredDocument | None:
@@ -234,7 +244,7 @@ def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[by
 @handles(wire.Get, document=True)
 def get(session: Session, request: wire.Get) -> wire.GetResponse:
     """GET, and silent about what is not there GETQ."""
-    return found(session, _looked_up(session, request), wire.GetResponse, cas=_shown_cas(session, request))
+    return found(session, _looked_up(session, request), wire.GetResponse, cas=shown_cas(session, request))
 
 
 @handles(wire.GetKey, document=True)
@@ -242,7 +252,7 @@ def get_key(session: Session, request: wire.GetKey) -> wire.GetKeyResponse:
     """GETK and GETKQ repeat the key."""
     document = _looked_up(session, request)
     return found(
-        session, document, wire.GetKeyResponse, key=session.sent_key(request.key), cas=_shown_cas(session, request)
+        session, document, wire.GetKeyResponse, key=session.sent_key(request.key), cas=shown_cas(session, request)
     )
 
 
@@ -254,7 +264,7 @@ def _looked_up(session: Session, request: wire.Get) -> StoredDocument:
     return document
 
 
-def _shown_cas(session: Session, request: wire.Get) -> int | None:
+def shown_cas(session: Session, request: Request) -> int | None:
     """The CAS to tell of a locked document instead of its own, so that nobody can use that one; None otherwise."""
     return CAS_OF_LOCKED if session.store_bucket.lock_of(request.vbucket, request.key, session.collection) else None
 

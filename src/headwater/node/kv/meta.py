@@ -36,8 +36,9 @@ def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
     found = documents.newest(session, request)
     if found is None:
         raise CommandRefused(Status.KEY_ENOENT)
+    shown = documents.shown_cas(session, request)
     return wire.GetMetaResponse(
-        cas=found.cas,
+        cas=found.cas if shown is None else shown,
         deleted=int(found.deleted),
         flags=found.flags,
         expiration=found.delete_time if found.deleted else found.expiry,
@@ -67,19 +68,22 @@ def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
         raise CommandRefused(Status.EINVAL, "a CAS is only regenerated when conflict resolution is skipped")
 
 
-def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: bool) -> bool:
+def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: bool, is_limited: bool) -> bool:
     """Revision mode: set (rev, cas, expiry, flags), delete (rev, cas); the incoming one wins iff strictly greater.
 
     Nothing stored: it wins; tombstones take part like documents. All equal: a set still wins if it brings extended
-    attributes that the stored one has not.
+    attributes that the stored one has not. `is_limited`: the collection has a maximum TTL.
     """
     if stored is None or (request.options or 0) & (MetaOption.FORCE | MetaOption.SKIP_CONFLICT_RESOLUTION):
         return True
     if deletes:
         return (request.rev_seqno, request.stored_cas) > (stored.rev_seqno, stored.cas)
     stored_time = stored.delete_time if stored.deleted else stored.expiry
+    # Of one version, by CAS, only a maximum TTL made the expiries differ: cut again, it would be later every time.
+    same = (request.rev_seqno, request.stored_cas) == (stored.rev_seqno, stored.cas)
+    expiry = stored_time if same and is_limited else request.expiration
     ours = (stored.rev_seqno, stored.cas, stored_time, stored.flags)
-    theirs = (request.rev_seqno, request.stored_cas, request.expiration, request.flags)
+    theirs = (request.rev_seqno, request.stored_cas, expiry, request.flags)
     brings_xattrs = request.datatype & Datatype.XATTR and not stored.datatype & Datatype.XATTR
     return theirs > ours or (theirs == ours and bool(brings_xattrs))
 
@@ -94,7 +98,8 @@ def _admit(session: Session, request: wire.SetWithMeta, *, deletes: bool) -> Non
     adds = isinstance(request, wire.AddWithMeta)
     if adds and stored is not None and not stored.deleted:
         raise CommandRefused(Status.KEY_EEXISTS)
-    if not _wins(request, stored, deletes=deletes):
+    is_limited = session.store_bucket.collections.ttl_max(session.collection) is not None
+    if not _wins(request, stored, deletes=deletes, is_limited=is_limited):
         raise CommandRefused(Status.KEY_EEXISTS)
 
 

@@ -7,7 +7,7 @@ macros and checks of the attributes are about the document as it was.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -148,6 +148,8 @@ def _view(
     if found is None or (found.deleted and not doc_flags & _ACCESS_DELETED):
         raise CommandRefused(Status.KEY_ENOENT)
     session.store_bucket.counters["get_hits"] += counts
+    if (shown := documents.shown_cas(session, request)) is not None:
+        found = replace(found, cas=shown)
     bucket = session.store_bucket
     return DocumentView(found, bucket.vbuckets[request.vbucket].failover.newest.vb_uuid, bucket.now())
 
