@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.nodes import high_seqno, until
 from headwater import testing
 from headwater.testing.node import Node
 from tests.interop import observed
@@ -20,6 +21,7 @@ from tests.interop.follower import Follower, named
 from tests.interop.observed import DEFAULT
 
 WHAT = "changes through a crash and a rollback"
+THROUGH_FAILOVER = "changes through a node's death, the failover, a hand-over"
 WITH_COLLECTIONS = "changes of collections, made and dropped meanwhile, a crash"
 VBUCKETS = 1024
 WINDOW_BYTES = 256 << 10  # what both programs ask for
@@ -83,6 +85,43 @@ def follow_collections(program: Callable[..., Sequence[str]], folder: Path) -> i
             assert _made_known(fruit) == {"fruit"} and _made_known(bucket) == {"fruit", "tools", "later"}
             bucket.follow_until(lambda: bucket.counts["dropped"] >= 64)
             return len(bucket.documents()) + len(fruit.documents())
+
+
+def follow_through_failover(program: Callable[[int], Sequence[str]], folder: Path) -> int:
+    """Tell the one of a cluster; `program` makes the client's command of a port. Returns how many documents it held.
+
+    Of two nodes one is killed while the client follows both, and failed over; it joins again, and gets vbuckets back by
+    takeovers. The client must find the new owners by itself each time.
+    """
+    empty = {"vbuckets": 64, "vbucket_state": "none"}
+    with testing.node(**empty) as seed, testing.node(**empty) as mate:  # type: ignore[arg-type]
+        operate("init", seed.address, mate.address, "--replicas", "1")
+        stored = {f"document-{number}": b"%0300d" % number for number in range(3000)}
+        with seed.client() as bucket:
+            bucket.set_many(stored.items())
+            until(lambda: _is_level(seed, mate), "each replica is level")
+        with Follower(program(seed.port), folder) as client:
+            client.follow_until(lambda: client.documents() == stored)
+            mate.kill()
+            operate("failover", seed.address, "--dead", mate.address, "--yes")
+            _write(seed, stored, "after the failover")
+            client.follow_until(lambda: client.documents() == stored)
+            mate.start()
+            operate("rebalance", seed.address, "--add", mate.address, "--yes")
+            _write(seed, stored, "after the rebalance")
+            client.follow_until(lambda: client.documents() == stored)
+            return len(stored)
+
+
+def operate(verb: str, *words: str) -> None:
+    """Work on the cluster as an operator does."""
+    command = [sys.executable, "-m", "headwater", "cluster", verb, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{verb}: {done.stdout}{done.stderr}"
+
+
+def _is_level(*nodes: Node) -> bool:
+    return all(high_seqno(nodes[0], vb) == high_seqno(nodes[1], vb) >= 0 for vb in range(64))
 
 
 def _hold(node: Node, bucket: Follower, fruit: Follower) -> None:
