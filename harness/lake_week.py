@@ -31,7 +31,7 @@ STATS = '{"numRecords":9,"minValues":{"vbucket":0},"maxValues":{"vbucket":9}}'
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was seen when a checkpoint was written.
+    """A checkpoint that was written, and what that cost.
 
     Attributes:
         batches, removed: how many batches there were, and how many removals all of them made.

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.lake_week import weeks
 from headwater.lake import checkpoints, removals
 from headwater.lake.log import FOLDER, TableLog, data_file
 from headwater.lake.store import TableStore
@@ -125,13 +124,3 @@ def test_a_file_that_came_back_and_went_again_stays_for_its_time(tmp_path: Path)
     then = time.time() + 30 * DAY
     assert first.path not in vacuum(table.log, 40 * DAY, then)
     assert first.path in vacuum(table.log, 20 * DAY, then)
-
-
-def test_two_simulated_weeks_have_checkpoints_of_one_size(tmp_path: Path) -> None:
-    """The second is as the first: what a mirror does again and again does not add up."""
-    batches, files = 320, 6
-    seen = list(weeks(tmp_path, batches, files, every=40))
-    assert seen[-1].removed > 0.9 * batches * files
-    assert max(each.kept for each in seen) <= batches / 2 / 8 + files  # one for each file that went within the week
-    middle, last = seen[len(seen) // 2], seen[-1]
-    assert last.kept <= middle.kept + 1 and last.size <= 1.1 * middle.size
