@@ -129,6 +129,8 @@ ONE = {  # a command line for each that needs no cluster, in an order in which e
     "lake verify": ("lake", "verify", "{place}/table"),
     "lake optimize --dry-run": ("lake", "optimize", "{place}/table", "--dry-run", "--all"),
     "lake optimize": ("lake", "optimize", "{place}/table", "--all"),
+    "lake repair --dry-run": ("lake", "repair", "{place}/table", "--dry-run"),
+    "lake repair": ("lake", "repair", "{place}/table"),
     "lake vacuum --dry-run": ("lake", "vacuum", "{place}/table", "--dry-run"),
     "lake vacuum": ("lake", "vacuum", "{place}/table"),
     "index": ("index", "{url}", "{place}/index", "--engine", "local", "--once"),

@@ -42,6 +42,24 @@ def test_a_table_is_described_verified_folded_and_vacuumed(tmp_path: Path) -> No
     assert wrong.stderr == "headwater: 96 rows, 96 documents: 2 problems\n"
 
 
+def test_a_table_that_is_broken_is_mended_and_its_mirror_goes_on(tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        for n in range(2):
+            client.set_many((f"k{n}-{i}", "v") for i in range(20))
+            mirror(None, node.url, place, once=True, upkeep=False, workers=0)
+        lost = next(Path(place).glob("*.parquet"))
+        lost.unlink()
+        wrong = run("verify", place)
+        assert (wrong.exit_code, wrong.stdout.splitlines()[0]) == (1, f"{lost.name} is missing: the table names it")
+        assert run("repair", place, "--dry-run").stdout == f"{lost.name} is missing: the table names it\n"
+        assert "start it" in run("repair", place).stdout
+        mirror(None, node.url, place, once=True, upkeep=False, workers=0)
+        told = run("verify", place, "--bucket", node.url)
+        assert (told.exit_code, told.stdout) == (0, "40 rows, 40 documents: all is well\n")
+        assert run("repair", place).stdout == "nothing is wrong that a repair mends\n"
+
+
 def test_a_quarantine_is_described_and_verified_with_its_table(tmp_path: Path) -> None:
     place = str(tmp_path / "t")
     with testing.node(vbuckets=8) as node, node.client() as client:
@@ -58,7 +76,7 @@ def test_a_quarantine_is_described_and_verified_with_its_table(tmp_path: Path) -
         assert "folded 1 files" in run("optimize", f"{place}_quarantine", "--all").stdout
 
 
-@pytest.mark.parametrize("command", ["describe", "verify", "optimize", "vacuum"])
+@pytest.mark.parametrize("command", ["describe", "verify", "optimize", "vacuum", "repair"])
 def test_where_there_is_no_table_one_line_says_so(command: str, tmp_path: Path) -> None:
     told = run(command, str(tmp_path))
     assert (told.exit_code, told.stderr) == (1, f"headwater: {tmp_path}: there is no table here\n")

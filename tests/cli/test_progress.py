@@ -32,6 +32,7 @@ METER = {
     "lake verify": "files of the table, then changes of the bucket",
     "lake optimize": "files",
     "lake vacuum": "files",
+    "lake repair": "files",
 }
 """These show a `Meter`, and of this."""
 BATCHES = {

@@ -43,6 +43,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "lake verify": {1: "an index, a row or the comparison is wrong; each is a line"},
     "lake optimize": {1: "there is no table"},
     "lake vacuum": {1: "there is no table"},
+    "lake repair": {1: "there is no table, or nothing of its log can be trusted"},
     "cluster init": _CLUSTER,
     "cluster status": {1: "something needs a hand: it says what"},
     "cluster rebalance": _CLUSTER,

@@ -116,19 +116,25 @@ def verify(
     user: User = None,
     password: Password = None,
 ) -> None:
-    """Check each index against its file, that no key has two rows, and that the table is what the bucket is.
+    """Check that the log has no gap and no file is missing, each index against its file, that no key has two rows, and
+    that the table is what the bucket is.
 
-    Exit status 1 when something is wrong. Keys and seqnos of all documents are held in memory.
+    Exit status 1 when something is wrong; `repair` mends it. Keys and seqnos of all documents are held in memory.
     """
-    from headwater.lake.verify import check_indexes, check_quarantine, compare, of_table
+    from headwater.lake.verify import check_indexes, check_quarantine, compare, missing, of_table, strays, without
+    from headwater.pipelines.repair import Damage
 
     log, indexes = _table(_placed(place, table, conf))
-    files = len(log.state.files) * (1 if indexes is None else 2)
+    lost = missing(log.store, log.state)
+    problems = Damage(strays(log), lost, []).lines()
+    state = without(log.state, lost)
+    files = len(state.files) * (1 if indexes is None else 2)
     with Meter("verify", "files") as meter:
-        held, problems = of_table(log.store, log.state, lambda done: meter.show(done, files))
+        held, twice = of_table(log.store, state, lambda done: meter.show(done, files))
+        problems += twice if indexes is not None else []
         if indexes is not None:
-            read = len(log.state.files)
-            problems += check_indexes(log.store, log.state, indexes, lambda done: meter.show(read + done, files))
+            read = len(state.files)
+            problems += check_indexes(log.store, state, indexes, lambda done: meter.show(read + done, files))
     if (beside := _beside(log)) is not None:
         aside, twice = of_table(*beside)
         problems += twice + check_quarantine(held, aside)
@@ -142,6 +148,29 @@ def verify(
     (answer if problems else report)(line, rows=len(held), problems=problems)
     if problems:
         raise CommandError(f"{told}: {count(len(problems))} problems")
+
+
+def repair(
+    place: Place = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Let the bucket be read anew, though nothing seems wrong with the table.")
+    ] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only tell what is wrong.")] = False,
+    table: TableName = None,
+    conf: Conf = None,
+) -> None:
+    """Mend a table that `verify` finds broken: commits behind a gap in its log, files that are missing, keys with two
+    rows.
+
+    What is missing is not guessed: the mirror's next batch reads the whole bucket anew, and replaces every row.
+    """
+    from headwater.pipelines.repair import repair as mended
+
+    where = _placed(place, table, conf)
+    with Meter("repair", "files") as meter:
+        lines = mended(where, anew=anew, dry=dry, tell=lambda done: meter.show(done, None))
+    told = "\n".join(lines) or "nothing is wrong that a repair mends"
+    (answer if dry else report)(told, problems=lines)
 
 
 def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str:
@@ -217,5 +246,10 @@ for _name, _command, _examples in (
         examples("headwater lake optimize ./lake/default", "headwater lake optimize ./lake/default --all"),
     ),
     ("vacuum", vacuum, examples("headwater lake vacuum ./lake/default --older-than 24")),
+    (
+        "repair",
+        repair,
+        examples("headwater lake repair ./lake/default --dry-run", "headwater lake repair ./lake/default"),
+    ),
 ):
     group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))

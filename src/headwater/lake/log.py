@@ -48,7 +48,9 @@ HARMLESS |= {"timestampNtz", "vacuumProtocolCheck", "identityColumns", "allowCol
 _BINDING_PROPERTIES = ("delta.appendOnly", "delta.enableChangeDataFeed")
 _BINDING_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
-_COMMIT = re.compile(r"\d{20}\.json")
+COMMIT = re.compile(r"\d{20}\.json")
+"""The name of a commit."""
+
 DOMAIN = "headwater.mirror"
 """Under which a mirror's record stands in the log (`lake/commit.py`)."""
 
@@ -425,7 +427,7 @@ class TableLog:
 
     def _first(self) -> int:
         names = (listed.path.rpartition("/")[2] for listed in self.store.list(FOLDER))
-        return min((int(name[:20]) for name in names if _COMMIT.fullmatch(name)), default=0)
+        return min((int(name[:20]) for name in names if COMMIT.fullmatch(name)), default=0)
 
     def _was_restored(self) -> bool:
         """Whether the newest commit that says it, if there is one yet, is a RESTORE."""

@@ -1,8 +1,10 @@
-"""Is the table what the bucket is, and is each index what its file is? Everything is looked at, nothing sampled."""
+"""Is the table whole, is it what the bucket is, and is each index what its file is? Everything is looked at, nothing
+sampled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow as pa
 from headwater.lake import vectors
 from headwater.lake.files import live_mask
 from headwater.lake.index import Indexes, hashes_of, order_of
-from headwater.lake.log import DataFile, TableState
+from headwater.lake.log import COMMIT, FOLDER, DataFile, TableLog, TableState, names_of
 from headwater.lake.store import TableStore
 from headwater.lake.unfold import is_text
 from headwater.wire.documents import TRANSACTIONS
@@ -33,6 +35,37 @@ def rows_of(
             mine = alive[at : at + batch.num_rows]
             yield batch.filter(pa.array(mine)), (mine.nonzero()[0] + at).tolist()
             at += batch.num_rows
+
+
+def strays(log: TableLog) -> list[str]:
+    """Return the commits behind a gap in the log, by path: no reader comes to them, and some refuse the table for them.
+    `log` is refreshed."""
+    newest = f"{FOLDER}/{log.state.version:020d}.json"
+    paths = (listed.path for listed in log.store.list(FOLDER))
+    # Somebody may have committed since: what follows without a gap is no stray.
+    following = log.state.version + 1
+    found = []
+    for path in sorted(path for path in paths if COMMIT.fullmatch(path.rpartition("/")[2]) and path > newest):
+        if path == f"{FOLDER}/{following:020d}.json":
+            following += 1
+        else:
+            found.append(path)
+    return found
+
+
+def missing(store: TableStore, state: TableState) -> dict[str, list[str]]:
+    """Return the files of the table of which something is not there, the data or the deletion vector: path as the log
+    writes it, to what is missing."""
+    found = {
+        path: [name for name in names_of(file.add) if not store.exists(name)] for path, file in state.files.items()
+    }
+    return {path: names for path, names in found.items() if names}
+
+
+def without(state: TableState, paths: Iterable[str]) -> TableState:
+    """Return a state without some of its files, by path as the log writes it."""
+    gone = set(paths)
+    return replace(state, files={path: file for path, file in state.files.items() if path not in gone})
 
 
 Tell: TypeAlias = Callable[[int], None]

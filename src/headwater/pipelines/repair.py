@@ -1,0 +1,127 @@
+"""A table that was broken, made one again that its mirror can go on with.
+
+What is wrong is found by `lake/verify.py`. Commits behind a gap are moved out of the log. A file of which something is
+missing leaves the table, and the table's record is put on a branch that no node has: the next batch of the mirror reads
+the whole bucket anew and replaces every row. So does a key with two rows, of which nobody knows the right one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headwater.errors import CorruptStore, TableError
+from headwater.lake import verify
+from headwater.lake.commit import Record, record_of
+from headwater.lake.log import FOLDER, TableLog, removal
+from headwater.lake.places import store_of
+from headwater.lake.store import BESIDE
+from headwater.pipelines.quarantine import read_anew
+from headwater.pipelines.table import CHANGES, DOCUMENTS
+
+OPERATION = "REPAIR"
+
+
+@dataclass
+class Damage:
+    """The faults of a table that a repair mends.
+
+    Attributes:
+        strays: commits behind a gap in the log, by path.
+        missing: files of which something is missing, and what.
+        twice: keys with two rows, in words.
+    """
+
+    strays: list[str]
+    missing: dict[str, list[str]]
+    twice: list[str]
+
+    def lines(self) -> list[str]:
+        """Return them in words."""
+        found = [
+            f"{path}: a commit behind a gap: no reader comes to it, and some refuse the table" for path in self.strays
+        ]
+        found += [f"{name} is missing: the table names it" for names in self.missing.values() for name in names]
+        return found + self.twice
+
+
+def damage(log: TableLog, tell: verify.Tell = lambda done: None) -> Damage:
+    """Return what is wrong with a table; all of its keys are read. `log` is refreshed."""
+    missing = verify.missing(log.store, log.state)
+    whole = verify.without(log.state, missing)
+    kind = record_of(log.store.root, log.state).kind
+    twice = [] if kind == CHANGES else verify.of_table(log.store, whole, tell)[1]
+    return Damage(verify.strays(log), missing, twice)
+
+
+def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Tell = lambda done: None) -> list[str]:
+    """Mend a table; return what was wrong and what was done, in words, nothing if all is well.
+
+    Args:
+        place: a path or url.
+        anew: let the bucket be read anew though nothing seems wrong.
+        dry: only tell what is wrong.
+        tell: how many files were read.
+
+    Raises:
+        TableError: there is no table, or nothing of its log can be trusted.
+    """
+    log = _opened(place)
+    found = damage(log, tell)
+    lines = found.lines()
+    if dry:
+        return lines
+    for path in found.strays:
+        _put_away(log, path)
+        lines.append(f"{path}: moved to {FOLDER}/{BESIDE}..., which a vacuum removes")
+    if found.missing or found.twice or anew:
+        lines.append(_begin_anew(log, found))
+    return lines
+
+
+def _opened(place: str) -> TableLog:
+    log = TableLog(store_of(place))
+    try:
+        log.refresh()
+    except CorruptStore as error:
+        advice = "nothing of it can be trusted: move the folder away and start the mirror, which makes the table anew"
+        raise TableError(log.store.root, f"its log can't be repaired: {error}; {advice}") from error
+    if not log.exists:
+        raise TableError(log.store.root, "there is no table here")
+    return log
+
+
+def _put_away(log: TableLog, path: str) -> None:
+    name = path.rpartition("/")[2]
+    log.store.write(f"{FOLDER}/{BESIDE}stray-{name}", log.store.read(path))
+    log.store.remove(path)
+
+
+def _begin_anew(log: TableLog, found: Damage) -> str:
+    after: Callable[[Record], tuple[Record | None, str]] = _AFTER[record_of(log.store.root, log.state).kind]
+    while True:
+        record = record_of(log.store.root, log.state)
+        then, line = after(record)
+        clock = int(time.time() * 1000)
+        gone = [removal(log.state.files[path], clock) for path in found.missing if path in log.state.files]
+        if log.commit([*gone, *([then.to_action()] if then else [])], OPERATION):
+            return line
+        log.refresh()
+
+
+def _documents(record: Record) -> tuple[Record | None, str]:
+    line = "the next batch of the mirror reads the whole bucket anew and replaces every row: start it"
+    return replace(record, end=read_anew(record), batch=record.batch + 1), line
+
+
+def _changes(record: Record) -> tuple[Record | None, str]:
+    line = "the changes of missing files are lost; with the next batch the log begins anew, with all that the table has"
+    return replace(record, batch=record.batch + 1, beside=()), line
+
+
+def _quarantine(record: Record) -> tuple[Record | None, str]:
+    return None, "the next run of the mirror reads the bucket anew, for its quarantine is not what the table names"
+
+
+_AFTER = {DOCUMENTS: _documents, CHANGES: _changes, "quarantine": _quarantine}
