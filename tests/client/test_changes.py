@@ -9,7 +9,8 @@ from headwater.client.progress import Part, Positions
 from headwater.kernels.columns import Arena
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.position import ENDLESS, Position
-from headwater.wire import dcp
+from headwater.wire import dcp, xattr
+from headwater.wire.datatype import Datatype
 
 LOG = ((0xB, 30), (0xA, 0))
 
@@ -88,3 +89,12 @@ def test_each_kind_of_change_becomes_its_own_kind_of_event():
 def test_before_anything_was_taken_the_positions_are_those_given():
     start = Position(0, 0xDEAD, 4, 2, 6)
     assert ChangeFeed({0: start}).positions() == {0: start}
+
+
+def test_a_mutation_reads_as_a_document_does_without_the_attributes_in_front():
+    value = xattr.join({"_sync": b"1"}, b'{"a": 1}')
+    change = Mutation(0, 1, 1, 1, Datatype.XATTR | Datatype.JSON, b"k", value, 0, 1, 0, 0)
+    assert (change.json(), change.text, change.body) == ({"a": 1}, '{"a": 1}', b'{"a": 1}')
+    without_value = Mutation(0, 1, 1, 1, Datatype.XATTR, b"k", b"", 0, 1, 0, 0)
+    assert without_value.text == ""
+    assert Mutation(0, 1, 1, 1, 0, b"k", b"plain", 0, 1, 0, 0).text == "plain"

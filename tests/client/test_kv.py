@@ -7,10 +7,12 @@ import pytest
 from headwater import testing
 from headwater.client import cluster
 from headwater.client.backoff import for_requests
-from headwater.client.kv import Document, DocumentMeta, as_expiry
+from headwater.client.kv import Document, DocumentMeta, Operations, as_expiry
+from headwater.client.settings import settings_for
 from headwater.client.writes import WriteWithMeta
 from headwater.errors import (
     AuthError,
+    BucketNotFound,
     ConnectionLost,
     KeyExists,
     KeyNotFound,
@@ -24,6 +26,7 @@ from headwater.errors import (
     TemporaryFailure,
 )
 from headwater.testing.peers import Peer, cluster_map, serve
+from headwater.transport.blocking import run
 from headwater.wire import xattr
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
@@ -40,6 +43,44 @@ def node():
 @pytest.fixture
 def bucket(driver, node):
     return driver.connect(f"couchbase://{node.address}/default")
+
+
+def test_a_missing_document_is_the_default_where_one_is_given(bucket):
+    bucket.set("there", "v")
+    assert (bucket.get("there", None).text, bucket.get("missing", None), bucket.get("missing", 7)) == ("v", None, 7)
+    assert (bucket.exists("there"), bucket.exists("missing")) == (True, False)
+    with pytest.raises(KeyNotFound):
+        bucket.get("missing")
+    with pytest.raises(OptionError):
+        bucket.get("", None)
+
+
+def test_the_blocking_client_knows_the_word_in(node):
+    with node.client() as bucket:
+        bucket.set("there", "v")
+        assert "there" in bucket and b"there" in bucket and "missing" not in bucket
+        assert "there" in bucket.collection("_default._default")
+
+
+def test_a_bucket_that_is_gone_is_no_missing_document():
+    """A connection that is made again may find that the bucket was dropped: nothing is known of its documents."""
+    operations = Operations(cluster.Cluster(settings_for("127.0.0.1:1")))
+
+    def gone(asked, answer):
+        raise BucketNotFound('select bucket "default"')
+        yield
+
+    operations._call = gone
+    with pytest.raises(BucketNotFound):
+        run(operations.get("k", None))
+
+
+def test_what_a_value_says_as_text_and_as_json():
+    document = Document(b"k", '{"a": "é"}'.encode(), 1)
+    assert (document.json(), document.text, document.body) == ({"a": "é"}, '{"a": "é"}', document.value)
+    for reads in (lambda: Document(b"k", b"\xff", 1).text, Document(b"k", b"\xff", 1).json):
+        with pytest.raises(ValueError, match="utf-8"):
+            reads()
 
 
 def test_extended_attributes_are_read_by_name(driver, node):

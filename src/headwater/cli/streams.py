@@ -34,8 +34,9 @@ def streams(
     """Show the connections on which changes flow, those that are furthest behind first.
 
     Of each node of the bucket: who reads from it (producer), and whom it follows (consumer). The backlog is how many
-    changes a reader has yet to be sent; unacked is what it was sent and has not confirmed, in bytes. With status 1 a
-    node does not answer.
+    changes a reader has yet to be sent on the streams that it has open: of a vbucket that it has not asked for, or no
+    more, the node does not know how far it is. Unacked is what it was sent and has not confirmed, in bytes. With status
+    1 a node does not answer.
     """
     from headwater.client.routing import parse
     from headwater.console.streams import connections

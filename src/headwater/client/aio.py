@@ -12,13 +12,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, overload
 
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
-from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, Value, as_json, as_key
+from headwater.client.kv import (
+    JSON_FLAGS,
+    RAISES,
+    Default,
+    Document,
+    DocumentMeta,
+    Expiry,
+    Observed,
+    Operations,
+    Value,
+    as_json,
+    as_key,
+)
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, OnDataLoss, Start, Until, refuse_unknown
@@ -128,9 +140,19 @@ class AsyncDocuments(_Turns):
 
     # ================================================================== the same in blocking.py
 
-    async def get(self, key: Key) -> Document:
-        """Read a document; KeyNotFound if there is none."""
-        return await self._run(self._do.get(key))
+    @overload
+    async def get(self, key: Key) -> Document: ...
+
+    @overload
+    async def get(self, key: Key, default: Default) -> Document | Default: ...
+
+    async def get(self, key: Key, default: Any = RAISES) -> Any:
+        """Read a document; if there is none, return `default` or, without one, raise KeyNotFound."""
+        return await self._run(self._do.get(key, default))
+
+    async def exists(self, key: Key) -> bool:
+        """Say if there is a document. It is read for this: `get` with a default has its value as well."""
+        return await self._run(self._do.get(key, None)) is not None
 
     async def get_meta(self, key: Key) -> DocumentMeta:
         """Read a document's metadata, or what is left of a deleted one; KeyNotFound if there is neither."""

@@ -9,13 +9,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, overload
 
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
-from headwater.client.kv import JSON_FLAGS, Document, DocumentMeta, Expiry, Observed, Operations, Value, as_json, as_key
+from headwater.client.kv import (
+    JSON_FLAGS,
+    RAISES,
+    Default,
+    Document,
+    DocumentMeta,
+    Expiry,
+    Observed,
+    Operations,
+    Value,
+    as_json,
+    as_key,
+)
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, OnDataLoss, Start, Until, refuse_unknown
@@ -99,11 +111,25 @@ class _Connected(_Turns):
 class Documents(_Turns):
     """The documents of a collection, by their keys. Threads may share it: their operations take turns."""
 
+    def __contains__(self, key: Key) -> bool:
+        """Say if there is a document, as `exists`."""
+        return self.exists(key)
+
     # ================================================================== written from aio.py
 
-    def get(self, key: Key) -> Document:
-        """Read a document; KeyNotFound if there is none."""
-        return self._run(self._do.get(key))
+    @overload
+    def get(self, key: Key) -> Document: ...
+
+    @overload
+    def get(self, key: Key, default: Default) -> Document | Default: ...
+
+    def get(self, key: Key, default: Any = RAISES) -> Any:
+        """Read a document; if there is none, return `default` or, without one, raise KeyNotFound."""
+        return self._run(self._do.get(key, default))
+
+    def exists(self, key: Key) -> bool:
+        """Say if there is a document. It is read for this: `get` with a default has its value as well."""
+        return self._run(self._do.get(key, None)) is not None
 
     def get_meta(self, key: Key) -> DocumentMeta:
         """Read a document's metadata, or what is left of a deleted one; KeyNotFound if there is neither."""

@@ -21,6 +21,7 @@ from headwater.client.collection_columns import with_names
 from headwater.client.collections import DEFAULT_COLLECTION, CollectionName, CollectionNames
 from headwater.client.drainer import Handout
 from headwater.client.foothold import Foothold
+from headwater.client.kv import Valued
 from headwater.client.losses import ReadAgain
 from headwater.client.progress import Positions
 from headwater.protocol.dcp.coverage import Coverage
@@ -60,7 +61,7 @@ class _InCollection:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation(_InCollection):
+class Mutation(_InCollection, Valued):
     """A document was stored.
 
     Attributes:

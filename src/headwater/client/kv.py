@@ -13,15 +13,25 @@ import math
 import time
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, SupportsIndex, TypeVar
+from enum import Enum
+from typing import Any, Final, NamedTuple, SupportsIndex, TypeVar
 
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId
 from headwater.client.routing import Address
-from headwater.errors import OptionError, RemoteProtocolError, StatusError, TransportError, UnknownCollection
+from headwater.errors import (
+    BucketNotFound,
+    KeyNotFound,
+    OptionError,
+    RemoteProtocolError,
+    StatusError,
+    TransportError,
+    UnknownCollection,
+)
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
-from headwater.wire import admin, bootstrap, documents, subdoc
+from headwater.wire import admin, bootstrap, documents, subdoc, xattr
+from headwater.wire.datatype import Datatype
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX, Frame
 from headwater.wire.layout import Answer, Done, Request
 from headwater.wire.meta import GetMeta, GetMetaResponse, Observe, ObserveResponse
@@ -31,6 +41,7 @@ from headwater.wire.times import RELATIVE_SECONDS_MAX
 from headwater.wire.vbucket import State
 
 Answered = TypeVar("Answered", bound=Answer)
+Default = TypeVar("Default")
 
 NO_CREATE = 0xFFFF_FFFF
 STATS_MAX = 1_000_000
@@ -45,8 +56,42 @@ Value = str | bytes | bytearray | memoryview
 U32_MAX, U64_MAX = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
+class Missing(Enum):
+    """Stands in the place of a default that was not given."""
+
+    RAISES = 0
+
+
+RAISES: Final = Missing.RAISES
+
+
+class Valued:
+    """The readings of a value: of a `Document` or of a `Mutation`."""
+
+    __slots__ = ()
+    value: bytes
+    datatype: int
+
+    @property
+    def body(self) -> bytes:
+        """The value without the extended attributes that a drain with `xattrs` has in front of it; RemoteProtocolError
+        when those can't be read."""
+        if not self.datatype & Datatype.XATTR or not self.value:  # a drain without values has none of them either
+            return self.value
+        return xattr.split(self.value)[1]
+
+    @property
+    def text(self) -> str:
+        """The value as text; UnicodeDecodeError, a ValueError, when it is no UTF-8."""
+        return self.body.decode()
+
+    def json(self) -> Any:
+        """Return the value as Python objects; ValueError when it is no JSON."""
+        return json.loads(self.body)
+
+
 @dataclass(frozen=True, slots=True)
-class Document:
+class Document(Valued):
     """A document as it was read.
 
     Attributes:
@@ -60,10 +105,6 @@ class Document:
     cas: int
     flags: int = 0
     datatype: int = 0
-
-    def json(self) -> Any:
-        """Return the value as Python objects; ValueError when it is no JSON."""
-        return json.loads(self.value)
 
 
 class DocumentMeta(NamedTuple):
@@ -223,10 +264,15 @@ class Operations:
 
     # ------------------------------------------------------------------ documents
 
-    def get(self, key: str | bytes) -> Steps[Document]:
-        """Read a document."""
+    def get(self, key: str | bytes, default: Default | Missing = RAISES) -> Steps[Document | Default]:
+        """Read a document. A bucket that is not there is no missing document: the default is not its answer."""
         name = as_key(key)
-        return document(name, (yield from self._call(documents.Get(key=name), documents.GetResponse)))
+        try:
+            return document(name, (yield from self._call(documents.Get(key=name), documents.GetResponse)))
+        except KeyNotFound as error:
+            if isinstance(default, Missing) or isinstance(error, BucketNotFound):
+                raise
+            return default
 
     def get_meta(self, key: str | bytes) -> Steps[DocumentMeta]:
         """Read a document's metadata, or its tombstone's."""

@@ -36,7 +36,7 @@ class ConnectionRow:
 
     Attributes:
         part: this node's part: producer or consumer. dialect: dcp or tap.
-        backlog: changes that are yet to be sent, of all its streams; worst: of the worst one.
+        backlog: changes that are yet to be sent on its open streams; worst: on the worst one.
         unacked, window: bytes that are sent and not acknowledged, and how many may be.
     """
 

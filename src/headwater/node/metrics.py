@@ -249,7 +249,7 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("refused_changes", "changes of producers that replicas here refused", _refused),
     _gauge("dcp_connections", "DCP connections by this node's part", _dcp, "part"),
     _gauge("dcp_streams", "streams of a producing connection", _streams(len), "connection"),
-    _gauge("dcp_backlog_changes", "changes that it has yet to be sent", _streams(sum), "connection"),
+    _gauge("dcp_backlog_changes", "changes that its open streams have yet to be sent", _streams(sum), "connection"),
     _gauge("dcp_backlog_changes_max", "the same of its worst stream", _streams(_worst), "connection"),
     _gauge("dcp_backlog_seconds", "the age of the oldest of them", _unsent_seconds, "connection"),
     _gauge("replica_vbuckets", "vbuckets that follow a producer", _followed, "producer", "stream"),
