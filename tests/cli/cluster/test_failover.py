@@ -31,12 +31,12 @@ def test_one_that_is_to_be_taken_for_dead_is_not_asked_for_the_others(told):
     assert (status, problems) == (1, "headwater: node-a:11210: to be taken for dead; name a member that lives\n")
 
 
-def test_a_yes_sends_the_map_first_and_then_promotes(told):
+def test_a_yes_sends_a_map_without_owners_first_then_that_with_the_new_ones_and_then_promotes(told):
     members = without_a()
     status, shown, _ = told(members, *DEAD_A, answers="y\n")
     assert status == 0 and shown.endswith("1 vbucket promoted, 0 begun anew\n") and "Go on? [y/N]" in shown
-    assert [found.servers for found in members.sent] == [(B, C)]
-    assert members.calls == [("map", members.sent[0].rev), (B, "set_state", 0, State.ACTIVE)]
+    assert [(found.servers, found.owner(0)) for found in members.sent] == [((B, C), None), ((B, C), B)]
+    assert members.calls == [*(("map", found.rev) for found in members.sent), (B, "set_state", 0, State.ACTIVE)]
 
 
 def test_a_no_leaves_everything_as_it_is(told):
@@ -58,7 +58,8 @@ def test_one_that_answers_is_fenced_first_if_that_is_forced(told):
     members.nodes[A] = FakeNode(A, "A . r")
     members.nodes[A].calls = members.calls
     assert told(members, *DEAD_A, "--yes", "--force")[0] == 0
-    assert [call[:2] for call in members.calls] == [(A, "set_state"), ("map", members.sent[0].rev), (B, "set_state")]
+    maps = [("map", found.rev) for found in members.sent]
+    assert [call[:2] for call in members.calls] == [(A, "set_state"), *maps, (B, "set_state")] and len(maps) == 2
     assert members.nodes[A].held[0] is State.DEAD
 
 
