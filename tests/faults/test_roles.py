@@ -142,6 +142,28 @@ def test_who_administers_one_bucket_names_no_members_and_gives_no_map() -> None:
             until(lambda: stranger.calls > 0, "the member is called")
 
 
+def test_what_an_administrator_changes_is_written_down_with_who_and_from_where(node: Node) -> None:
+    """At the level that the log has when nobody asks for more."""
+    with login(node, "alice") as alice:
+        peer = "{}:{}".format(*alice.sock.getsockname())
+        assert alice.call(Opcode.CREATE_BUCKET, b"orders", b"x\0vbuckets=1").status == 0
+        assert alice.call(Opcode.FLUSH).status == 0
+        rev = now_ms() + 60_000
+        assert give(alice, a_map(node.address, rev=rev), rev) == 0
+        for _ in range(30):
+            assert alice.call(Opcode.SET_VBUCKET, extras=b"\1", vbucket=3).status == 0
+        assert alice.call(Opcode.DELETE_BUCKET, b"orders").status == 0
+        told = [line for line in node.log.splitlines() if f"{peer}: user 'alice'" in line]
+    for what in (
+        "made bucket 'orders'",
+        "flushed bucket 'default'",
+        f"gave the cluster map 1:{rev} of bucket 'default'",
+    ):
+        assert any(what in line for line in told), what
+    assert "dropped bucket 'orders'" in told[-1]
+    assert 0 < sum("set vbucket 3 active" in line for line in told) < 12, "a thousand are ten lines a minute"
+
+
 def test_a_node_is_no_user_where_it_calls(tmp_path: Path) -> None:
     """Its first user administers it, and whoever is called could pass the login on."""
     config = config_from({"users_file": private(tmp_path / "users", "alice:alice-s3cret\n")}, {})

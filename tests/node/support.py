@@ -186,6 +186,7 @@ class Desk:
         self.requests = Requests(self.workspace)
         self.connections: set[object] = set()
         self.warnings: list[str] = []
+        self.recorded: list[str] = []
         self.fast = fast
         self.dcp = DcpHub(self.bucket)
         self.replication = Replication(self)  # type: ignore[arg-type]
@@ -203,6 +204,9 @@ class Desk:
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
         self.warnings.append(f"login refused: {why} (user {user!r})")
+
+    def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
+        self.recorded.append(what)
 
     def warn(self, peer: str, cause: str) -> None:
         self.warnings.append(cause)

@@ -54,6 +54,23 @@ def test_whatever_order_changes_come_in_everybody_ends_with_the_same(a: UserList
     assert UserList.decode(a.encode()) == a and (a.digest() == b.digest()) == (a.encode() == b.encode())
 
 
+def test_what_became_of_each_user_is_told_in_words() -> None:
+    keys = dict.fromkeys(("sha512", "sha256", "sha1"), ("c2FsdA==", 15000, "YQ==", "Yg=="))
+    others = dict.fromkeys(keys, ("c2FsdA==", 15000, "Yg==", "YQ=="))
+    before = (
+        UserList().with_user("ann", ["read"], keys).with_user("bob", ["read"], keys).with_user("cy", ["read"], keys)
+    )
+    after = before.without("bob").with_user("ann", ["read", "write[b]"], keys).with_user("cy", ["read"], others)
+    after = after.with_user("dora", [], keys)
+    assert list(after.changes_since(before)) == [
+        "removed user 'bob'",
+        "gave user 'ann' other roles: read, write[b]",
+        "gave user 'cy' another password",
+        "added user 'dora': no roles",
+    ]
+    assert list(after.changes_since(after)) == []
+
+
 def test_of_two_changes_made_at_once_a_removal_counts() -> None:
     kept, gone = UserList("", {"ann": ANN}), UserList("", {"ann": UserEntry(7, is_removed=True)})
     assert kept.merged(gone).users == gone.merged(kept).users == {}

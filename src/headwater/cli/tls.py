@@ -18,6 +18,7 @@ ca.key certificates are made that all of them believe: keep it elsewhere. In pro
 EXAMPLES = examples(
     "headwater tls ca --dir ./tls",
     "headwater tls node n1 --host n1.example --host 10.0.0.1 --dir ./tls",
+    "headwater tls node n1 --renew --dir ./tls",
     "headwater tls user ann --dir ./tls",
     "headwater tls show ./tls/n1.pem",
 )
@@ -52,15 +53,22 @@ def ca(
 def node(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the files, and in the certificate.")],
     host: Annotated[
-        list[str],
-        typer.Option("--host", metavar="HOST", help="By which it is called: a name or an address; repeatable."),
-    ],
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="By which it is called: a name or an address; repeatable. --renew knows it.",
+        ),
+    ] = None,
     directory: Dir = FOLDER,
     days: Days = 397,
     renew: Renew = False,
 ) -> None:
     """Make a certificate for a node: NAME.pem and NAME.key."""
-    _issue(directory, name, tuple(host), days, renew)
+    hosts = tuple(host or ()) or (_hosts_of(directory / f"{name}.pem") if renew else ())
+    if not hosts:
+        raise OptionError("host", "", "given: a name or an address by which the node is called")
+    _issue(directory, name, hosts, days, renew)
     made = {"certificate": f"{directory / name}.pem", "key": f"{directory / name}.key"}
     report(f"headwater serve --tls-certificate {made['certificate']} --tls-key {made['key']} ...", **made)
 
@@ -91,12 +99,28 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file."
     answer(str(found), subject=found.subject, issuer=found.issuer, names=names, **days)
 
 
+def _hosts_of(file: Path) -> tuple[str, ...]:
+    """The names and addresses in a certificate that is there; none if there is none."""
+    from headwater.tls.certificates import read_pem
+
+    try:
+        found = read_pem(file.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except ValueError:
+        raise OptionError("NAME", file.stem, f"the name of a certificate: {file} is none") from None
+    return (*found.dns_names, *found.addresses)
+
+
 def _issue(directory: Path, name: str, hosts: tuple[str, ...], days: int, renew: bool) -> None:
     from headwater.tls.making import Authority, Pair
 
     if name in ("", ".", "..", "ca") or "/" in name:
         raise OptionError("NAME", name, "a name for a file, and not that of the CA")
     files = Pair(directory / f"{name}.pem", directory / f"{name}.key")
+    there = next((each for each in (files.key, files.certificate) if Path(each).exists()), None)
+    if there is not None and not renew:
+        raise OptionError("dir", str(there), "a new file: it is there already; --renew puts another in its place")
     Authority.open(directory).issue(files, name, hosts=hosts, lifetime=timedelta(days=days), replace=renew)
 
 

@@ -1,6 +1,7 @@
-"""Why DCP requests were refused, in the log: a few lines for each peer and minute, the rest as a number.
+"""Lines of the log that come in heaps: a few for each peer and minute, the rest as a number.
 
-A consumer that asks for what it can not have asks again and again, for a thousand vbuckets perhaps.
+A consumer that asks for what it can not have asks again and again, for a thousand vbuckets perhaps; and an operator
+who moves vbuckets sets the state of a thousand.
 """
 
 from __future__ import annotations
@@ -18,21 +19,26 @@ log = logging.getLogger(__name__)
 
 
 class RefusalLog:
-    """Writes lines at level info, so many for each host in a minute.
+    """Writes lines, so many for each host in a minute.
 
     By host, not by connection: who is refused often opens another connection.
+
+    Args:
+        name: of the event. level: of the lines.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "dcp.refused", level: int = logging.INFO) -> None:
+        self._name, self._level = name, level
         self._peers: dict[str, _Minute] = {}
 
-    def tell(self, peer: str, what: Iterable[object], now: float) -> None:
+    def tell(self, peer: str, what: Iterable[object], now: float, **fields: object) -> None:
         """Write a line for each of `what`, unless this peer had its share.
 
         Args:
             peer: host and port, or another name for who was refused.
             what: sentences.
             now: seconds of a monotonic clock.
+            fields: what the event has besides.
         """
         host = peer.rpartition(":")[0] or peer
         minute = self._peers.get(host)
@@ -42,7 +48,8 @@ class RefusalLog:
                 del self._peers[next(iter(self._peers))]
         for sentence in what:
             if minute.has_room(now):
-                log.info("%s: %s%s", peer, sentence, minute.left_out(), extra=event("dcp.refused", peer=peer))
+                told = event(self._name, peer=peer, **fields)
+                log.log(self._level, "%s: %s%s", peer, sentence, minute.left_out(), extra=told)
 
 
 class _Minute:

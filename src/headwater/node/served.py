@@ -82,6 +82,9 @@ class Node(Protocol):
     def audit(self, session: UserSession, what: str) -> None:
         """Write down what a user tried and may not do."""
 
+    def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
+        """Write down what a user has changed, and from where."""
+
     def is_client_there(self, agent: str) -> bool:
         """Whether a client that calls itself so is connected."""
 
@@ -203,6 +206,10 @@ class ServedBucket:
     def login_refused(self, peer: str, user: str, why: str) -> None:
         """Write down that somebody did not come in, and as whom."""
         self._node.login_refused(peer, user, why)
+
+    def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
+        """Write down what a user has changed, and from where."""
+        self._node.record(session, what, moves=moves)
 
     def audit(self, session: UserSession, what: str) -> None:
         """Write down what a user tried and may not do."""

@@ -35,6 +35,7 @@ from headwater.node.listening import address_error, bound
 from headwater.node.log_lines import event
 from headwater.node.loop_watch import LoopWatch
 from headwater.node.loopback import is_local, is_loopback, loopback_like
+from headwater.node.refusals import RefusalLog
 from headwater.node.requests import Requests
 from headwater.node.rest.session import HttpSession
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
@@ -45,6 +46,7 @@ from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Users
 from headwater.node.users.sharing import Sharing
 from headwater.tls.socket import TlsSocket
+from headwater.wire.users import UserList
 
 if TYPE_CHECKING:
     from headwater.node.kv.api import UserSession
@@ -131,6 +133,7 @@ class Server:
         self._warnings = Warnings()
         self._refused = Warnings("user.refused")  # apart, so that neither hides the other
         self._logins = Warnings("login.refused")
+        self._done, self._moved = Warnings("admin.done"), RefusalLog("admin.moved", logging.WARNING)
         self._sweep: asyncio.TimerHandle | None = None
         if debugging():
             register(self._arena)
@@ -287,6 +290,14 @@ class Server:
         """Write down what a user tried and may not do."""
         self._refused.warn(session.connection.peer, f"user {session.user!r} {what}", self.loop.time())
 
+    def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
+        """Write down what a user has changed, and from where; on a node without users nobody can say who it was."""
+        peer, told, now = session.connection.peer, f"user {session.user!r} {what}", self.loop.time()
+        if self.users.required and moves:
+            self._moved.tell(peer, [told], now, user=session.user)
+        elif self.users.required:
+            self._done.warn(peer, told, now, user=session.user)
+
     def is_client_there(self, agent: str) -> bool:
         """Whether a client that calls itself so is connected."""
         return any(getattr(each.session, "agent", "") == agent for each in self.connections)
@@ -372,6 +383,7 @@ class Server:
 
     def _refresh_users(self) -> None:
         """Take up what `headwater user` has changed."""
+        before = self.users.list or UserList()
         try:
             changed = self.users.refresh()
         except StorageError as error:
@@ -379,7 +391,8 @@ class Server:
             return
         if changed:
             told = event("users.changed", users=list(self.users.names))
-            log.info("the users are %s", ", ".join(self.users.names) or "none", extra=told)
+            done = "; ".join((self.users.list or before).changes_since(before)) or "nobody's roles or password"
+            log.warning("users changed: %s", done.encode("unicode_escape").decode()[:2000], extra=told)
             self._mark_users()
             for connection in tuple(self.connections):
                 connection.session.users_changed()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final, TypeAlias
@@ -88,6 +88,19 @@ class UserList:
         mine = self.entries
         both = {name: each.newer_of(mine[name]) if name in mine else each for name, each in other.entries.items()}
         return replace(self, entries={**mine, **both})
+
+    def changes_since(self, before: UserList) -> Iterator[str]:
+        """Yield what became of each user, for people: "added user 'ann': read, write[orders]"."""
+        for name in sorted(before.users.keys() - self.users.keys()):
+            yield f"removed user {name!r}"
+        for name, each in self.users.items():
+            was = before.users.get(name)
+            if was is None:
+                yield f"added user {name!r}: {', '.join(each.roles) or 'no roles'}"
+            elif was.roles != each.roles:
+                yield f"gave user {name!r} other roles: {', '.join(each.roles) or 'none'}"
+            elif was != each:
+                yield f"gave user {name!r} another password"
 
     @classmethod
     def of_all(cls, lists: Iterable[UserList]) -> UserList:

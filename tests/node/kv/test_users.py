@@ -79,6 +79,7 @@ def test_an_administrators_list_becomes_one_with_what_is_there_and_is_in_force_w
     with login(node, "dora"):
         pass
     assert sorted(UsersFile(node.data).load() or {}) == ["copy", "dora", "root", "some"]
+    assert "user 'root' added user 'dora': read" in node.log
 
 
 @pytest.mark.parametrize(

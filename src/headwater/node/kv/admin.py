@@ -59,10 +59,12 @@ def flush(session: Session, request: documents.Flush) -> Done:
     at = times.absolute_expiry(request.expiration or 0, bucket.now())
     if at > bucket.now():
         session.server.flush_later(at)
+        session.server.record(session, f"had bucket {bucket.name!r} flushed at {at}")
         return Done()
     if not bucket.flush():
         session.wrote()
         raise NoRoom
+    session.server.record(session, f"flushed bucket {bucket.name!r}")
     session.wrote()
     return Done()
 
@@ -99,4 +101,5 @@ async def set_param(session: Session, request: admin.SetParam) -> Done:
         await session.server.catalog.set_quota(name, size >> 20)
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    session.server.record(session, f"gave bucket {name!r} a quota of {size >> 20} MiB")
     return Done()

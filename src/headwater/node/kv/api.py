@@ -211,6 +211,9 @@ class Services(Protocol):
     def login_refused(self, peer: str, user: str, why: str) -> None:
         """Write down that somebody did not come in, and as whom; an empty name if none was given."""
 
+    def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
+        """Write down what a user has changed, and from where; `moves`: a thing that is done for a thousand vbuckets."""
+
     def is_client_there(self, agent: str) -> bool:
         """Whether a client that calls itself so is connected."""
 

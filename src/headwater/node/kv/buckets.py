@@ -34,6 +34,7 @@ async def create_bucket(session: Session, request: CreateBucket) -> Done:
         await session.server.catalog.create(asked_of(request.key, request.value))
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    session.server.record(session, f"made bucket {request.key.decode()!r}")
     return Done()
 
 
@@ -53,6 +54,7 @@ async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
         await session.server.catalog.drop(name)
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    session.server.record(session, f"dropped bucket {name!r}")
     return Done()
 
 

@@ -61,6 +61,7 @@ def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Aw
     _check_whole(request.value)
     session.server.cluster.replace(request.epoch, request.revision, request.value)
     session.server.tell_of_map()
+    _record(session, (request.epoch, request.revision))
     return Done()
 
 
@@ -72,7 +73,14 @@ def _check_whole(text: bytes) -> None:
         raise CommandRefused(Status.EINVAL, str(error)) from None
 
 
+def _record(session: Session, version: tuple[int, int]) -> None:
+    epoch, revision = version
+    told = f"gave the cluster map {epoch}:{revision} of bucket {session.server.bucket.name!r}"
+    session.server.record(session, told, moves=True)
+
+
 async def _take(session: Session, version: tuple[int, int], config: bytes) -> Done:
     await session.server.membership.take(version, config)
+    _record(session, version)
     session.saw_unstable()  # the answer means that what was given up is given up on disk
     return Done()

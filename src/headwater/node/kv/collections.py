@@ -40,6 +40,7 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
         raise CommandRefused(status_of(error), str(error)) from None
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    session.server.record(session, f"set the collections of bucket {bucket.name!r}, manifest {made.uid:x}")
     return Done()
 
 

@@ -17,7 +17,7 @@ from headwater.wire.admin import IoctlGet, IoctlGetResponse
 from headwater.wire.layout import Done
 from headwater.wire.privilege import ADMINISTER
 from headwater.wire.status import Status
-from headwater.wire.users import UserListRefused
+from headwater.wire.users import UserList, UserListRefused
 
 if TYPE_CHECKING:
     from headwater.node.kv.api import Session
@@ -36,12 +36,16 @@ def ioctl_get(session: Session, request: IoctlGet) -> IoctlGetResponse:
 async def set_users(session: Session, text: bytes) -> Done:
     """Take a list of users; it is on disk when this is answered."""
     _check_administers(session)
+    users = session.server.users
+    before = users.list or UserList()
     try:
         await session.server.sharing.take(text)
     except UserListRefused as error:
         raise CommandRefused(Status.EINVAL, str(error)) from None
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    for told in (users.list or before).changes_since(before):
+        session.server.record(session, told)
     return Done()
 
 

@@ -75,6 +75,7 @@ def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
         found.set_state(state)
     session.wrote()
     session.server.membership.state_set(request.vbucket)
+    session.server.record(session, f"set vbucket {request.vbucket} {state.name.lower()}", moves=True)
     return Done()
 
 
@@ -93,6 +94,7 @@ def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
         raise CommandRefused(Status.EINVAL, "the value may be async=0")
     vbucket(session, request)
     session.store_bucket.drop_vbucket(request.vbucket)
+    session.server.record(session, f"deleted vbucket {request.vbucket}", moves=True)
     session.wrote()
     return Done()
 

@@ -120,12 +120,14 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
         held = session.server.membership.hold(source.host, source.port, named)
         if not replication.leave(source, named) and not held:
             raise CommandRefused(Status.KEY_ENOENT, f"nothing follows {source}")
+        session.server.record(session, f"had vbuckets follow {source} no more", moves=True)
         return Done()
     wanted = _vbuckets(asked["vbuckets"], bucket.vbucket_count) if "vbuckets" in asked else sorted(bucket.vbuckets)
     _make_replicas(bucket, wanted)
     session.wrote()
     session.server.membership.by_hand(wanted)
     replication.start(source, wanted, takeover=bool(asked.get("takeover", False)))
+    session.server.record(session, f"had {len(wanted)} vbuckets follow {source}", moves=True)
     return Done()
 
 

@@ -196,6 +196,8 @@ class HttpSession:
         except Exception:  # as above
             self._tell_of_fault()
             made = Made(b'{"errors": {"_": "internal error"}}', 500)
+        if made.status < 300:
+            self.server.record(self, f"did {asked.method} {asked.path}")
         if not self.connection.is_closed:
             self._send(made.status, made.body, asked, made.content_type)
             self.connection.resume("changing")
