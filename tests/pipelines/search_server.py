@@ -109,6 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
                 status, told = 400, {"error": {"type": "bad", "reason": repr(error)}}
         data = b"" if self.command == "HEAD" else json.dumps(told).encode()
         self.send_response(status)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

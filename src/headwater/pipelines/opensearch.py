@@ -10,19 +10,20 @@ In an index of collections the id of a document begins with that of its collecti
 from __future__ import annotations
 
 import base64
-import http.client
 import json
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from headwater.client.collections import parse_path
 from headwater.errors import ConnectionLost, OptionError, SearchRefused
 from headwater.pipelines.fulltext import Hit, check_within, shown
 from headwater.spark.nodes import patiently
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
 
 BULK_BYTES, BULK_ITEMS = 4 << 20, 1000
 SEQNO_BITS = 44
@@ -155,18 +156,18 @@ def place_of(text: str, *, by_collection: bool) -> tuple[bytes, int | None]:
 
 
 class SearchClient:
-    """A connection to a server, made when it is needed and made anew when it was lost; for one thread."""
+    """A client of a server, by the library opensearch-py; for one thread."""
 
     def __init__(self, server: SearchServer) -> None:
         self.server = server
         self._refused_by = ""
-        self._connection: http.client.HTTPConnection | None = None
+        self._library: OpenSearch | None = None
 
     def close(self) -> None:
-        """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        """Close its connections."""
+        library, self._library = self._library, None
+        if library is not None:
+            library.close()
 
     def prepare(self, written: int = 0) -> None:
         """Make the index if there is none. It remembers deletions for an hour, that late writes are refused so long.
@@ -311,44 +312,44 @@ class SearchClient:
 
     def _request(self, method: str, path: str, data: bytes, kind: str) -> tuple[int, dict[str, Any]]:
         """Ask once; what may pass is a ConnectionLost."""
-        try:
-            connection = self._connection = self._connection or _open(self.server)
-            connection.request(method, f"/{quote(self.server.index)}{path}", data, self._headers(kind))
-            answer = connection.getresponse()
-            text = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise ConnectionLost(self.server.peer, str(error) or type(error).__name__) from None
-        if answer.status in _PASSING:
-            told = text[:200].decode("utf-8", "replace")
-            raise ConnectionLost(self.server.peer, f"it answers {answer.status}: {told}")
-        return answer.status, self._read(answer.status, text)
+        from opensearchpy.exceptions import SerializationError, TransportError
 
-    def _read(self, status: int, text: bytes) -> dict[str, Any]:
+        self._library = self._library or _opened(self.server)
+        place, headers = f"/{quote(self.server.index)}{path}", {"content-type": kind}
         try:
-            told = json.loads(text or b"{}")
-        except ValueError:
-            raise SearchRefused(self.server.peer, f"it answers {status} and no JSON: {text[:100]!r}") from None
-        return told if isinstance(told, dict) else {}
+            told = self._library.transport.perform_request(method, place, body=data or None, headers=headers)
+        except SerializationError as error:
+            raise SearchRefused(self.server.peer, f"it answers no JSON: {error}") from None
+        except TransportError as error:
+            return self._failed(error.status_code, error.info or error.error)
+        return (404 if told is False else 200), told if isinstance(told, dict) else {}
 
-    def _headers(self, kind: str) -> dict[str, str]:
-        headers = {"Content-Type": kind}
-        if self.server.user is not None:
-            login = f"{self.server.user}:{self.server.password or ''}".encode()
-            headers["Authorization"] = "Basic " + base64.b64encode(login).decode()
-        return headers
+    def _failed(self, status: int | str, info: Any) -> tuple[int, dict[str, Any]]:
+        """Return the status and the words of a refusal. Without a status, nobody answered."""
+        if not isinstance(status, int):
+            raise ConnectionLost(self.server.peer, str(info))
+        if status in _PASSING:
+            raise ConnectionLost(self.server.peer, f"it answers {status}: {str(info)[:200]}")
+        # What stands before a server, such as a proxy that takes no body as large, answers in words of its own.
+        return status, info if isinstance(info, dict) else {"error": {"reason": str(info)[:200]}}
 
     def _refusal(self, status: int, told: dict[str, Any]) -> SearchRefused:
         return SearchRefused(self.server.peer, f"it answers {status}: {_reason(told) or 'not what was asked for'}")
 
 
-def _open(server: SearchServer) -> http.client.HTTPConnection:
+def _opened(server: SearchServer) -> OpenSearch:
+    """Return the library's client. Trying again is ours: it has an end in time, not in a number of attempts."""
+    from opensearchpy import OpenSearch
+
     parts = urlsplit(server.url)
-    host = str(parts.hostname)
-    if parts.scheme == "https":
-        secure = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_SECONDS, context=secure)
-    return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_SECONDS)
+    secure = parts.scheme == "https"
+    return OpenSearch(
+        [{"host": parts.hostname, "port": parts.port or (443 if secure else 80), "use_ssl": secure}],
+        http_auth=None if server.user is None else (server.user, server.password or ""),
+        verify_certs=True,
+        timeout=TIMEOUT_SECONDS,
+        max_retries=0,
+    )
 
 
 def _reason(told: dict[str, Any]) -> str:
