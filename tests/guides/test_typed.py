@@ -284,7 +284,7 @@ def test_the_options_and_the_scrape_of_the_guide_to_operate() -> None:
 
 @pytest.mark.battery
 def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mirror, quarantine, collections, changes, care = typed("docs/howto/mirror.md")
+    mirror, quarantine, collections, changes, care, broken = typed("docs/howto/mirror.md")
     with testing.node(vbuckets=4) as node:
         with node.client() as bucket:
             bucket.set_many((f"k{number}", "v") for number in range(50))
@@ -296,8 +296,10 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 terminal.type(first.removesuffix(" --once") + " --once")
                 assert all(terminal.type(each) for each in others)
             monkeypatch.chdir(tmp_path)
-            for each in care.commands():
+            *repairs, again = broken.commands()
+            for each in (*care.commands(), *repairs):
                 follow(each, terminal.instead)
+            terminal.type(again)
         reader = QueryBuilder().register("changes", DeltaTable(tmp_path / "lake" / "default_changes"))
         assert sum(batch.num_rows for batch in reader.execute(changes.text)) == 50
 

@@ -89,7 +89,7 @@ def test_a_feature_that_is_not_known_refuses_the_table_by_its_name(tmp_path: Pat
 
 def test_what_binds_no_writer_is_taken_until_it_does(tmp_path: Path) -> None:
     table = Table(tmp_path)
-    change(tmp_path, protocol=with_features(table, "appendOnly", "changeDataFeed", "invariants"))
+    change(tmp_path, protocol=with_features(table, "appendOnly", "changeDataFeed", "checkpointProtection"))
     table.log.refresh()
     told = table.log.state.metadata
     bound = {"delta.enableChangeDataFeed": "True", "delta.constraints.c": "seqno > 0"}
