@@ -585,17 +585,24 @@ class SearchRefused(HeadwaterError):
 
 
 class RowsRefused(HeadwaterError):
-    """Nodes refused `count` rows of a DataFrame for good; `first` is the key of one of them, `reason` why."""
+    """Nodes refused `count` rows of a DataFrame for good; `first` is the key of one of them, `reason` why.
 
-    def __init__(self, count: int, first: bytes | None, reason: str) -> None:
-        super().__init__(count, first, reason)
-        self.count, self.first, self.reason = count, first, reason
+    `advice` says what to do.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        first: bytes | None,
+        reason: str,
+        advice: str = "The option deadLetters keeps such rows aside and lets the others go on",
+    ) -> None:
+        super().__init__(count, first, reason, advice)
+        self.count, self.first, self.reason, self.advice = count, first, reason, advice
 
     def __str__(self) -> str:
-        return (
-            f"{self.count} rows were refused for good, the first has the key {self.first!r}: {self.reason}. "
-            "The option deadLetters keeps such rows aside and lets the others go on"
-        )
+        told = f"{self.count} rows were refused for good, the first has the key {self.first!r}: {self.reason}"
+        return f"{told}. {self.advice}"
 
 
 _LOGIN = re.compile(r"[^\s\"'(]*://[^\s\"']*@")

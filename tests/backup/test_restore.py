@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from headwater.backup import restore
 from headwater.backup.archive import Archive
 from headwater.backup.place import Folder
 from headwater.backup.restore import counts, point_at, point_of
-from headwater.errors import BackupError, OptionError
+from headwater.errors import BackupError, OptionError, RowsRefused
 from headwater.testing import Node
 from tests.backup.support import backed_up, fill, held, restored
 
@@ -40,6 +41,20 @@ def test_a_point_by_seqno_is_the_end_of_a_backup_of_each_vbucket(bucket: Node, e
     assert (point.upto, point.seqnos) == (dict.fromkeys(range(4), 1), ends)
     restored(tmp_path, empty, point=point)
     assert held(empty) == state
+
+
+def test_a_refusal_advises_what_a_restore_can_do(
+    bucket: Node, empty: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RowsRefused(2, b"k", "no")
+
+    fill(bucket, "a", 20)
+    backed_up(bucket, tmp_path)
+    monkeypatch.setattr(restore, "write", refuse)
+    with pytest.raises(RowsRefused, match=r"key b'k': no\. What was written before stays") as refused:
+        restored(tmp_path, empty)
+    assert "deadLetters" not in str(refused.value)
 
 
 def test_a_seqno_at_which_no_backup_is_whole_is_refused_or_the_end_before_it_taken(

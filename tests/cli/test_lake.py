@@ -76,6 +76,20 @@ def test_a_quarantine_is_described_and_verified_with_its_table(tmp_path: Path) -
         assert "folded 1 files" in run("optimize", f"{place}_quarantine", "--all").stdout
 
 
+@pytest.mark.parametrize("shape", ["json", "variant"])
+def test_documents_that_a_table_of_text_leaves_out_are_told_and_are_no_problem(tmp_path: Path, shape: str) -> None:
+    place = str(tmp_path / "t")
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        client.set_many({"good": b"{}", b"\xff": b"{}"}.items())
+        mirror(None, node.url, place, once=True, workers=0, **{shape: True})
+        told = "1 rows, 2 documents, 1 of them left out, for their keys are not UTF-8"
+        verified = run("verify", place, "--bucket", node.url)
+        assert (verified.exit_code, verified.stdout) == (0, f"{told}: all is well\n")
+        client.set("more", b"{}")
+        wrong = run("verify", place, "--bucket", node.url)
+        assert wrong.exit_code == 1 and "1 documents are only in the bucket" in wrong.stdout and "more" in wrong.stdout
+
+
 @pytest.mark.parametrize("command", ["describe", "verify", "optimize", "vacuum", "repair"])
 def test_where_there_is_no_table_one_line_says_so(command: str, tmp_path: Path) -> None:
     told = run(command, str(tmp_path))

@@ -14,7 +14,7 @@ from headwater.spark.columns import RowMaker
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import plan, ranges
-from headwater.spark.planning import FURTHER_MAX, Planning, check, check_loss
+from headwater.spark.planning import FURTHER_MAX, Planning, check, check_ends, check_loss
 from headwater.spark.settings import parse
 
 URL = "couchbase://127.0.0.1/b"
@@ -172,9 +172,20 @@ def test_a_run_to_the_end_ends_with_what_enough_copies_had_when_it_began() -> No
 def test_a_bucket_that_has_fewer_vbuckets_than_were_read_is_refused() -> None:
     """Else the documents of the others would stay for ever."""
     start = {"v": 1, "vb": {"0": ["000000000000000a", 10], "3": ["000000000000000a", 10]}}
-    told = "is not the bucket that was read before: that had vbucket 3, and this one has 1 vbuckets; begin anew"
+    told = (
+        "is not a bucket with vbucket 3, at which the read begins: it has 1 vbuckets. Name its own in startingOffsets"
+    )
     with pytest.raises(OptionError, match=told):
         planning(Seen(high=10)).latest(start, None)
+
+
+def test_an_end_that_no_vbucket_has_come_to_is_refused_with_how_far_it_is() -> None:
+    seen = {0: BranchHistory(ONE, 10), 1: BranchHistory(ONE, 10, persisted_seqno=7)}
+    check_ends({0: 10, 1: 7}, seen, 4)
+    check_ends({3: 99}, seen, 4)  # of a vbucket that is not among those that are read
+    for ends, told in (({0: 11}, "vbucket 0 has come to: it is at 10"), ({1: 8}, "it is at 7"), ({4: 1}, "it has 4")):
+        with pytest.raises(OptionError, match=told):
+            check_ends(ends, seen, 4)
 
 
 def test_a_rollback_that_the_user_does_not_want_ends_the_read() -> None:

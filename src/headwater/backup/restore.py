@@ -21,7 +21,7 @@ from headwater.backup.archive import Archive, folder
 from headwater.backup.collections import DEFAULT_PATH, live, routed
 from headwater.backup.manifest import BackupManifest
 from headwater.backup.verify import differs
-from headwater.errors import BackupError, OptionError
+from headwater.errors import BackupError, OptionError, RowsRefused
 from headwater.failpoints import failpoint
 from headwater.lake.store import reading_parquet
 from headwater.spark.rows import check_columns
@@ -194,7 +194,11 @@ def restore(
 
     by_collection = point.chain[-1].collections is not None
     names = check_columns(list(types(collections=by_collection).items()), with_meta=True)
-    return write(replace(target, with_meta=True, force=force), names, watched(), "refused")
+    try:
+        return write(replace(target, with_meta=True, force=force), names, watched(), "refused")
+    except RowsRefused as refused:
+        advice = "What was written before stays; when the reason is gone, restore again"
+        raise RowsRefused(refused.count, refused.first, refused.reason, advice) from None
 
 
 def counts(archive: Archive, point: RestorePoint, collections: frozenset[str] | None = None) -> dict[str, Any]:

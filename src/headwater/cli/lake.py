@@ -121,7 +121,16 @@ def verify(
 
     Exit status 1 when something is wrong; `repair` mends it. Keys and seqnos of all documents are held in memory.
     """
-    from headwater.lake.verify import check_indexes, check_quarantine, compare, missing, of_table, strays, without
+    from headwater.lake.verify import (
+        check_indexes,
+        check_quarantine,
+        compare,
+        left_out,
+        missing,
+        of_table,
+        strays,
+        without,
+    )
     from headwater.pipelines.repair import Damage
 
     log, indexes = _table(_placed(place, table, conf))
@@ -142,8 +151,10 @@ def verify(
     told = f"{count(len(held))} rows"
     if bucket is not None:
         found = _of_bucket(bucket, user, password)
-        problems += compare(held, found)
+        unkept = left_out(log.state, found) if beside is None else {}
+        problems += compare(held, {name: place for name, place in found.items() if name not in unkept})
         told += f", {count(len(found))} documents"
+        told += f", {count(len(unkept))} of them left out, for their keys are not UTF-8" if unkept else ""
     line = "\n".join(problems) or f"{told}: all is well"
     (answer if problems else report)(line, rows=len(held), problems=problems)
     if problems:

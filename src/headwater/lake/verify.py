@@ -118,6 +118,13 @@ def check_quarantine(table: Held, aside: Held) -> list[str]:
     return [f"{len(wrong)} rows of the quarantine are not of the table's documents: {_shown(wrong)}"] if wrong else []
 
 
+def left_out(state: TableState, bucket: Held) -> Held:
+    """Return the documents that a table can't have, for it keeps keys as text and theirs are no UTF-8: without a
+    quarantine they are in none."""
+    texts = any(column["name"] == "key" and column["type"] == "string" for column in state.fields)
+    return {name: place for name, place in bucket.items() if texts and not is_text(name[1])}
+
+
 def compare(table: Held, bucket: Held) -> list[str]:
     """Return how a table differs from a bucket, a line for each kind; records of transactions may be missing."""
     missing = {(vb, key) for vb, key in bucket.keys() - table.keys() if not key.startswith(TRANSACTIONS)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -56,8 +57,25 @@ def check_fits(start: Offset, vbuckets: int, url: str) -> None:
         OptionError: it was made anew with fewer, or it is another bucket.
     """
     if start.positions and (highest := max(start.positions)) >= vbuckets:
-        told = f"the bucket that was read before: that had vbucket {highest}, and this one has {vbuckets} vbuckets"
-        raise OptionError("url", url, f"{told}; begin anew, in another place, with an empty checkpoint")
+        told = f"a bucket with vbucket {highest}, at which the read begins: it has {vbuckets} vbuckets"
+        anew = "begin anew, in another place, with an empty checkpoint"
+        raise OptionError(
+            "url", url, f"{told}. Name its own in startingOffsets; if another one was read before, {anew}"
+        )
+
+
+def check_ends(ends: Mapping[int, int], seen: Mapping[int, BranchHistory], vbuckets: int) -> None:
+    """Refuse to end where no vbucket has come to: the rows up to there would be thought to be all there.
+
+    Raises:
+        OptionError: says how far the bucket is.
+    """
+    for vbucket, seqno in ends.items():
+        if vbucket >= vbuckets:
+            raise OptionError("endingOffsets", str(vbucket), f"a vbucket of this bucket: it has {vbuckets}")
+        if vbucket in seen and seqno > seen[vbucket].readable_seqno:
+            told = f"a seqno that vbucket {vbucket} has come to: it is at {seen[vbucket].readable_seqno}"
+            raise OptionError("endingOffsets", str(seqno), f"{told}. latest, or no such option, reads what there is")
 
 
 FURTHER_MAX = 3

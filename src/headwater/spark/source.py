@@ -23,7 +23,7 @@ from headwater.spark.garbage import set_aside
 from headwater.spark.nodes import Known, SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, plan, ranges
-from headwater.spark.planning import Planning, check, check_fits, check_loss
+from headwater.spark.planning import Planning, check, check_ends, check_fits, check_loss
 from headwater.spark.schema import choose, ddl
 from headwater.spark.settings import SourceSettings, parse
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter
@@ -123,6 +123,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
         finally:
             nodes.close()
         if ends is not None:
+            check_ends(ends, seen, nodes.vbuckets)
             seen = {vb: history for vb, history in seen.items() if vb in ends}
         end = plan(start, seen, targets=ends)
         check_loss(start, end, fails=self.settings.fail_on_data_loss)
