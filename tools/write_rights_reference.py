@@ -9,9 +9,14 @@ from pathlib import Path
 
 from headwater.node import server  # noqa: F401  (it registers all commands)
 from headwater.node.kv.command import COMMANDS
+from headwater.node.kv.rights import rule_of
 from headwater.node.rest.pages import PAGES, REFUSED
 from headwater.node.users.roles import FINE, ROLES, Grant, granted
+from headwater.protocol.text import classic, meta
+from headwater.protocol.text.commands import steps
+from headwater.protocol.text.line import TAKES_DATA, Asked
 from headwater.wire.dialect import requests
+from headwater.wire.layout import Request
 from headwater.wire.opcodes import name_of
 from headwater.wire.privilege import LOGIN, Beyond, in_words
 
@@ -49,13 +54,71 @@ without users is called by its address or a name that it knows (421).
 
 """
 
+OTHERS = """
+## Other doors
+
+| door | who comes in | and may |
+| --- | --- | --- |
+| DCP, UPR, TAP | who has opened one by its command | what its commands need, above; a stream goes by what it chooses |
+| another node of the cluster | who proves the members' secret | what `replicate` and `monitor` may, and hear of users |
+| a client's certificate | the user it names, where `--tls-clients` says so | what that user may |
+| the console | who has the key that it printed | what the user may with whose password it was begun |
+| the store's folder, a backup, an export | its owner (0600, 0700) | everything that is in it |
+"""
+TEXT_HEAD = """
+## Text
+
+The lines of memcached's text protocol, on the same port. A line asks what a command asks, and needs what that needs;
+where there are users the first line is a login (`set x 0 0 N`, with a name and a password as its data). Without a right
+it is answered with `CLIENT_ERROR access denied`. The role has to be for the default collection, which is all that is
+served so.
+
+"""
+TEXT = {
+    "get": "get k",
+    "gets": "gets k",
+    "gat": "gat 0 k",
+    "gats": "gats 0 k",
+    **{name: f"{name} k 0 0 1" for name in ("set", "add", "replace", "append", "prepend")},
+    "cas": "cas k 0 0 1 1",
+    "delete": "delete k",
+    "touch": "touch k 0",
+    "incr": "incr k 1",
+    "decr": "decr k 1",
+    "flush_all": "flush_all 9999999",
+    "stats": "stats",
+    "version": "version",
+    "verbosity": "verbosity 1",
+    "mg": "mg k v",
+    "ms": "ms k 1",
+    "md": "md k",
+    "ma": "ma k",
+    "me": "me k",
+    "mn": "mn",
+}
+"""A line of each text command, by its name; `quit`, which everybody may send, has no answer."""
+
 
 def page() -> str:
     """The whole page."""
     roles = _table(("role", "privileges"), ((role, in_words(granted([Grant(role)], ""))) for role in ROLES))
     commands = _table(("opcode", "command", "served", "needs", "in a part", *ROLES), _commands())
     pages = _table(("method", "page", "needs", *ROLES), _pages())
-    return f"{HEAD}{roles}{COMMANDS_HEAD}{commands}{PAGES_HEAD}{pages}"
+    text = _table(("line", "asks", "needs", *ROLES), _lines())
+    return f"{HEAD}{roles}{COMMANDS_HEAD}{commands}{TEXT_HEAD}{text}{PAGES_HEAD}{pages}{OTHERS}"
+
+
+def _lines() -> Iterator[tuple[str, ...]]:
+    """A row for each text command: the request that its line begins with, and what that needs."""
+    if lacking := {name.decode() for name in (*classic.COMMANDS, *meta.COMMANDS)} - {*TEXT, "quit"}:
+        raise LookupError(f"no line of {', '.join(sorted(lacking))}")
+    for line in TEXT.values():
+        words = tuple(line.encode().split())
+        step = next(steps(Asked(words, 0, b"x" if words[0] in TAKES_DATA else None), 0))
+        asked = step.layout.opcode if isinstance(step, Request) else None
+        needed = 0 if asked is None else rule_of(asked).privilege
+        told = "nothing" if asked is None else name_of(asked)
+        yield f"`{line}`", told, in_words(needed) if needed else "none", *_cells(needed)
 
 
 def _commands() -> Iterator[tuple[str, ...]]:

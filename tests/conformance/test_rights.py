@@ -34,9 +34,12 @@ SAMPLES = {
     ".*": "x",
     "(?:users|groups)": "users",
     "([^/]+)": "none",
+    "[^/]+": "none",
 }
 
 
+TEXT = list(table("reference/rights.md", "Text"))
+CLOSED, DENIED = b"CLIENT_ERROR unauthenticated", b"CLIENT_ERROR access denied"
 COMMANDS, PAGES = list(table("reference/rights.md", "Commands")), list(table("reference/rights.md", "Pages"))
 
 
@@ -119,6 +122,31 @@ def test_a_role_may_read_the_pages_that_the_page_says(node: Node, role: str) -> 
             if (status == 403) != (not row[role]) or (row[role] and status not in expected):
                 wrong.append((method, path, status))
     assert wrong == [] and len(PAGES) > 15
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_send_the_lines_of_text_that_the_page_says(node: Node, role: str) -> None:
+    with Line(node.port) as line:
+        assert said(line, b"%b\r\n%b" % (b"get k", login_line(role))) == [CLOSED, b"STORED"]
+        wrong = []
+        for row in TEXT:
+            words = row["line"].strip("`")
+            data = b"x\r\n" if words.split()[0] in {"set", "add", "replace", "append", "prepend", "cas", "ms"} else b""
+            denied = any(each.startswith(DENIED) for each in said(line, words.encode() + b"\r\n" + data))
+            if denied == bool(row[role]):
+                wrong.append(words)
+    assert wrong == [] and len(TEXT) > 20
+
+
+def login_line(role: str) -> bytes:
+    told = f"{role} {PASSWORD}".encode()
+    return b"set x 0 0 %d\r\n%b\r\n" % (len(told), told)
+
+
+def said(line: Line, asked: bytes) -> list[bytes]:
+    """The lines that answer some of text; a no-op behind them tells where they end."""
+    line.sock.sendall(asked + b"mn\r\n")
+    return [each.rstrip(b"\r\n") for each in iter(line.file.readline, b"MN\r\n")]
 
 
 def page(node: Node, method: str, path: str, user: str) -> int:
