@@ -150,7 +150,7 @@ def test_a_lost_race_against_a_commit_that_touches_no_file_is_run_again(tmp_path
 
 
 def test_a_table_whose_property_says_so_gets_no_new_vector(tmp_path: Path) -> None:
-    """It has the feature still: its owner prepares it for readers that know of none."""
+    """Its owner prepares it for readers that know of no vectors; the feature is there still."""
     table = Table(tmp_path)
     table.take(*[(f"k{n}", 0, n + 1, "v") for n in range(4)], fresh=[0])
     table.take(("k0", 0, 10, None))
