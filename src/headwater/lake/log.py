@@ -379,7 +379,8 @@ class TableLog:
         lines = [
             json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in ({"commitInfo": told}, *actions)
         ]
-        content = ("\n".join(lines) + "\n").encode()
+        # A half of a pair that a table of before still has in its schema is JSON's escape, as it was.
+        content = ("\n".join(lines) + "\n").encode(errors="backslashreplace")
         self._check_files(actions)
         if not self._put(version, content):
             return False
