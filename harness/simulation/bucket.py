@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from harness.simulation.callers import Caller
@@ -19,6 +19,8 @@ from harness.simulation.observer import Observer, Placed
 from headwater.node.durable_writes import Copies
 from headwater.protocol.dcp.position import Position
 from headwater.wire import leb128
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.features import Feature
 from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from harness.simulation.sockets import Network
 
 CONSUMER_SECONDS = 120.0
+MAP_EPOCH = 2
+"""Newer than any map that a node made of itself."""
 
 
 class World(Protocol):
@@ -54,6 +58,7 @@ class SimBucket:
     Attributes:
         placed, observers, callers: by node. owners: by vbucket. consumers, histories.
         acknowledged: writes answered. durable_answers: those that waited for a majority, by status.
+        has_map: whether the nodes go by cluster maps; if not, every one of them counts as a copy of every vbucket.
     """
 
     def __init__(self, world: World, name: str, *, vbuckets: int, consumers: int) -> None:
@@ -74,7 +79,7 @@ class SimBucket:
         for consumer in self.consumers:
             consumer.on_seen = self._seen
         self.collections: dict[int, str] = {}
-        self.acknowledged = 0
+        self.acknowledged, self.has_map = 0, False
         self.durable_answers: Counter[str] = Counter()
         self._manifests = self._collection = 0
         self._cas: dict[tuple[int, int, bytes], int] = {}
@@ -120,8 +125,9 @@ class SimBucket:
         if now is None:
             self.observers[at].vanished()
         else:
-            others = frozenset(each.address for each in self.hosts if each is not placed.host)
-            now.durable_writes.copies_of = lambda _: Copies(len(self.hosts), others)
+            if not self.has_map:
+                others = frozenset(each.address for each in self.hosts if each is not placed.host)
+                now.durable_writes.copies_of = lambda _: Copies(len(self.hosts), others)
             self.observers[at].started()
 
     # --- the operator -----------------------------------------------------------------------------------------------
@@ -137,6 +143,18 @@ class SimBucket:
             self.set_state(0, vb, State.ACTIVE)
             for at in range(1, len(self.placed)):
                 self.follow(at, 0, vb)
+
+    def send_map(self, to: int, revision: int, members: Sequence[int]) -> None:
+        """SET_CLUSTER_CONFIG: these nodes are the members, and the first of them owns all, followed by the others."""
+        servers = {at: Address(*self.world.network.address(self.hosts[at].name)) for at in members}
+        chains = (tuple(range(len(members))),) * len(self.vbuckets)
+        known = ClusterMap(
+            self.name, "0" * 32, MAP_EPOCH, revision, tuple(servers.values()), chains, len(self.hosts) - 1
+        )
+        version, value = MAP_EPOCH.to_bytes(8) + revision.to_bytes(8), known.to_json(servers.get(to))
+        self.admins[to].ask(
+            Opcode.SET_CLUSTER_CONFIG, lambda _: None, key=self.name.encode(), extras=version, value=value
+        )
 
     def set_state(self, at: int, vb: int, state: State) -> None:
         """Send SET_VBUCKET."""

@@ -28,7 +28,7 @@ from harness.simulation.scheduler import Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from headwater.node import calling
 from headwater.node.connection import Connection
-from headwater.node.membership import peers
+from headwater.node.membership import own_address, peers
 from headwater.node.replication import dialer
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
@@ -130,7 +130,7 @@ class SimCluster:
             stack.callback(setattr, log, "propagate", log.propagate)
             stack.callback(log.removeHandler, handler)
             stack.enter_context(mock.patch.object(calling, "socket", sockets))
-            for module in (dialer, peers):
+            for module in (dialer, own_address, peers):
                 stack.enter_context(mock.patch.object(module, "secrets", random, create=True))
             for kind in (Connection, Stream, Handover):
                 stack.enter_context(mock.patch.object(kind, "__hash__", lambda thing: self._number_of(thing)))  # noqa: PLW0108 - a method of another class

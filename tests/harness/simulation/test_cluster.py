@@ -106,6 +106,52 @@ def test_an_owner_that_crashed_gives_up_its_branch_when_it_follows_the_old_one(c
         assert set(cluster.first.observers[1].held(0)) == {b"both have this", b"of the old owner"}
 
 
+def test_an_owner_that_nobody_reached_while_it_was_failed_over_has_no_majority_when_it_hears_of_that() -> None:
+    with SimCluster.running(6) as cluster:
+        bucket = cluster.first
+        bucket.has_map = True
+        for at in range(3):
+            cluster.start(at)
+        for at in range(3):
+            bucket.send_map(at, 1, [0, 1, 2])
+        for vb in cluster.vbuckets:
+            bucket.set_state(0, vb, State.ACTIVE)
+        cluster.run(1.0)
+        bucket.set_durably(0, 0, b"of before", level=1, timeout_ms=60_000)
+        cluster.run(1.0)
+        assert bucket.durable_answers == {"SUCCESS": 1}
+
+        cut_off(cluster, "n0", Link.STALLED)
+        for number in range(6):
+            bucket.set_durably(0, number % 2, b"waits %d" % number, level=1, timeout_ms=60_000)
+        cluster.run(1.0)
+        for at in (1, 2):
+            bucket.send_map(at, 2, [1, 2])
+        cluster.run(0.5)
+        for vb in cluster.vbuckets:
+            bucket.set_state(1, vb, State.ACTIVE)
+        cluster.run(1.0)
+        bucket.set_durably(1, 0, b"of the new owner", level=1, timeout_ms=60_000)
+        cluster.run(1.0)
+        assert bucket.durable_answers == {"SUCCESS": 2}
+
+        cut_off(cluster, "n0", Link.UP)
+        assert cluster.run(30.0, lambda: bucket.durable_answers.total() == 8)  # it asks its peers, and hears
+        # One after the other on one connection: the first had its prepare, the others were not begun.
+        assert bucket.durable_answers == {"SUCCESS": 2, "SYNC_WRITE_AMBIGUOUS": 1, "NOT_MY_VBUCKET": 5}
+        assert cluster.hosts[0].bucket.state(0) is State.DEAD
+        assert set(bucket.observers[1].held(0)) == {b"of before", b"of the new owner"}
+
+
+def cut_off(cluster: SimCluster, name: str, link: Link) -> None:
+    """Give a node such links to the other nodes."""
+    for host in cluster.hosts:
+        if host.name != name:
+            cluster.network.set_link(name, host.name, link)
+            if link is Link.UP:
+                cluster.network.cut(name, host.name)
+
+
 def test_a_consumer_that_held_what_a_failover_gave_up_goes_back() -> None:
     with SimCluster.running(3) as cluster:
         begun(cluster)
