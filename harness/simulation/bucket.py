@@ -20,7 +20,7 @@ from headwater.node.durable_writes import Copies
 from headwater.protocol.dcp.position import Position
 from headwater.wire import leb128
 from headwater.wire.address import Address
-from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.cluster_map import NOBODY, ClusterMap
 from headwater.wire.features import Feature
 from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
@@ -58,6 +58,7 @@ class SimBucket:
     Attributes:
         placed, observers, callers: by node. owners: by vbucket. consumers, histories.
         acknowledged: writes answered. durable_answers: those that waited for a majority, by status.
+        durable_keys: the status of the newest such write of each document, by vbucket and key.
         has_map: whether the nodes go by cluster maps; if not, every one of them counts as a copy of every vbucket.
     """
 
@@ -81,6 +82,7 @@ class SimBucket:
         self.collections: dict[int, str] = {}
         self.acknowledged, self.has_map = 0, False
         self.durable_answers: Counter[str] = Counter()
+        self.durable_keys: dict[tuple[int, bytes], int] = {}
         self._manifests = self._collection = 0
         self._cas: dict[tuple[int, int, bytes], int] = {}
 
@@ -144,10 +146,12 @@ class SimBucket:
             for at in range(1, len(self.placed)):
                 self.follow(at, 0, vb)
 
-    def send_map(self, to: int, revision: int, members: Sequence[int]) -> None:
-        """SET_CLUSTER_CONFIG: these nodes are the members, and the first of them owns all, followed by the others."""
+    def send_map(self, to: int, revision: int, members: Sequence[int], *, is_owned: bool = True) -> None:
+        """SET_CLUSTER_CONFIG: these nodes are the members, and the first of them owns all, followed by the others; or
+        nobody does."""
         servers = {at: Address(*self.world.network.address(self.hosts[at].name)) for at in members}
-        chains = (tuple(range(len(members))),) * len(self.vbuckets)
+        copies = tuple(range(len(members)))
+        chains = (copies if is_owned else (NOBODY, *copies),) * len(self.vbuckets)
         known = ClusterMap(
             self.name, "0" * 32, MAP_EPOCH, revision, tuple(servers.values()), chains, len(self.hosts) - 1
         )
@@ -238,6 +242,7 @@ class SimBucket:
         def answered(answer: Frame | None) -> None:
             if answer is not None and "framing" in sections:
                 self.durable_answers[name_of(answer.status)] += 1
+                self.durable_keys[vb, key] = answer.status
             if answer is not None and answer.status == 0:
                 self.acknowledged += 1
                 self._cas[at, vb, key] = answer.cas

@@ -19,6 +19,7 @@ from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, manifest, told
 from tests.node.wire import Client
 
@@ -365,11 +366,14 @@ def test_who_owns_the_vbucket_no_more_by_a_map_commits_nothing_that_waits(chain:
             assert writer.got(b"k") == Status.NOT_MY_VBUCKET
 
 
-def test_a_member_that_is_left_out_is_a_majority_of_nothing_where_nobody_owns_the_vbucket() -> None:
+def test_who_is_left_out_where_nobody_owns_the_vbucket_serves_by_an_operators_word_alone() -> None:
     with testing.node(vbuckets=4) as node:
         take(node, three(node))
-        take(node, three(node, replicas=0, chain=(-1,), rev=2, is_in=False))
+        take(node, three(node, replicas=0, chain=(-1,), rev=2, is_in=False))  # as a failover begins
         with Writer(node.port) as writer:
+            assert writer.set(b"k", b"v").status == Status.ETMPFAIL
+            assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == Status.ETMPFAIL
+            assert writer.ask(Opcode.SET_VBUCKET, extras=bytes([State.ACTIVE])).status == 0
             assert writer.set(b"k", b"v").status == Status.DURABILITY_IMPOSSIBLE
             assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
 

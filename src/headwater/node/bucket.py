@@ -158,6 +158,14 @@ class Bucket:
             self.fenced.discard(vbucket)
             self._tell_of(vbucket)
 
+    def may_hand_over(self, vbucket: int) -> bool:
+        """Whether nothing in a vbucket has to be settled here before another node owns it."""
+        return self.durable_writes.settle_before(vbucket)
+
+    def hand_over(self, vbucket: int) -> None:
+        """Serve a vbucket no more, for another node takes it over. Raises ArenaFull, DiskFull: nothing happened."""
+        self.vbuckets[vbucket].hand_over(self.now())
+
     def state(self, vbucket: int) -> State | None:
         """The state of a vbucket, None if it is not on this node."""
         found = self.vbuckets.get(vbucket)

@@ -124,6 +124,7 @@ class DurableWrites:
         self._acknowledged: dict[int, dict[str, int]] = {}
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
         self._abandoned: set[int] = set()  # vbuckets in which what nobody waits for did not happen
+        self._settling: set[int] = set()  # vbuckets in which it did, however many copies have it
         self._retries: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -187,6 +188,17 @@ class DurableWrites:
         owner ended all of it before it gave the vbucket up, and what it committed came as documents."""
         self._abandoned.add(vbucket)
         self.advance(vbucket)
+
+    def settle_before(self, vbucket: int) -> bool:
+        """Commit what nobody waits for, on this node's word alone, for the vbucket is about to change hands: whoever
+        asked may have been told that it happened, and what waits is aborted then. False: not yet, for want of room."""
+        found = self._bucket.vbuckets[vbucket]
+        if not found.prepares.pending or not self._bucket.is_active(vbucket):
+            return True
+        self._settling.add(vbucket)
+        self.advance(vbucket)
+        self._settling.discard(vbucket)
+        return all((vbucket, key) in self._writes for key in found.prepares.pending)
 
     # --- what replicas tell -----------------------------------------------------------------------------------------
 
@@ -274,7 +286,8 @@ class DurableWrites:
         copies = self.copies_of(vbucket.id)
         by_majority = self._reached(vbucket, copies, copies.majority)
         # Of before: where a majority of the copies is on no node any more, there is nobody else to wait for.
-        by_all_left = self._reached(vbucket, copies, min(copies.majority, copies.there))
+        needed = 1 if vbucket.id in self._settling else min(copies.majority, copies.there)
+        by_all_left = self._reached(vbucket, copies, needed)
         while (first := next(iter(vbucket.prepares.pending.items()), None)) is not None:
             key, seqno = first
             if seqno > (by_majority if (vbucket.id, key) in self._writes else by_all_left):

@@ -90,6 +90,17 @@ def test_a_node_that_the_map_leaves_out_gives_up_what_others_own() -> None:
         assert known_map(one)["rev"] == 2 and state(one, 3) is State.DEAD
 
 
+def test_what_was_taken_over_by_a_node_that_the_next_map_leaves_out_is_the_owners_of_that_map() -> None:
+    with nodes(2) as (one, two):
+        spread(1, [one, two], [[0]] * 4)
+        set_state(one, 0, State.DEAD)
+        set_state(two, 0, State.ACTIVE)
+        assert send_map(two, 2, cluster_map(2, [one.address], [[0]] * 4)) == 0  # failed over: the owner as before
+        assert state(two, 0) is State.DEAD
+        set_state(two, 0, State.ACTIVE)
+        assert state(two, 0) is State.ACTIVE, "an operator's word counts"
+
+
 def test_a_stopped_replica_waits_for_news_of_its_chain() -> None:
     with nodes(2) as (owner, replica):
         spread(1, [owner, replica], ALL_ON_FIRST)

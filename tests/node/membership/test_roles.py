@@ -45,10 +45,12 @@ def test_a_replica_follows_its_owner(state: State | None, told: News, expected: 
     assert role(seen_by_a(1, 0), 0, state, told) == expected
 
 
-@pytest.mark.parametrize("this", [0, None], ids=["a member", "removed"])
-def test_of_what_others_have_only_an_ownership_is_given_up_and_only_to_another_owner(this: int | None) -> None:
+@pytest.mark.parametrize(("this", "least"), [(0, News.OWNER), (None, News.CHAIN)], ids=["a member", "removed"])
+def test_of_what_others_have_only_an_ownership_is_given_up_and_only_to_another_owner(
+    this: int | None, least: News
+) -> None:
     for state, told in product(EVERYWHERE, News):
-        expected = Role(State.DEAD) if state is State.ACTIVE and told is News.OWNER else AS_IT_IS
+        expected = Role(State.DEAD) if state is State.ACTIVE and told >= least else AS_IT_IS
         assert role(seen_by_a(1, 2, this=this), 0, state, told) == expected
 
 

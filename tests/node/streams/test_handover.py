@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from headwater.node.durable_writes import Copies
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason
 from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
-from tests.node.streams.support import Producer, StreamDesk, told
+from tests.node.streams.support import COLLECTIONS, Producer, StreamDesk, told
 
 
 def answer(reader: Producer, opcode: int, status: int = 0) -> None:
@@ -48,6 +49,25 @@ def test_the_twelve_steps(desk: StreamDesk) -> None:
     answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
     assert told(reader.read()) == [("end", 0)]
     assert len(desk.bucket.vbuckets[0].failover) == 1
+
+
+def test_what_a_former_owner_may_have_told_to_have_happened_goes_along_as_a_document(desk: StreamDesk) -> None:
+    writes = desk.bucket.durable_writes
+    writes.copies_of = lambda _: Copies(3, frozenset({"b:1", "c:1"}))  # who have not said that they have it
+    prepare = dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", value=b"v", cas=1 << 16)
+    desk.bucket.vbuckets[0].prepares.add(prepare)
+    writes.look_at(0)
+    desk.commit()
+    assert writes.held == {0}
+    reader = Producer(desk, "c", features=(COLLECTIONS,))
+    reader.stream(flags=1)
+    frames = reader.read()
+    answer(reader, Opcode.DCP_SNAPSHOT_MARKER)
+    frames += reader.read()
+    assert states(frames) == [State.PENDING] and not writes.held
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    desk.commit()
+    assert [(each.key, each.value) for each in reader.read() if each.opcode == Opcode.DCP_MUTATION] == [(b"\0k", b"v")]
 
 
 def test_active_is_not_told_before_dead_is_on_disk(desk: StreamDesk) -> None:

@@ -272,8 +272,7 @@ class ProducerSession(DcpEnd[Producer]):
         return self._latest_encoding[1]
 
     def _handover(self, vbucket: VBucket) -> Handover:
-        bucket, hub = self._bucket, self._hub
-        made = Handover(vbucket, self._loop.time, bucket.now, self._hold_until, hub.takeover_seconds_max)
+        made = Handover(vbucket, self._bucket, self._loop.time, self._hold_until, self._hub.takeover_seconds_max)
         self._handovers.add(made)
         return made
 

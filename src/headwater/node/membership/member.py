@@ -226,15 +226,14 @@ class Membership:
         await self._server.loop.run_in_executor(None, self._save, found.text, sorted(given_up))
 
     def _taken_away(self, found: ClusterMap) -> list[int]:
-        """The vbuckets that are active here, or on their way to that, and have another owner by a map that comes."""
-        told = news(self.map, found)
-        others = {*self.reconciler.waiting, *(vb for vb, each in told.items() if each is News.OWNER)}
-        return [
-            vb
-            for vb in others
-            if (self._bucket.state(vb) is State.ACTIVE or self.reconciler.is_moving(vb))
-            and role(found, vb, State.ACTIVE, News.OWNER).state is not None
-        ]
+        """The vbuckets that are served here, and another's by a map that comes."""
+        told = news(self.map, found) | dict.fromkeys(self.reconciler.waiting, News.OWNER)
+        served = (vb for vb in told if self._is_served(vb))
+        return [vb for vb in served if role(found, vb, State.ACTIVE, told[vb]).state is not None]
+
+    def _is_served(self, vb: int) -> bool:
+        """Whether a vbucket is active here, or on its way to that."""
+        return self._bucket.state(vb) is State.ACTIVE or self.reconciler.is_moving(vb)
 
     def _save(self, config: bytes, given_up: list[int]) -> None:
         """Save the map, then mark the store: one that says it is a member, and has no map, does not open."""
@@ -246,6 +245,8 @@ class Membership:
         # First of all: what has another owner now is served no more, whether there is room for its new state yet or
         # not. Looked at by this map before that, durable writes that wait would find majorities the owner is not in.
         self._bucket.fence(self._taken_away(found))
+        if found.here is None:  # what nobody owns is about to be somebody's: the others go on without this node
+            self._bucket.fence(filter(self._is_served, range(self._bucket.vbucket_count)))
         before, self.map = self.map, found
         told = news(before, found)
         _tell_of_departures(before, found)

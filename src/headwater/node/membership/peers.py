@@ -63,11 +63,11 @@ class Peers:
 
     def watch(self, addresses: Iterable[Address]) -> None:
         """Ask these nodes from now on, and no others."""
-        wanted = set(addresses)
-        for address in set(self._tasks) - wanted:
+        wanted = tuple(addresses)  # asked in that order, so that a simulated run is the same again
+        for address in [address for address in self._tasks if address not in wanted]:
             self._tasks.pop(address).cancel()
             self.known.pop(address)
-        for address in wanted - set(self._tasks):
+        for address in [address for address in wanted if address not in self._tasks]:
             self.known[address] = MapPeer()
             self._tasks[address] = self._loop().create_task(self._ask_on(address, self.known[address]))
 

@@ -130,8 +130,8 @@ class Reconciler:
         wanted = role(known, vb, self._bucket.state(vb), news)
         if wanted.state is not None:
             self._become(vb, wanted.state)
-        is_active = self._bucket.state(vb) is State.ACTIVE
-        if not is_active or (self.serves and known.owner(vb) in (None, known.here)):
+        is_ours = known.here is not None and known.owner(vb) in (None, known.here)
+        if (is_ours and self.serves) or self._bucket.state(vb) is not State.ACTIVE:
             self._bucket.unfence(vb)
         return wanted.source
 

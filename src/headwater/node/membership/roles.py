@@ -6,13 +6,13 @@
                             replica                 follows the owner
                             pending                 waits for its mover; becomes a replica when it has another owner
                             active                  becomes a replica and follows, if it has another owner now
-    another's, not in it    active                  becomes dead, if it has another owner now
+    another's, not in it    active                  becomes dead, if it has another owner now, or the node is left out
                             anything else           stays as it is, and follows nobody
-    nobody's                active                  stays as it is: nobody else has it
+    nobody's                active                  stays as it is: nobody else has it; not served by who is left out
 
 Another owner: than in the map before. Only that takes an ownership away. A vbucket that has been taken over a moment
 ago is another's in every map until the next one; a map in between says nothing new about its owner, and must not leave
-it without any.
+it without any. But one that leaves the node out is no such map: the others go on without what was taken over.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
         state: the vbucket's, None if it is not on this node.
         news: what the map tells of it that we did not know.
     """
-    owner, told = known.owner(vbucket), news is News.OWNER
+    owner, told = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
     if known.is_owner(vbucket):
         return AS_IT_IS
     if known.is_replica(vbucket):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.failpoints import failpoint
 from headwater.wire.dcp import EndReason
@@ -41,12 +41,22 @@ class HandoverStage(Enum):
     DONE = "done"
 
 
+class FormerOwner(Protocol):
+    """The part of a bucket that its hand-overs need."""
+
+    def may_hand_over(self, vbucket: int) -> bool:
+        """Whether nothing has to be settled here before."""
+
+    def hand_over(self, vbucket: int) -> None:
+        """Serve the vbucket no more."""
+
+
 class Handover:
     """One vbucket on its way to another node.
 
     Args:
-        vbucket: it is marked as being handed over as long as this lives.
-        clock: seconds of a monotonic clock. now: Unix seconds.
+        vbucket: it is marked as being handed over as long as this lives. bucket: where it belongs.
+        clock: seconds of a monotonic clock.
         hold_until: called with a batch number: what is sent from now on leaves once that batch is durable.
         seconds_max: after so long, writes are refused.
 
@@ -58,16 +68,16 @@ class Handover:
     def __init__(
         self,
         vbucket: VBucket,
+        bucket: FormerOwner,
         clock: Callable[[], float],
-        now: Callable[[], int],
         hold_until: Callable[[int], None],
         seconds_max: float = TAKEOVER_SECONDS_MAX,
     ) -> None:
         self.stage = HandoverStage.CATCHING_UP
         self.deadline: float | None = None
         self.on_silence: Callable[[], None] | None = None
-        self._vbucket = vbucket
-        self._clock, self._now = clock, now
+        self._vbucket, self._bucket = vbucket, bucket
+        self._clock = clock
         self._hold_until = hold_until
         self._seconds_max = seconds_max
         # The mark by which others keep away: the reconciler leaves the vbucket alone, a second takeover is refused.
@@ -87,10 +97,13 @@ class Handover:
                 self._vbucket.back_up(True)
 
     def may_go_on(self, position: int) -> bool:
-        """Whether nothing stands before the next state: all durable changes, and in the end all there are, are sent."""
+        """Whether nothing stands before the next state: all durable changes, and in the end all there are, are sent;
+        and durable writes of before are settled."""
         if self.stage is HandoverStage.DRAINING:
             return position >= self._vbucket.high_seqno
-        return self.stage is HandoverStage.CATCHING_UP and position >= self._vbucket.durable_seqno
+        if self.stage is not HandoverStage.CATCHING_UP or position < self._vbucket.durable_seqno:
+            return False
+        return self._bucket.may_hand_over(self._vbucket.id)
 
     def next_state(self) -> State:
         """The state to be sent now: steps 6 and 10."""
@@ -117,7 +130,7 @@ class Handover:
             if status != Status.SUCCESS:
                 return EndReason.STATE_CHANGED
             failpoint("takeover.pending_acked")
-            self._vbucket.hand_over(self._now())
+            self._bucket.hand_over(self._vbucket.id)
             failpoint("takeover.dead")
             self.stage = HandoverStage.DRAINING
             return None

@@ -170,10 +170,11 @@ class TapReader:
                 outlet.flush()  # nothing goes out once the connection is gone
                 self._feed.fail(f"vbucket {self.vbucket.id}: {takes_not(named)}")
                 return False
-            if not self._feed.bucket.has_room_for_record():
+            bucket = self._feed.bucket
+            if not bucket.has_room_for_record() or not bucket.may_hand_over(self.vbucket.id):
                 self._feed.when_room(self)
                 return False
-            self.vbucket.hand_over(self._feed.bucket.now())
+            bucket.hand_over(self.vbucket.id)
         self._feed.producer.handing_over(self.stream)
         return True
 

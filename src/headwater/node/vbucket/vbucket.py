@@ -347,7 +347,8 @@ class VBucket:
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
     def _abort_prepares(self, now: int) -> None:
-        """Abort what waits when the vbucket changes hands: the node that takes over may not know of it."""
+        """Abort what waits when the vbucket changes hands: the node that takes over may not know of it. What may have
+        been told to have happened was settled before (`DurableWrites.settle_before`)."""
         with suppress(StorageError):  # then it may happen there; who asked for it was told neither
             for key in tuple(self.prepares.pending):
                 self.prepares.abort(key, now)

@@ -1,0 +1,221 @@
+"""Durable writes while an operator fails nodes over by cluster maps: what was told to have happened is there after it.
+
+    with SimCluster.running(seed, vbuckets=1) as cluster:
+        failovers = Failovers(cluster)
+        failovers.begin()
+        for _ in range(5):
+            failovers.round()
+
+In a round links stall, nodes die and come back, the vbucket changes hands; then one node is failed over, dead or not,
+reached by the others or not, and joins again. The operator does as `headwater cluster failover`: first a map without it
+and without an owner, then a look at the copies that are left, then the map with the best of them, which becomes active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from harness.simulation.cluster import SimCluster
+from harness.simulation.histories import Broken
+from harness.simulation.host import Crash
+from harness.simulation.sockets import Link
+from headwater.cluster.survey import Copy, best
+from headwater.wire.address import Address
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+VB = 0
+STEPS = 12
+PATIENCE_SECONDS = 60.0
+PAUSES = (0.0, 0.001, 0.003, 0.01, 0.05, 0.3, 2.0)
+TIMEOUTS_MS = (30, 300, 3000)
+
+
+class Failovers:
+    """An operator, writers and faults; `members` are the nodes of the newest map, the owner first."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.members = [0, 1, 2]
+        self._cluster, self._bucket = cluster, cluster.first
+        self._random = Random(cluster.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
+        self._revision = self._written = 0
+
+    def begin(self) -> None:
+        """Three nodes, of which the first owns the vbucket."""
+        self._bucket.has_map = True
+        for at in self.members:
+            self._cluster.start(at)
+        self._go_on_with(self.members)
+        self._until_level()
+
+    def round(self) -> None:
+        """Faults, a failover, more faults, and all is well again."""
+        self._steps()
+        self._fail_over(self.members[0] if self._random.random() < 0.7 else self._random.choice(self.members[1:]))
+        self._steps()
+        self._heal()
+        self._join_again()
+        self._until_level()
+        self._check()
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _steps(self) -> None:
+        random = self._random
+        for _ in range(random.randrange(STEPS)):
+            what = random.choices((self._write, self._change_a_link, self._crash, self._hand_over), (12, 3, 1, 1))[0]
+            what()
+            self._cluster.run(random.choice(PAUSES))
+
+    def _write(self) -> None:
+        """To the owner by the newest map, or to anybody who might think that it is him."""
+        random = self._random
+        for _ in range(random.randrange(1, 4)):
+            at = self.members[0] if random.random() < 0.7 else random.randrange(3)
+            self._written += 1
+            key = b"key-%d" % self._written
+            self._bucket.set_durably(at, VB, key, level=1, timeout_ms=random.choice(TIMEOUTS_MS))
+
+    def _change_a_link(self) -> None:
+        one, other = self._random.sample(range(3), 2)
+        hosts, link = self._cluster.hosts, self._random.choice(tuple(Link))
+        self._cluster.network.set_link(hosts[one].name, hosts[other].name, link)
+
+    def _crash(self) -> None:
+        at = self._random.randrange(3)
+        self._cluster.crash(at, self._random.choice(tuple(Crash)))
+        self._cluster.run(self._random.choice(PAUSES))
+        self._cluster.start(at)
+
+    def _hand_over(self) -> None:
+        """The vbucket goes to one of its replicas, if nothing is in the way of that."""
+        if len(self.members) < 2:
+            return
+        owner, target = self.members[0], self._random.choice(self.members[1:])
+        self._bucket.follow(target, owner, VB, takeover=True)
+        if not self._cluster.run(2.0, lambda: self._state(target) is State.ACTIVE):
+            self._end_hand_overs([target])
+        if self._state(target) is State.ACTIVE:
+            self._go_on_with([target, *(at for at in self.members if at != target)])
+        elif self._state(owner) is State.ACTIVE:
+            self._bucket.set_state(target, VB, State.REPLICA)
+            self._bucket.follow(target, owner, VB)
+        else:
+            self._fail_over(None)
+
+    # --- the operator -----------------------------------------------------------------------------------------------
+
+    def _fail_over(self, dead: int | None) -> None:
+        """Without a node (None: with all of them) let the best copy that is left own the vbucket."""
+        left = [at for at in self.members if at != dead]
+        for at in left:
+            self._cluster.start(at)
+        self._end_hand_overs(left)
+        self._send(left, is_owned=False)
+        if dead is not None and self._random.random() < 0.5:
+            self._steps_of_writers()
+        copies = [self._copy(at) for at in left]
+        chosen = self._owner(left, left[copies.index(best(copies))])
+        self._go_on_with([chosen, *(at for at in left if at != chosen)])
+
+    def _owner(self, members: list[int], otherwise: int) -> int:
+        """Who is active among these: a hand-over may have come to its end when nobody looked."""
+        return next((at for at in members if self._state(at) is State.ACTIVE), otherwise)
+
+    def _end_hand_overs(self, members: list[int]) -> None:
+        """Let what is under way between these come to nothing, if it is not over."""
+        for target in members:
+            for source in range(3):
+                self._bucket.leave(target, source)
+
+        def are_over() -> bool:
+            found = (self._bucket.placed[at].bucket.vbuckets.get(VB) for at in members)
+            return all(each is None or each.inbound is None or not each.inbound.takes_over for each in found)
+
+        self._until(are_over, "no vbucket changes hands")
+
+    def _steps_of_writers(self) -> None:
+        for _ in range(3):
+            self._write()
+            self._cluster.run(self._random.choice(PAUSES))
+
+    def _copy(self, at: int) -> Copy:
+        found = self._bucket.placed[at].bucket.vbuckets.get(VB)
+        address = Address("", at)
+        if found is None:
+            return Copy(address, 0, ())
+        return Copy(
+            address, found.durable_seqno, found.failover.entries, min(found.complete_seqno, found.durable_seqno)
+        )
+
+    def _go_on_with(self, members: list[int]) -> None:
+        """Send the map, and let the first of these own the vbucket."""
+        self.members = members
+        self._send(members)
+        if self._state(members[0]) is not State.ACTIVE:
+            self._bucket.set_state(members[0], VB, State.ACTIVE)
+            self._until(lambda: self._state(members[0]) is State.ACTIVE, "the chosen copy is active")
+
+    def _send(self, members: list[int], *, is_owned: bool = True) -> None:
+        """Let all of them have the next map."""
+        self._revision += 1
+        revision = self._revision
+        for at in members:
+            self._bucket.send_map(at, revision, members, is_owned=is_owned)
+
+        def have_it() -> bool:
+            return all(self._cluster.hosts[at].server.first.cluster.version[1] == revision for at in members)
+
+        self._until(have_it, f"all members have map {revision}")
+
+    def _heal(self) -> None:
+        """All nodes run, and reach each other."""
+        for one, host in enumerate(self._cluster.hosts):
+            self._cluster.start(one)
+            for other in self._cluster.hosts[:one]:
+                self._cluster.network.set_link(host.name, other.name, Link.UP)
+                self._cluster.network.cut(host.name, other.name)
+
+    def _join_again(self) -> None:
+        """Who was left out follows; what it took over just before, and the others do not know of, it gives up first."""
+        owner = self._owner(self.members, self.members[0])
+        self.members = [owner, *(at for at in self.members if at != owner)]
+        outsiders = [at for at in range(3) if at not in self.members]
+        for at in outsiders:
+            if self._state(at) is State.ACTIVE:
+                self._bucket.set_state(at, VB, State.DEAD)
+        self._until(lambda: all(self._state(at) is not State.ACTIVE for at in outsiders), "nobody else owns it")
+        self._go_on_with([*self.members, *outsiders])
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _until_level(self) -> None:
+        """All copies are equal, and nothing waits any more."""
+        self._until(lambda: not self._difference(), "all copies are equal")
+
+    def _difference(self) -> str:
+        found = [self._bucket.placed[at].bucket.vbuckets.get(VB) for at in self.members]
+        shown = {(each.durable_seqno, each.failover.entries) for each in found if each is not None}
+        states = [None if each is None else each.state for each in found]
+        waits = [each.prepares.pending for each in found if each is not None and each.prepares.pending]
+        if len(shown) == 1 and states == [State.ACTIVE, *[State.REPLICA] * (len(found) - 1)] and not waits:
+            return ""
+        return f"{states}, {sorted(shown)}, in flight: {waits}"
+
+    def _check(self) -> None:
+        """Every write that was answered with success is there, and all copies have the same."""
+        held = [self._bucket.observers[at].held(VB) for at in self.members]
+        keys = [key for (_, key), status in self._bucket.durable_keys.items() if status == Status.SUCCESS]
+        if missing := [key for key in keys if key not in held[0]]:
+            raise Broken(f"durable: {missing} were told to have happened, and are not at the owner")
+        if any(other != held[0] for other in held[1:]):
+            raise Broken("equal: the copies have the same seqnos, and other documents")
+
+    def _state(self, at: int) -> State | None:
+        host = self._cluster.hosts[at]
+        return host.bucket.state(VB) if host.is_up else None
+
+    def _until(self, come: Callable[[], bool], what: str) -> None:
+        if not self._cluster.run(PATIENCE_SECONDS, come):
+            raise Broken(f"{PATIENCE_SECONDS:g} s have passed until {what}: {self._difference()}")
