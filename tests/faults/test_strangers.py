@@ -128,12 +128,15 @@ def is_over(sock: socket.socket) -> bool:
 
 
 def test_guesses_on_many_connections_of_one_address_are_judged_one_after_the_other(users: Path) -> None:
-    guess = Frame(0x80, Opcode.SASL_AUTH, b"PLAIN", value=b"\0ann\0wrong").encode()
+    """Each guess is another: one that was found to be wrong is refused again at once, which tells nothing new."""
+    guesses = [
+        Frame(0x80, Opcode.SASL_AUTH, b"PLAIN", value=b"\0ann\0wrong %d" % number).encode() for number in range(200)
+    ]
     with testing.node(vbuckets=4, users_file=users, login_seconds=4) as node:
         with ExitStack() as stack:
             guessers = [stack.enter_context(Client(node.port)) for _ in range(40)]
-            for each in guessers:
-                each.send(guess * 5)
+            for number, each in enumerate(guessers):
+                each.send(b"".join(guesses[number * 5 : number * 5 + 5]))
                 each.socket.settimeout(0.001)
             end, answered = time.monotonic() + 4, 0
             while time.monotonic() < end or not answered:

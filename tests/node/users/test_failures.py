@@ -124,7 +124,7 @@ def test_a_user_waits_for_no_other_whatever_that_one_tries() -> None:
     played(story)
 
 
-def test_an_address_that_is_known_guesses_ten_times_a_second_by_however_many_connections() -> None:
+def test_an_address_that_is_known_guesses_five_times_a_second_by_however_many_connections() -> None:
     async def story() -> None:
         failures, guesses = known(Failures()), 0
 

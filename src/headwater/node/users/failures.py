@@ -21,11 +21,11 @@ FAILURE_MEMORY_SECONDS: Final = 60.0
 DELAY_SECONDS_MAX: Final = 2.0
 ADDRESSES_MAX: Final = 4096
 JUDGED_AT_ONCE: Final = 16  # logins of an address that is not known for wrong ones, as of a pool of connections
-TURN_SECONDS: Final = 0.1
-"""From one login that is judged to the next, of an address that is known for wrong ones: ten guesses a second. Ten
-programs that try an old password every two seconds are half of that."""
-WAITING_MAX: Final = 32  # logins of one name from such an address: three seconds' worth, less than clients wait
-NAMES_MAX: Final = 64  # that are tried from one address at a time
+TURN_SECONDS: Final = 0.2
+"""From one login that is judged to the next, of an address that is known for wrong ones: five guesses a second. Ten
+programs that try an old password two seconds after they were told that it is wrong are half of that."""
+WAITING_MAX: Final = 16  # logins of one name from such an address: three seconds' worth, less than clients wait
+NAMES_MAX: Final = 32  # that are tried from one address at a time
 
 
 class TooManyWait(Exception):  # noqa: N818 - no error of ours
