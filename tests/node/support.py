@@ -163,12 +163,20 @@ def discard(folder: Path) -> None:
 class Desk:
     """A server as its sessions know it."""
 
-    def __init__(self, path: Path, *, vbuckets: int = 4, config: NodeConfig | None = None, fast: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        vbuckets: int = 4,
+        config: NodeConfig | None = None,
+        fast: bool = True,
+        first_uuid: int = 1,
+    ) -> None:
         self.config = config or NodeConfig(data=path, vbuckets=vbuckets)
         self.clock = Clock()
         self.store = Store.open(path, vbuckets=vbuckets, random=lambda count: bytes(range(count)), arena_bytes=48 << 20)
         self.committer = SteppedCommitter(self.store)
-        uuids = iter(range(1, 1 << 30))
+        uuids = iter(range(first_uuid, 1 << 30))
         self.bucket = Bucket(
             self.config.bucket,
             self.store,

@@ -35,8 +35,8 @@ class Loop:
 class StreamDesk(Desk):
     """A desk that takes DCP connections."""
 
-    def __init__(self, path: Path, *, vbuckets: int = 4) -> None:
-        super().__init__(path, vbuckets=vbuckets)
+    def __init__(self, path: Path, *, vbuckets: int = 4, first_uuid: int = 1) -> None:
+        super().__init__(path, vbuckets=vbuckets, first_uuid=first_uuid)
         self.time = Loop()
         self.loop = self.time  # type: ignore[assignment]
 

@@ -504,25 +504,39 @@ def test_documents_of_a_collection_dropped_behind_the_end_asked_for_are_in_the_s
 
 
 def test_deletions_are_left_out_of_a_first_backfill_on_request(desk: StreamDesk) -> None:
-    for key in "abc":
+    for key in "abcd":
         desk.set(0, key)
-    desk.delete(0, "a")
-    desk.delete(0, "c")
+    for key in "abd":
+        desk.delete(0, key)
+    desk.set(0, "e")
     desk.commit()
     reader = Producer(desk, flags=0x201)
     reader.stream()
-    assert told(reader.read()) == [("marker", 0, 2, DISK), ("mutation", 2, "b")]
-    desk.delete(0, "b")
+    assert told(reader.read()) == [("marker", 0, 8, DISK), ("mutation", 3, "c"), ("mutation", 8, "e")]
+    desk.delete(0, "c")
     desk.commit()
-    assert told(reader.read()) == [("marker", 2, 6, FIRST), ("deletion", 6, "b")]
+    assert told(reader.read()) == [("marker", 8, 9, FIRST), ("deletion", 9, "c")]
 
 
-def test_a_backfill_of_deletions_only_is_passed_over_in_silence(desk: StreamDesk) -> None:
+def test_the_deletion_that_ends_a_backfill_is_sent_for_only_with_it_the_state_is_whole(desk: StreamDesk) -> None:
+    """Were the marker to end at `b`, who comes from there to a copy that lacks the deletion would never hear of `a`."""
     desk.set(0, "a")
+    desk.set(0, "b")
     desk.delete(0, "a")
     desk.commit()
     reader = Producer(desk, flags=0x201)
-    reader.stream(end_seqno=2)
+    reader.stream(end_seqno=3)
+    assert told(reader.read()) == [("marker", 0, 3, DISK), ("mutation", 2, "b"), ("deletion", 3, "a"), ("end", 0)]
+    aware = Producer(desk, "aware", flags=0x201, features=AWARE)
+    aware.stream(end_seqno=3)
+    assert told(aware.read()) == [("marker", 0, 3, DISK), ("mutation", 2, "\0b"), ("advanced", 3), ("end", 0)]
+
+
+def test_a_range_of_which_nothing_is_for_a_reader_is_passed_over_in_silence(desk: StreamDesk) -> None:
+    desk.set(0, "a", collection=8)
+    desk.commit()
+    reader = Producer(desk)
+    reader.stream(end_seqno=1)
     assert told(reader.read()) == [("end", 0)]
 
 

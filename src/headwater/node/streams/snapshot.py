@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import RemoteProtocolError
-from headwater.kernels.gather import NO_DELETES, NO_VALUE
+from headwater.kernels.gather import NO_DELETES
 from headwater.wire.dcp import seqno_of
-from headwater.wire.header import HEADER_BYTES, OPCODE_AT, Frame, frame_bytes
+from headwater.wire.header import HEADER_BYTES, OPCODE_AT, Frame
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class SnapshotSender:
         encoding: what of each change is sent.
         covers_seqno: once all is sent, the consumer has what there is up to here.
         last_seqno: that of the last change that will be sent.
-        without_deletions: whether deletions are left out.
+        without_deletions: whether deletions are left out; not so the last change, for the state of the end is whole
+            only with what it took away.
+        advances: it is left out as well, for SEQNO_ADVANCED is sent in its place.
         commits: the seqno of the prepare, by that of the commit; taken out as they are sent.
         prepared: the prepares that the consumer was sent and that are not over, to be kept up to date.
     """
@@ -68,6 +70,7 @@ class SnapshotSender:
         covers_seqno: int,
         last_seqno: int,
         without_deletions: bool = False,
+        advances: bool = False,
         commits: dict[int, int] | None = None,
         prepared: set[int] | None = None,
     ) -> None:
@@ -78,11 +81,15 @@ class SnapshotSender:
         self._commits = commits or {}
         self._prepared = prepared
         self._bits = encoding.bits | NO_DELETES * without_deletions
+        self._without_deletions = without_deletions
+        last = view.change(last_seqno) if without_deletions and not view.nothing else b""
+        self._ends_left_out = bool(last) and last[OPCODE_AT] != Opcode.DCP_MUTATION
+        self._closing = last if self._ends_left_out and not advances else b""
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to send."""
-        return self._view.nothing or self._view.cursor >= self.last_seqno
+        return not self._closing and (self._view.nothing or self._view.cursor >= self.last_seqno)
 
     @property
     def holds_removed_files(self) -> bool:
@@ -100,6 +107,8 @@ class SnapshotSender:
         Raises:
             UnreadableChange: the next one can't be sent as the consumer wants it.
         """
+        if self._view.nothing:
+            return self._close(outlet, opaque)
         if not self._encoding.plain and not self._commits:
             space = self._encoding.space(outlet)
             filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._encoding.slow)
@@ -112,12 +121,22 @@ class SnapshotSender:
                 outlet.is_over = True
                 return self._moved(0, 0)
         stored = self._view.next_frame()
-        try:
-            encoded = self._encode(stored, opaque)
-        except RemoteProtocolError as error:
-            raise UnreadableChange(stored, str(error)) from None
+        if self._without_deletions and stored[OPCODE_AT] != Opcode.DCP_MUTATION:
+            return self._moved(0, 0)
+        encoded = self._readable(stored, opaque)
         size = self._encoding.emit_one(outlet, encoded, is_last=self.is_done)
         return self._moved(size + PREPARE_COUNTS_MORE * (encoded[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
+
+    def _close(self, outlet: Outlet, opaque: int) -> SentAmount:
+        """Send the last change, a deletion that was left out on the way."""
+        encoded, self._closing = self._readable(self._closing, opaque), b""
+        return SentAmount(self._encoding.emit_one(outlet, encoded, is_last=True), 1, self.last_seqno)
+
+    def _readable(self, stored: bytes, opaque: int) -> bytes:
+        try:
+            return self._encode(stored, opaque)
+        except RemoteProtocolError as error:
+            raise UnreadableChange(stored, str(error)) from None
 
     def _encode(self, stored: bytes, opaque: int) -> bytes:
         """One change; a document that ends a prepare which this consumer has is told as its commit."""
@@ -138,26 +157,5 @@ class SnapshotSender:
         self._view.close()
 
     def _moved(self, size: int, changes: int) -> SentAmount:
-        # Behind its last change the cursor may already have passed others that are not sent.
-        return SentAmount(size, changes, min(self._view.cursor, self.last_seqno))
-
-
-def last_mutation_seqno(view: View, outlet: Outlet) -> int:
-    """The seqno of the last mutation of a view (it is at its end then), or 0; the free bytes of the outlet are used."""
-    last = 0
-    while not view.nothing:
-        filled = view.fill(outlet.free, 0, NO_DELETES | NO_VALUE)
-        if filled.bytes:
-            last = _last_seqno(outlet.free[: filled.bytes].tobytes())
-        elif filled.plain:  # a system event, or a document larger than the outlet
-            stored = view.next_frame()
-            last = view.cursor if stored[OPCODE_AT] == Opcode.DCP_MUTATION else last
-    return last
-
-
-def _last_seqno(frames: bytes) -> int:
-    at = last = 0
-    while at < len(frames):
-        last = at
-        at += frame_bytes(frames, at)
-    return seqno_of(memoryview(frames)[last + HEADER_BYTES :])
+        # Behind its last change the cursor may already have passed others that are not sent, and the last one of all.
+        return SentAmount(size, changes, min(self._view.cursor, self.last_seqno - self._ends_left_out))

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headwater.node.log_lines import event
-from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, UnreadableChange, last_mutation_seqno
+from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, UnreadableChange
 from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged, Visible
 from headwater.protocol.dcp.position import ENDLESS
 from headwater.protocol.dcp.producer_stream import ProducerState
@@ -272,9 +272,9 @@ class Stream:
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
         """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
-        snapshot = self._take_snapshot(outlet)
+        snapshot = self._take_snapshot()
         is_inside = self.entry.state is ProducerState.INSIDE
-        passes = self._wanted.aware and (is_inside or self._store.is_mixed(self.vbucket.id))
+        passes = self._wanted.aware and (is_inside or self._skip_deletes or self._store.is_mixed(self.vbucket.id))
         if snapshot.last_seqno <= self.position and (not passes or self._goes_on_inside):
             snapshot.close()
             self._reach_end(outlet, snapshot.covers_seqno)
@@ -369,24 +369,19 @@ class Stream:
             self._next_flags = FIRST_IN_MEMORY
         return True
 
-    def _take_snapshot(self, outlet: Outlet) -> SnapshotSender:
+    def _take_snapshot(self) -> SnapshotSender:
         upto, vb = self._snapshot_end(), self.vbucket.id
         without_deletions = self._skip_deletes and self.phase is StreamPhase.BACKFILLING
         shown = self.vbucket.collections.shown(self._wanted, upto)  # a drop hides nothing in a state of before it
         view = self._store.view(vb, self.position, upto, shown)
-        last_seqno = view.end_seqno
-        if without_deletions:
-            # The marker names the seqno of the last change that will be sent (dcp 8.2): it must be known before.
-            last_seqno = last_mutation_seqno(view, outlet)
-            view.close()
-            view = self._store.view(vb, self.position, upto, shown)
         commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None
         return SnapshotSender(
             view,
             self._encoding,
             covers_seqno=upto,
-            last_seqno=last_seqno,
+            last_seqno=view.end_seqno,
             without_deletions=without_deletions,
+            advances=self._wanted.aware,
             commits=commits,
             prepared=self._prepared,
         )
