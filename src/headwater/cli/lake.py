@@ -131,11 +131,11 @@ def verify(
         strays,
         without,
     )
-    from headwater.pipelines.repair import Damage
+    from headwater.pipelines.repair import TableDamage
 
     log, indexes = _table(_placed(place, table, conf))
     lost = missing(log.store, log.state)
-    problems = Damage(strays(log), lost, []).lines()
+    problems = TableDamage(strays(log), lost, []).lines()
     state = without(log.state, lost)
     files = len(state.files) * (1 if indexes is None else 2)
     with Meter("verify", "files") as meter:

@@ -130,14 +130,7 @@ def mirror(
         remark("--json unfolds documents into columns: its name is --unfold; for lines of JSON: --progress json")
     by_collection = _by_collection(collections, scope, dropped)
     named = _named(to, table, engine, spark_settings(conf), by_collection=bool(by_collection))
-    if engine is EngineName.SPARK:
-        from headwater.pipelines.session import check_spark
-
-        check_spark(delta=True)  # before the libraries of tables: without Spark, one of them is the lesser part
-    if engine is EngineName.LOCAL and not (once and _stands(to or "")):
-        from headwater.pipelines import early
-
-        early.begin()
+    _prepare(engine, is_quick=once and _stands(to or ""))
     reading = {} if min_persisted is None else {"minPersisted": str(read_min_persisted(min_persisted))}
     reading |= loss_option(on_data_loss)
     check_answers(url, user, password, retry, say_unread=not by_collection)
@@ -150,6 +143,21 @@ def mirror(
         login = {"user": user, "password": password, "retry_seconds": retry, "reading": reading}
         run(url, to, engine=engine.value, stop=stop, **shape, **login, **named, **by_collection, **told)
         idle.tell(shown, unless=not once or stop())
+
+
+def _prepare(engine: EngineName, *, is_quick: bool) -> None:
+    """Look for Spark before the libraries of tables, which are the lesser part without it; begin what takes its time.
+
+    Raises: SparkUnavailable.
+    """
+    if engine is EngineName.SPARK:
+        from headwater.pipelines.session import check_spark
+
+        check_spark(delta=True)
+    elif not is_quick:
+        from headwater.pipelines import early
+
+        early.begin()
 
 
 def _by_collection(collections: str | None, scope: str | None, dropped: DroppedTables) -> dict[str, Any]:

@@ -24,7 +24,7 @@ OPERATION = "REPAIR"
 
 
 @dataclass
-class Damage:
+class TableDamage:
     """The faults of a table that a repair mends.
 
     Attributes:
@@ -46,13 +46,13 @@ class Damage:
         return found + self.twice
 
 
-def damage(log: TableLog, tell: verify.Tell = lambda done: None) -> Damage:
+def damage(log: TableLog, tell: verify.Tell = lambda done: None) -> TableDamage:
     """Return what is wrong with a table; all of its keys are read. `log` is refreshed."""
     missing = verify.missing(log.store, log.state)
     whole = verify.without(log.state, missing)
     kind = record_of(log.store.root, log.state).kind
     twice = [] if kind == CHANGES else verify.of_table(log.store, whole, tell)[1]
-    return Damage(verify.strays(log), missing, twice)
+    return TableDamage(verify.strays(log), missing, twice)
 
 
 def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Tell = lambda done: None) -> list[str]:
@@ -98,7 +98,7 @@ def _put_away(log: TableLog, path: str) -> None:
     log.store.remove(path)
 
 
-def _begin_anew(log: TableLog, found: Damage) -> str:
+def _begin_anew(log: TableLog, found: TableDamage) -> str:
     after: Callable[[Record], tuple[Record | None, str]] = _AFTER[record_of(log.store.root, log.state).kind]
     while True:
         record = record_of(log.store.root, log.state)

@@ -563,7 +563,7 @@ def test_an_expired_document_as_the_connection_wants_it(
 def test_a_document_that_can_not_be_read_ends_its_stream_and_no_other(
     desk: StreamDesk, caplog: pytest.LogCaptureFixture, value: bytes, datatype: int
 ) -> None:
-    """It may lie there from before a replica refused such."""
+    """Such a document may lie there from before a replica refused it."""
     fill(desk, 1, 2)
     desk.set(0, "before")
     desk.set(0, "poison", value, datatype=datatype)
