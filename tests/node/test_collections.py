@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from headwater import testing
+from headwater.errors import StorageError
 from headwater.node.run_queue import RunQueue
 from headwater.testing.node import Node
 from headwater.wire.manifest import EMPTY, CollectionsManifest
@@ -170,6 +171,19 @@ def test_a_change_gives_way_between_vbuckets_and_goes_by_what_they_are_then(firs
         assert queue.taken >= 1 and one.collections.uid == made.uid == 1
         assert one.durable_seqno == one.high_seqno  # what was answered is on disk
         assert other.collections.uid == (1 if first is State.ACTIVE else 0)
+
+    run(story)
+
+
+def test_a_bucket_that_is_dropped_waits_for_the_change_under_way_which_ends_there() -> None:
+    async def story(desk: Desk) -> None:
+        collections, ends = desk.bucket.collections, list[asyncio.Task[None]]()
+        collections.run_queue = Turns(desk.loop, lambda: ends.append(desk.loop.create_task(collections.stop())))
+        with pytest.raises(StorageError, match="the bucket is being dropped"):
+            await collections.change(collections.with_collection("_default", "carts", None))
+        await ends[0]
+        with pytest.raises(StorageError, match="the bucket is being dropped"):
+            await collections.change(collections.with_collection("_default", "later", None))
 
     run(story)
 

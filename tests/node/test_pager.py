@@ -93,7 +93,7 @@ def test_a_document_expires_in_the_second_it_names(talk: Talk, counter: Desk, mo
 
 
 def test_documents_of_a_dropped_collection_are_left_to_compaction(counter: Desk) -> None:
-    """Nobody is shown them: a tombstone for each would be a write that nobody needs, here and at each replica."""
+    """Such rows are shown to nobody: a tombstone for each would be a write of no use, here and at each replica."""
     vbucket, store = counter.bucket.vbuckets[0], counter.store
     vbucket.become(CollectionsManifest.decode(manifest(1, a=8, b=9)), lambda: counter.bucket.next_cas(0))
     past = counter.clock.seconds - 5

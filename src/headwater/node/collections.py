@@ -127,7 +127,7 @@ class Collections:
         self.manifest, self._next_collection, self._next_scope = self._file.load()
         self._saved = self.manifest
         self.run_queue: RunQueue | None = None
-        self._changing = asyncio.Lock()
+        self._changing, self._is_stopped = asyncio.Lock(), False
         self._settling: asyncio.Task[None] | None = None
 
     @property
@@ -175,6 +175,7 @@ class Collections:
             DiskFull, StorageError: it could not be written; it may be there after a restart.
         """
         async with self._changing:
+            self._check_serves()
             made = edit(self.manifest)
             _check_size(made)
             self.manifest.check_next(made)
@@ -216,6 +217,7 @@ class Collections:
             for vb in behind:
                 if slices is not None:
                     await slices.breathe()
+                self._check_serves()
                 failpoint("collections.before_events")
                 try:
                     if not self._may_lack(vb) or not self._bring_up(vb):
@@ -224,6 +226,10 @@ class Collections:
                     await committer.wait(committer.wrote())
         if not await committer.wait(committer.gate()):
             raise StorageError("the batch with the events of the change could not be written")
+
+    def _check_serves(self) -> None:
+        if self._is_stopped:
+            raise StorageError("the bucket is being dropped")
 
     def _may_lack(self, vb: int) -> bool:
         """Return whether a vbucket is active here and has an older manifest than the node."""
@@ -287,10 +293,13 @@ class Collections:
             late = event("collections.late", uid=self.manifest.uid)
             log.warning("the collections are not up to date everywhere: %s", error, extra=late)
 
-    def stop(self) -> None:
-        """Bring nothing up any more: the bucket is dropped."""
+    async def stop(self) -> None:
+        """Bring nothing up any more: the bucket is dropped. On return no change is under way, and no file written."""
+        self._is_stopped = True
         if self._settling is not None:
             self._settling.cancel()
+        async with self._changing:
+            pass
 
     # --- by name ------------------------------------------------------------------------------------------------------
 

@@ -168,7 +168,6 @@ class ServedBucket:
     def forget(self) -> None:
         """Keep nothing for anybody: the bucket is dropped."""
         self.tap.forget()
-        self.bucket.collections.stop()
         self.bucket.durable_writes.stop()
 
     # --- what the node has --------------------------------------------------------------------------------------------

@@ -164,6 +164,7 @@ class Server:
             if watches or connection.committer is opened.committer:
                 connection.drop("its bucket was dropped", fault=False)
         await served.stop()
+        await served.bucket.collections.stop()
         served.forget()
         await asyncio.sleep(0)  # the sessions hear that their connections are closed
         await opened.committer.drain()

@@ -35,6 +35,7 @@ from headwater.protocol.dcp.stream_request import PLAIN_REQUEST_BYTES, Facts, St
 from headwater.protocol.end import PeerGone
 from headwater.wire.dcp import EndReason, OpenFlag, StreamFlag
 from headwater.wire.header import Frame
+from headwater.wire.manifest import EMPTY
 from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import REPLICATE, STREAM
 from headwater.wire.status import Status
@@ -219,7 +220,7 @@ class ProducerSession(DcpEnd[Producer]):
             receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
             is_being_handed_over=vbucket.handover is not None,
             is_fenced=vbucket.id in self._bucket.fenced,
-            manifest=collections.at(durable) if is_mixed else collections.manifest,
+            manifest=collections.at(durable) if is_mixed else EMPTY,
             last_seqno_of=self._last_seqno_of(vbucket) if is_mixed else None,
             denied=None if self._kv.places is None else self._denied,
         )
