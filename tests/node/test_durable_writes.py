@@ -371,8 +371,8 @@ def test_who_is_left_out_where_nobody_owns_the_vbucket_serves_by_an_operators_wo
         take(node, three(node))
         take(node, three(node, replicas=0, chain=(-1,), rev=2, is_in=False))  # as a failover begins
         with Writer(node.port) as writer:
-            assert writer.set(b"k", b"v").status == Status.ETMPFAIL
-            assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == Status.ETMPFAIL
+            assert writer.set(b"k", b"v").status == Status.NOT_MY_VBUCKET
+            assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == Status.NOT_MY_VBUCKET
             assert writer.ask(Opcode.SET_VBUCKET, extras=bytes([State.ACTIVE])).status == 0
             assert writer.set(b"k", b"v").status == Status.DURABILITY_IMPOSSIBLE
             assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 from headwater.testing.proxy import Fault, FaultProxy
+from headwater.wire.dcp import EndReason
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
+from tests.node.dcp.test_opening import Consumer
 from tests.node.membership.support import (
     ALL_ON_FIRST,
     EINVAL,
@@ -84,10 +86,23 @@ def test_a_node_that_the_map_leaves_out_gives_up_what_others_own() -> None:
         until(lambda: state(one, 1) is State.REPLICA, "it follows")
         config = cluster_map(2, [two.address], [[0], [0], [-1], [0]])
         assert send_map(one, 2, config) == 0
-        assert [state(one, vb) for vb in range(4)] == [State.DEAD, State.REPLICA, State.ACTIVE, State.DEAD]
+        assert [state(one, vb) for vb in range(4)] == [State.DEAD, State.REPLICA, State.DEAD, State.DEAD]
         assert stats(one, "cluster")["following"] == "0"
         one.restart()
         assert known_map(one)["rev"] == 2 and state(one, 3) is State.DEAD
+
+
+def test_readers_are_sent_away_by_the_map_with_which_a_failover_begins() -> None:
+    """The map of the next owner is sent to nobody who is left out."""
+    with nodes(2) as (one, two), Consumer(one.port) as reader:
+        spread(1, [one, two], [[0, 1]] * 4, to=[one])
+        put(one, 0, "k", b"v")
+        assert reader.request(0).status == 0
+        reader.until(Opcode.DCP_MUTATION)
+        assert send_map(one, 2, cluster_map(2, [two.address], [[-1, 0]] * 4)) == 0
+        (end,) = reader.until(Opcode.DCP_STREAM_END)
+        assert int.from_bytes(end.extras) == EndReason.STATE_CHANGED
+        assert call(one, Opcode.GET, b"k").status == NOT_MY_VBUCKET
 
 
 def test_what_was_taken_over_by_a_node_that_the_next_map_leaves_out_is_the_owners_of_that_map() -> None:

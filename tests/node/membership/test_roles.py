@@ -61,6 +61,13 @@ def test_what_nobody_owns_is_not_given_up() -> None:
         assert role(seen_by_a(-1, 0), 0, State.REPLICA, told) == Role(None, None)
 
 
+def test_what_nobody_owns_is_given_up_by_who_is_left_out() -> None:
+    """A failover begins with such a map, and the next one comes to nobody who is left out."""
+    for state, told in product(EVERYWHERE, News):
+        expected = Role(State.DEAD) if state is State.ACTIVE and told >= News.CHAIN else AS_IT_IS
+        assert role(seen_by_a(-1, 2, this=None), 0, state, told) == expected
+
+
 def test_no_map_makes_a_vbucket_active() -> None:
     chains = [(-1,), (0,), (1,), (0, 1), (1, 0), (1, 2), (-1, 0), (1, 2, 0)]
     for chain, state, told in product(chains, EVERYWHERE, News):

@@ -8,11 +8,14 @@
                             active                  becomes a replica and follows, if it has another owner now
     another's, not in it    active                  becomes dead, if it has another owner now, or the node is left out
                             anything else           stays as it is, and follows nobody
-    nobody's                active                  stays as it is: nobody else has it; not served by who is left out
+    nobody's                active                  stays as it is: nobody else has it
+    nobody's, we left out   active                  becomes dead
 
 Another owner: than in the map before. Only that takes an ownership away. A vbucket that has been taken over a moment
 ago is another's in every map until the next one; a map in between says nothing new about its owner, and must not leave
-it without any. But one that leaves the node out is no such map: the others go on without what was taken over.
+it without any. But one that leaves the node out is no such map: the others go on without what was taken over. Where it
+names no owner, as the first map of a failover does (cluster/failover.py), it is the last that comes to this node: the
+next owner stands in one that nobody sends here. So readers and clients are sent away by this one.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
         return AS_IT_IS
     if known.is_replica(vbucket):
         return _as_replica(owner, state, told)
-    return Role(State.DEAD) if state is State.ACTIVE and told and owner is not None else AS_IT_IS
+    is_given_up = told and (owner is not None or known.here is None)
+    return Role(State.DEAD) if state is State.ACTIVE and is_given_up else AS_IT_IS
 
 
 def _as_replica(owner: Address | None, state: State | None, told: bool) -> Role:
