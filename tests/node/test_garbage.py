@@ -55,7 +55,7 @@ def text(client: Client) -> None:
 
 
 def http(client: Client) -> None:
-    client.send(b"GET /pools HTTP/1.1\r\nHost: x\r\n\r\n")
+    client.send(b"GET /pools HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     client.socket.recv(100)
 
 

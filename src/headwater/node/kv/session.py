@@ -252,7 +252,7 @@ class KvSession:
         if self._pending is not None:
             bucket, vbucket = self._pending
             bucket.waits_no_more(vbucket, self._state_changed)
-        self._fast = None  # which refers to this session
+        self._fast = self.login = None  # which refer to this session
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
