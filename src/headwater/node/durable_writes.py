@@ -286,8 +286,9 @@ class DurableWrites:
         copies = self.copies_of(vbucket.id)
         by_majority = self._reached(vbucket, copies, copies.majority)
         # Of before: where a majority of the copies is on no node any more, there is nobody else to wait for.
-        needed = 1 if vbucket.id in self._settling else min(copies.majority, copies.there)
-        by_all_left = self._reached(vbucket, copies, needed)
+        by_all_left = self._reached(vbucket, copies, min(copies.majority, copies.there))
+        if vbucket.id in self._settling:
+            by_all_left = vbucket.durable_seqno
         while (first := next(iter(vbucket.prepares.pending.items()), None)) is not None:
             key, seqno = first
             if seqno > (by_majority if (vbucket.id, key) in self._writes else by_all_left):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headwater.node.durable_writes import Copies
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason
@@ -51,9 +53,16 @@ def test_the_twelve_steps(desk: StreamDesk) -> None:
     assert len(desk.bucket.vbuckets[0].failover) == 1
 
 
-def test_what_a_former_owner_may_have_told_to_have_happened_goes_along_as_a_document(desk: StreamDesk) -> None:
+@pytest.mark.parametrize(
+    "copies",
+    [Copies(3, frozenset({"b:1", "c:1"})), Copies(3, is_member=False)],
+    ids=["others have not said that they have it", "the map leaves this node out"],
+)
+def test_what_a_former_owner_may_have_told_to_have_happened_goes_along_as_a_document(
+    desk: StreamDesk, copies: Copies
+) -> None:
     writes = desk.bucket.durable_writes
-    writes.copies_of = lambda _: Copies(3, frozenset({"b:1", "c:1"}))  # who have not said that they have it
+    writes.copies_of = lambda _: copies
     prepare = dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", value=b"v", cas=1 << 16)
     desk.bucket.vbuckets[0].prepares.add(prepare)
     writes.look_at(0)
