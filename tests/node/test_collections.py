@@ -175,6 +175,20 @@ def test_a_change_gives_way_between_vbuckets_and_goes_by_what_they_are_then(firs
     run(story)
 
 
+def test_a_vbucket_that_refused_writes_for_a_hand_over_is_brought_up_when_that_breaks_off() -> None:
+    async def story(desk: Desk) -> None:
+        held, collections = desk.bucket.vbuckets[0], desk.bucket.collections
+        held.back_up(True)
+        await collections.change(collections.with_collection("_default", "carts", None))
+        assert held.collections.uid == 0
+        held.back_up(False)
+        async with asyncio.timeout(10):
+            while not held.collections.uid:
+                await asyncio.sleep(0.001)
+
+    run(story)
+
+
 def test_a_bucket_that_is_dropped_waits_for_the_change_under_way_which_ends_there() -> None:
     async def story(desk: Desk) -> None:
         collections, ends = desk.bucket.collections, list[asyncio.Task[None]]()

@@ -337,8 +337,10 @@ class VBucket:
 
     def back_up(self, backed_up: bool) -> None:
         """Refuse writes for now (ETMPFAIL), so that the rest of a takeover is finite; or take them again."""
-        self.is_backed_up = backed_up
+        was_backed_up, self.is_backed_up = self.is_backed_up, backed_up
         self.show_state()
+        if was_backed_up and not backed_up and self.state is State.ACTIVE:
+            self.gate = self._wrote()  # the hand-over broke off, and a change of the collections may have passed it by
 
     def show_state(self) -> None:
         """Let the fast path serve the vbucket, or leave it to the plain one, which knows of more than states."""
