@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, manifest, told
+from tests.node.streams.support import StreamDesk
 from tests.node.wire import Client
 
 FLEXIBLE = 0x08
@@ -395,6 +398,19 @@ def test_a_write_of_before_waits_for_the_copies_that_are_left_and_no_others(
         else:
             assert writer.got(b"k") == b"v"
             assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+def test_a_write_of_before_is_not_committed_again_over_a_newer_document(tmp_path: Path) -> None:
+    """A replica was sent the document from disk, and the mark at the end of the prepare had no room."""
+    with closing(StreamDesk(tmp_path)) as desk:
+        prepares, writes = desk.bucket.vbuckets[0].prepares, desk.bucket.durable_writes
+        prepares.add(dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", value=b"older", cas=1 << 16))
+        desk.set(0, "k", b"newer")
+        writes.look_at(0)
+        desk.commit()
+        assert not prepares.pending and not writes.held
+        found = desk.store.document(0, b"k")
+        assert found is not None and found.value == b"newer"
 
 
 def test_a_write_that_somebody_waits_for_waits_for_the_majority_also_when_fewer_copies_are_left(owner: Node) -> None:

@@ -307,6 +307,11 @@ class DurableWrites:
         if key.collection not in vbucket.collections.alive:
             self._abort(vbucket.id, key, "its collection was dropped")
             return
+        if (vbucket.id, key) not in self._writes and vbucket.prepares.is_over(key):
+            vbucket.prepares.settle(self._bucket.now())  # it is that document already, or an older one
+            self._bucket.committer.wrote()
+            self._settled(vbucket)
+            return
         seqno = vbucket.prepares.commit(key, self._bucket.now())
         gate = self._bucket.committer.wrote()
         write = self._writes.pop((vbucket.id, key), None)

@@ -94,6 +94,10 @@ class VBucketPrepares:
             self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
 
+    def is_over(self, key: Key) -> bool:
+        """Whether a prepare is over without a mark that says so, which had no room."""
+        return self._is_over(key, self.pending[key])
+
     def newest(self, upto_seqno: int) -> int:
         """The highest seqno of a prepare that waits, at or below one; 0 for none."""
         return max((seqno for seqno in self.pending.values() if seqno <= upto_seqno), default=0)
