@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from headwater.errors import TableAway, TableError, TransportError
+from headwater.errors import ConnectionLost, TableAway, TableError, TransportError
 from headwater.lake import objects, upkeep
 from headwater.lake.files import DataWriter
 from headwater.lake.index import Indexes, hashes_of, made
@@ -99,6 +99,30 @@ def test_a_commit_to_a_log_that_is_removed_while_it_is_put_is_taken_back(
     with pytest.raises(TableAway, match="the table that was here is away"):
         table.log.commit([], "ONE")
     assert table.store.list(FOLDER) == []
+
+
+def test_a_commit_stays_where_the_store_does_not_say_afterwards_behind_what_it_is(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another mirror goes on from it while the look is tried again and again: without it there would be a gap."""
+    table, other = Table(place), Table(place)
+    put: Any = table.store._put_new  # type: ignore[attr-defined]
+
+    def silent(path: str) -> bytes:
+        other.log.refresh()
+        assert other.log.commit([], "TWO")
+        raise ConnectionLost(place, "no answer")
+
+    def put_once(path: str, content: bytes) -> Any:
+        done = put(path, content)
+        monkeypatch.setattr(table.store, "read", silent)
+        return done
+
+    monkeypatch.setattr(table.store, "_put_new", put_once)
+    with pytest.raises(ConnectionLost):
+        table.log.commit([], "ONE")
+    log = TableLog(store_of(place))
+    assert log.refresh().version == other.log.state.version == table.log.state.version + 2
 
 
 def test_a_store_that_overwrites_all_the_same_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,28 +155,28 @@ class ObjectStore(TableStore):
         """
         if not self._shared.asked:
             self._ask()
-        self._check(before)
+        if before is None:
+            return self._put_new(path, content)
+        other, check = before
+        check(self._content(other))
         put = self._put_new(path, content)
+        # No put is conditional on another object: one that was removed meanwhile, with the whole log, is noticed now,
+        # before anybody can have gone on from ours. Where the store does not answer ours stays: somebody may have gone
+        # on from it by the time that it gives up, and a commit that is taken back then leaves a gap.
+        still = self._content(other)
         try:
-            # No put is conditional on another object: one that was removed meanwhile, with the whole log, is noticed
-            # now, before anybody can have gone on from ours.
-            self._check(before)
+            check(still)
         except BaseException:
             if put:
                 self.remove(path)
             raise
         return put
 
-    def _check(self, before: Before | None) -> None:
-        if before is None:
-            return
-        path, check = before
+    def _content(self, path: str) -> bytes | None:
         try:
-            content = self.read(path)
+            return self.read(path)
         except FileNotFoundError:
-            check(None)
-        else:
-            check(content)
+            return None
 
     def settle(self) -> None:
         """Do nothing: an object that was put has its name."""
