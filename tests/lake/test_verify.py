@@ -1,7 +1,11 @@
 from pathlib import Path
 
+import pytest
+
 from headwater.lake.index import Indexes, made, place_of
-from headwater.lake.verify import check_indexes, compare, of_table
+from headwater.lake.log import FOLDER
+from headwater.lake.store import Listed
+from headwater.lake.verify import check_indexes, compare, of_table, strays
 from tests.lake.support import SEED, Table
 
 
@@ -53,6 +57,25 @@ def test_an_index_that_is_missing_or_does_not_lead_to_a_row_is_told(tmp_path: Pa
     assert len(wrong) == 2
     assert any("does not lead to" in line and paths[0] in line for line in wrong)
     assert any("missing or damaged" in line and paths[1] in line for line in wrong)
+
+
+def test_commits_that_are_made_while_the_folder_is_looked_through_are_not_behind_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that came meanwhile a look may show the second alone: it was moved out of the log of a mirror that ran."""
+    log, other = table_of(tmp_path).log, Table(tmp_path).log
+    behind = f"{FOLDER}/{log.state.version + 5:020d}.json"
+    log.store.create(behind, b"{}\n")
+    look = log.store.list
+
+    def partly(folder: str = "") -> list[Listed]:
+        for _ in range(2):
+            assert other.commit([], "ONE")
+        first = f"{log.state.version + 1:020d}.json"
+        return [each for each in look(folder) if not each.path.endswith(first)]
+
+    monkeypatch.setattr(log.store, "list", partly)
+    assert strays(log) == [behind]
 
 
 def test_a_key_with_two_rows_is_told(tmp_path: Path) -> None:

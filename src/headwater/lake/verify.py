@@ -40,17 +40,13 @@ def rows_of(
 def strays(log: TableLog) -> list[str]:
     """Return the commits behind a gap in the log, by path: no reader comes to them, and some refuse the table for them.
     `log` is refreshed."""
-    newest = f"{FOLDER}/{log.state.version:020d}.json"
-    paths = (listed.path for listed in log.store.list(FOLDER))
-    # Somebody may have committed since: what follows without a gap is no stray.
+    listed = [each.path for each in log.store.list(FOLDER) if COMMIT.fullmatch(each.path.rpartition("/")[2])]
+    # Somebody may have committed since, and a look through a large folder leaves out some of what came meanwhile: what
+    # follows without a gap, when the look is over, is no stray.
     following = log.state.version + 1
-    found = []
-    for path in sorted(path for path in paths if COMMIT.fullmatch(path.rpartition("/")[2]) and path > newest):
-        if path == f"{FOLDER}/{following:020d}.json":
-            following += 1
-        else:
-            found.append(path)
-    return found
+    while log.store.exists(f"{FOLDER}/{following:020d}.json"):
+        following += 1
+    return sorted(path for path in listed if path > f"{FOLDER}/{following:020d}.json")
 
 
 def missing(store: TableStore, state: TableState) -> dict[str, list[str]]:
