@@ -15,6 +15,7 @@ from headwater.errors import CorruptStore, DiskFull, OptionError, StorageError
 from headwater.failpoints import InjectedFault, armed
 from headwater.node.storage.text_file import encode_text_file
 from headwater.node.users.file import NAME, Account, UsersFile, check_name, check_password, edited
+from headwater.node.users.logins import Users
 from headwater.node.users.roles import read_grants
 from headwater.node.users.scram import HASHES
 from headwater.testing.faults import FaultyDisk
@@ -60,6 +61,34 @@ def test_the_group_of_a_containers_volume_is_the_nodes_own(tmp_path: Path) -> No
     file.path.chmod(0o666)
     with pytest.raises(StorageError):
         file.load()
+
+
+def test_the_group_of_a_volume_may_be_one_of_several_that_a_container_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsGroup is beside the group of runAsGroup, or of the image: both need not be the same."""
+    file, group = made(tmp_path, "ann"), tmp_path.stat().st_gid
+    tmp_path.chmod(0o2770)
+    file.path.chmod(0o660)
+    monkeypatch.setattr("os.getegid", lambda: group + 1)
+    monkeypatch.setattr("os.getgroups", lambda: [group + 1, group])
+    assert list(file.load() or {}) == ["ann"]
+    monkeypatch.setattr("os.getgroups", lambda: [group + 1])
+    with pytest.raises(StorageError):
+        file.load()
+
+
+def test_a_list_that_was_refused_for_its_rights_is_taken_up_when_they_are_put_right(tmp_path: Path) -> None:
+    """A chmod, which the refusal advises, changes neither the content nor its time."""
+    file = made(tmp_path, "ann")
+    users = Users(file=file)
+    users.refresh()
+    made(tmp_path, "bea")
+    file.path.chmod(0o644)
+    with pytest.raises(StorageError, match="chmod 600 it"):
+        users.refresh()
+    file.path.chmod(0o600)
+    assert users.refresh() and users.names == ["ann", "bea"]
 
 
 def test_where_there_is_no_file_there_are_no_users(tmp_path: Path) -> None:

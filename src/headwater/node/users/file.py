@@ -115,13 +115,15 @@ class UsersFile:
     def _refuse_others(self) -> None:
         """Raise StorageError if others may read or write the file: who writes to it is an administrator a second later.
 
-        The volume of a container is given to a group of its own (fsGroup), and what is on it to that group as well.
+        The volume of a container is given to a group of its own (fsGroup), and what is on it to that group as well. It
+        is one of the node's groups, and need not be the first: that is runAsGroup, root's or the image's.
         """
         try:
             found, folder = self.path.stat(), self._folder.stat()
         except FileNotFoundError:  # renamed since it was read: the next look sees the one that is there
             return
-        is_volume = folder.st_mode & stat.S_ISGID and found.st_gid == folder.st_gid == os.getegid()
+        is_ours = found.st_gid in (os.getegid(), *os.getgroups())
+        is_volume = folder.st_mode & stat.S_ISGID and is_ours and found.st_gid == folder.st_gid
         if found.st_mode & (stat.S_IRWXO if is_volume else stat.S_IRWXG | stat.S_IRWXO):
             raise StorageError(f"{self.path}: others may read it or write to it; chmod 600 it, and look who is in it")
 
@@ -188,14 +190,15 @@ class UsersFile:
             os.close(lock)
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Numbers that differ whenever another file is there; None without one. Raises StorageError."""
+        """Numbers that differ whenever another file is there, or it has other rights; None without one. Raises
+        StorageError."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return found.st_ino, found.st_ctime_ns, found.st_size  # rights have no part in the time of the content
 
 
 def edited(found: UserList, before: Accounts, after: Accounts) -> UserList:
