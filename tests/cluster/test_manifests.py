@@ -36,6 +36,22 @@ def test_what_each_made_without_the_other_is_all_kept_and_is_news_to_both() -> N
     other.check_next(made)
 
 
+def test_what_a_node_with_an_older_manifest_made_by_itself_is_kept_where_the_newest_never_had_it() -> None:
+    newest = EMPTY.with_scope("s", 8).with_scope("t", 9).without_scope("t")
+    older = EMPTY.with_collection("_default", "y", None, 8)
+    made = together([has(A, newest, next_scope=10), has(B, older, next_scope=8)])
+    assert names(made) == {"_default.y"} and made.uid > newest.uid and made.scope("s") is not None
+    made = together([has(A, older, next_scope=8), has(B, EMPTY.with_scope("u", 8))])
+    assert {each.name for each in made.scopes} == {"_default", "u"} and names(made) == {"_default.y"}
+
+
+def test_a_drop_that_a_node_heard_of_by_a_vbucket_is_one_as_well() -> None:
+    """That node was never told the id; another one with the same manifest was."""
+    before = SHOP.with_collection("shop", "a", None, 8)
+    dropped = before.without_collection("shop", "a")
+    assert together([has(A, dropped, 8), has(B, dropped, 9), has(B, before)]) == dropped
+
+
 def test_what_one_dropped_and_another_has_is_not_dropped_with_its_documents_by_itself() -> None:
     before = SHOP.with_collection("shop", "a", None, 8).with_collection("shop", "b", None, 9)
     dropped, went_on = before.without_collection("shop", "a"), before.with_collection("shop", "c", None, 10)

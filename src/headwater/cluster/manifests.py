@@ -55,7 +55,8 @@ def together(
         ClusterError: an id has two names, a name two ids, or one node has what another dropped.
     """
     newest = max(told, key=lambda each: each.manifest.uid)
-    if not dropping and not scopes and all(_leads_to(each, newest.manifest) for each in told):
+    is_all = all(_leads_to(each, newest.manifest) for each in told) and not _has_unknown(told, newest.manifest.uid)
+    if is_all and not dropping and not scopes:
         return newest.manifest
     for one, other in itertools.permutations(told, 2):
         if problem := _two_names(one.manifest, other.manifest, dropping, scopes) or _gone(one, other, dropping, scopes):
@@ -74,6 +75,16 @@ def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
         return False
     again = any(each.gave(found.id) for _, found in newest.each_collection())
     return not again and not any(each.gave_scope(scope.id) for scope in newest.scopes)
+
+
+def _has_unknown(told: Sequence[NodeManifest], uid: int) -> bool:
+    """Whether a node has what none of those with the newest manifest was ever told of: by that it would be dropped."""
+    newest = [each for each in told if each.manifest.uid == uid]
+    collection, scope = max(each.next_collection for each in newest), max(each.next_scope for each in newest)
+    return any(
+        max(each.manifest.by_id(), default=0) >= collection or max(found.id for found in each.manifest.scopes) >= scope
+        for each in told
+    )
 
 
 def _two_names(
