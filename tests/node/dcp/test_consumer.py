@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from headwater.errors import StorageError
@@ -11,7 +13,7 @@ from headwater.node.storage.staging import ArenaFull
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.negotiation import ConsumerSettings
-from headwater.wire import dcp
+from headwater.wire import dcp, snappy
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -122,6 +124,26 @@ def test_without_room_in_the_batch_reading_stops_until_the_commit(
     monkeypatch.undo()
     desk.commit()
     assert not fed.connection.is_paused and fed.give(frame) == len(frame)
+
+
+@pytest.mark.parametrize("datatype", [0, 2], ids=["by the kernel", "one by one"])
+@pytest.mark.parametrize("left", [0, 1 << 30], ids=["without room", "with room"])
+def test_a_change_too_large_for_the_next_batch_is_made_room_for_or_the_disk_is_said_to_lack_it(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch, datatype: int, left: int
+) -> None:
+    """Compaction is urgent then, although smaller changes are taken: else the replica would stand still for ever."""
+    fed, disk = Fed(desk), desk.store.log._disk
+    monkeypatch.setattr(disk, "free", lambda folder: left)
+    fed.announce(1, 1)
+    desk.commit()
+    value = snappy.compress(random.Random(0).randbytes(16 << 20)) if datatype else bytes(16 << 20)
+    change = dcp.Mutation(
+        vbucket=VB, opaque=fed.opaque, cas=9, key=b"k", by_seqno=1, rev_seqno=1, value=value, datatype=datatype
+    ).encode()
+    assert len(change) > desk.store.stage_arena()[0].nbytes
+    assert fed.give(change) == (len(change) if left else 0)
+    assert (desk.bucket.vbuckets[VB].high_seqno == 1) == (not desk.store.lacks_room) == (left > 0)
+    assert not desk.store.full
 
 
 def test_a_full_disk_is_looked_at_again_and_again(desk: StreamDesk, monkeypatch: pytest.MonkeyPatch) -> None:

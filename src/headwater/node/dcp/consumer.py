@@ -18,6 +18,7 @@ from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.end import DcpEnd
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.dcp.intake import Intake
+from headwater.node.inbox import whole_frame
 from headwater.node.refused import NoRoom
 from headwater.node.storage.staging import ArenaFull
 from headwater.protocol.dcp.consumer import Consumer
@@ -138,12 +139,27 @@ class ConsumerSession(DcpEnd[Consumer]):
     def _take_many(self, data: memoryview, offset: int) -> int:
         """Let the kernel take what it can; returns where it stopped."""
         end = self.intake.take(data, offset, self._loop.time())
+        if self.intake.is_full and end == offset and self._has_room(whole_frame(data, offset)):
+            end = self.intake.take(data, offset, self._loop.time())
         if end > offset:
             self._settle_prepares()
             self._answer_markers()
         if self.intake.is_full:
             self._wait_for_room()
         return end
+
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes fit into the batch that is gathering.
+
+        One change may need more than any batch is expected to have. That is asked for, and a disk that does not have it
+        is known by that to be full for large changes: it is compacted then, though smaller ones are taken.
+        """
+        arena, used = self._bucket.store.stage_arena()
+        if size > len(arena):
+            with suppress(ArenaFull, DiskFull):
+                self._bucket.store.staging.check_document_room(size)
+            arena, used = self._bucket.store.stage_arena()
+        return size <= len(arena) - used
 
     def _wait_for_room(self) -> None:
         """Read on after the next commit; if the disk is full, look again and again ("never skip it", dcp 9)."""
@@ -160,8 +176,8 @@ class ConsumerSession(DcpEnd[Consumer]):
     # --- everything else --------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
-        arena, used = self._bucket.store.stage_arena()
-        if len(arena) - used < len(frame) + self._prepared_bytes(frame) + RECORDS_BYTES:
+        needed = len(frame) + self._prepared_bytes(frame) + RECORDS_BYTES
+        if not self._has_room(needed):
             raise NoRoom
         refused = self.consumer.refusals.total
         try:
