@@ -220,6 +220,39 @@ def test_a_connection_that_closes_gives_its_place_for_a_large_document_back(talk
     asyncio.run(main())
 
 
+def test_a_change_in_turns_waits_for_its_edits_alone_and_asks_for_no_room(talking: Talk) -> None:
+    """The committer would take it for one that had none: it makes more, or lets it wait as on a full disk."""
+    store(talking, body=LARGE)
+
+    async def main() -> None:
+        talking.desk.loop = asyncio.get_running_loop()
+        talking.desk.run_queue = Turns(talking.desk.loop, -1, bool)  # type: ignore[attr-defined]
+        assert talking.give(subdoc.SubdocMultiMutation(key=b"k", specs=LONG_SPECS).frame().encode()) == 0
+        assert talking.connection.paused == {"preparing"} and not talking.desk.committer.room
+        talking.kv.closed()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_a_change_in_turns_keeps_no_place_for_a_large_document_while_its_vbucket_is_pending(talking: Talk) -> None:
+    store(talking, body=LARGE)
+    vbucket = talking.desk.bucket.vbuckets[0]
+
+    async def main() -> None:
+        talking.desk.loop = asyncio.get_running_loop()
+        queue = talking.desk.run_queue = Turns(talking.desk.loop, 3, lambda: vbucket.set_state(State.PENDING))  # type: ignore[attr-defined]
+        frame = subdoc.SubdocMultiMutation(key=b"k", specs=LONG_SPECS).frame().encode()
+        assert talking.give(frame) == 0
+        while "preparing" in talking.connection.paused:
+            await asyncio.sleep(0)
+        assert talking.give(frame) == 0 and "pending" in talking.connection.paused
+        assert queue.large._value == LARGE_AT_ONCE
+
+    asyncio.run(main())
+
+
 def test_several_paths_have_a_status_each(talking: Talk) -> None:
     assert look_many(talking, (GET, 0, b"a"), (COUNT, 0, b"b"), (EXISTS, 0, b"b.c[1]"), (Opcode.GET, 0, b"")) == (
         Status.SUCCESS,

@@ -300,7 +300,10 @@ class KvSession:
         self._finishes = True
 
     def wait_for_room(self) -> None:
-        """Pause until the staging arena is empty again."""
+        """Pause until the staging arena is empty again; nothing if the connection waits for something else: it is not
+        for want of room, which the committer would make, that its request is to be given again."""
+        if self.connection.is_paused:
+            return
         self.connection.pause("commit")
         self.server.committer.when_room(lambda: self.connection.resume("commit"))
 
@@ -309,6 +312,7 @@ class KvSession:
         self._drop_prepared()
         self.connection.pause("preparing")
         self._preparation = self.server.loop.create_task(self._prepare(work))
+        self._preparation.add_done_callback(lambda _: work.close())  # it may be cancelled before it has begun
         return NoRoom()
 
     async def _prepare(self, work: Coroutine[Any, Any, Prepared]) -> None:
@@ -502,6 +506,7 @@ class KvSession:
         state = bucket.state(frame.vbucket)
         wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
         if state == State.PENDING and wanted == State.ACTIVE:
+            self._drop_prepared()  # others want the place while it waits, however long that takes
             self.connection.pause("pending")
             self._pending = bucket, frame.vbucket
             bucket.when_state_changes(frame.vbucket, self._state_changed)
