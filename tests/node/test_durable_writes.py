@@ -12,6 +12,7 @@ import pytest
 
 from harness.nodes import until
 from headwater import testing
+from headwater.node.dcp.inbound import InboundStream
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
@@ -398,6 +399,22 @@ def test_a_write_of_before_waits_for_the_copies_that_are_left_and_no_others(
         else:
             assert writer.got(b"k") == b"v"
             assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+def test_a_replica_acknowledges_nothing_behind_a_change_that_it_refused(tmp_path: Path) -> None:
+    with closing(StreamDesk(tmp_path)) as desk:
+        vbucket, told = desk.bucket.vbuckets[0], list[int]()
+        vbucket.set_state(State.REPLICA)
+        stream = InboundStream(vbucket, desk.bucket, lambda *_: None, lambda _, seqno: told.append(seqno))
+        for seqno in (1, 3):
+            vbucket.begin_snapshot(seqno, seqno)
+            prepare = dcp.Prepare(by_seqno=seqno, rev_seqno=1, durability_level=1, key=b"\0k%d" % seqno, cas=1 << 16)
+            vbucket.prepares.add(prepare)
+            if seqno == 3:
+                vbucket.miss(1)  # the second one
+            desk.commit()
+            stream.prepares_durable()
+        assert told == [1]
 
 
 def test_a_write_of_before_is_not_committed_again_over_a_newer_document(tmp_path: Path) -> None:

@@ -135,10 +135,9 @@ class InboundStream:
         return True
 
     def prepares_durable(self) -> None:
-        """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10)."""
-        vbucket, durable = self.vbucket, self.vbucket.durable_seqno
-        whole = durable if durable >= vbucket.snapshot_end else vbucket.consistent.at_or_below(durable)
-        newest = vbucket.prepares.newest(whole)
+        """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10), before any change that was
+        refused: it may be a prepare, and a failover ranks this copy no higher (decision 0086)."""
+        newest = self.vbucket.prepares.newest(self.vbucket.complete_durable_seqno)
         if newest > self._acknowledged:
             self._acknowledged = newest
             self._acknowledge(self, newest)
