@@ -22,7 +22,7 @@ from tests.node.support import QUIET, Desk, Talk, desk
 # What changes the connection itself, waits in the loop, or belongs to DCP is tried elsewhere.
 ELSEWHERE = {Opcode.QUIT, Opcode.QUITQ, Opcode.STAT, Opcode.COMPACT_DB, Opcode.SEQNO_PERSISTENCE, Opcode.DCP_OPEN}
 ELSEWHERE |= {Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.HELLO, Opcode.TAP_CONNECT}
-ELSEWHERE |= {Opcode.FLUSH, Opcode.FLUSHQ}
+ELSEWHERE |= {Opcode.FLUSH, Opcode.FLUSHQ, Opcode.SET_PARAM}
 ELSEWHERE |= {Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER}
 KNOWN = sorted(set(map(int, COMMANDS)) - set(map(int, ELSEWHERE)))
 
