@@ -16,6 +16,7 @@ from headwater.lake.store import BESIDE, TableStore
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.repair import repair
 from headwater.testing.node import Node, node
+from tests.lake.support import Table
 from tests.pipelines.support import VBUCKETS, documents, folded, table
 
 
@@ -61,6 +62,25 @@ def test_a_file_that_is_missing_leaves_the_table_and_the_bucket_is_read_anew(
     follow(bucket, tmp_path / "t")
     assert is_equal(bucket, tmp_path / "t")
     assert repair(f"{tmp_path / 't'}{end}") == []
+
+
+def test_files_of_a_mount_that_was_away_for_a_moment_stay_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a change log they were lost for good: what they held is in no other table."""
+    made = Table(tmp_path)
+    made.take(("k", 0, 1, "v"), fresh=[0])
+    there, away = TableStore.exists, set(made.log.state.files)
+
+    def seen(store: TableStore, path: str) -> bool:
+        if path in away:
+            away.remove(path)  # back when it is looked for again
+            return False
+        return there(store, path)
+
+    monkeypatch.setattr(TableStore, "exists", seen)
+    assert repair(str(tmp_path)) == []
+    assert log_of(tmp_path).state.files.keys() == made.log.state.files.keys()
 
 
 def test_a_key_with_two_rows_has_one_when_the_bucket_was_read_anew(bucket: Node, tmp_path: Path) -> None:

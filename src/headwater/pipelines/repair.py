@@ -8,7 +8,7 @@ the whole bucket anew and replaces every row. So does a key with two rows, of wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from headwater.errors import CorruptStore, TableError
@@ -52,7 +52,13 @@ def damage(log: TableLog, tell: verify.Tell = lambda done: None) -> TableDamage:
     whole = verify.without(log.state, missing)
     kind = record_of(log.store.root, log.state).kind
     twice = [] if kind == CHANGES else verify.of_table(log.store, whole, tell)[1]
-    return TableDamage(verify.strays(log), missing, twice)
+    log.refresh(sure=True)  # a mount that was away for a moment had none of the files: is it still, is all there again?
+    still = {path: names for path, names in missing.items() if path in log.state.files and not _are_there(log, names)}
+    return TableDamage(verify.strays(log), still, twice)
+
+
+def _are_there(log: TableLog, names: Iterable[str]) -> bool:
+    return all(map(log.store.exists, names))
 
 
 def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Tell = lambda done: None) -> list[str]:
