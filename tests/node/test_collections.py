@@ -189,6 +189,22 @@ def test_a_vbucket_that_refused_writes_for_a_hand_over_is_brought_up_when_that_b
     run(story)
 
 
+def test_a_vbucket_that_becomes_active_while_a_change_is_written_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        late, collections, wait = desk.bucket.vbuckets[1], desk.bucket.collections, desk.committer.wait
+        late.set_state(State.REPLICA)
+
+        async def waits(gate: int) -> bool:
+            late.set_state(State.ACTIVE)
+            return await wait(gate)
+
+        monkeypatch.setattr(desk.committer, "wait", waits)
+        made = await collections.change(collections.with_collection("_default", "carts", None))
+        assert late.collections.uid == made.uid == 1 and late.durable_seqno == late.high_seqno
+
+    run(story)
+
+
 def test_a_bucket_that_is_dropped_waits_for_the_change_under_way_which_ends_there() -> None:
     async def story(desk: Desk) -> None:
         collections, ends = desk.bucket.collections, list[asyncio.Task[None]]()

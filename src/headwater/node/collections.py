@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -207,25 +207,31 @@ class Collections:
         """Stage what the active vbuckets lack, some at a time, and wait until all is durable.
 
         A vbucket may be handed over, rolled back or become active in between: it is looked at when its turn has come,
-        and all of them again when the last one had its turn.
+        and all of them again at the end.
         """
         bucket, committer, loop = self._bucket, self._bucket.committer, asyncio.get_running_loop()
         await loop.run_in_executor(None, bucket.store.use_collections)
         slices = None if self.run_queue is None else Slices(loop, self.run_queue)
-        level = set[int]()  # those of an older manifest that lack nothing
-        while behind := [vb for vb in bucket.vbuckets if vb not in level and self._may_lack(vb)]:
+        level = dict[int, int]()
+        while behind := self._behind(level):
             for vb in behind:
                 if slices is not None:
                     await slices.breathe()
                 self._check_serves()
                 failpoint("collections.before_events")
                 try:
-                    if not self._may_lack(vb) or not self._bring_up(vb):
-                        level.add(vb)
+                    if self._may_lack(vb) and not self._bring_up(vb):
+                        level[vb] = self.manifest.uid
                 except ArenaFull:
                     await committer.wait(committer.wrote())
+            if not self._behind(level) and not await committer.wait(committer.gate()):
+                raise StorageError("the batch with the events of the change could not be written")
         if not await committer.wait(committer.gate()):
             raise StorageError("the batch with the events of the change could not be written")
+
+    def _behind(self, level: Mapping[int, int]) -> list[int]:
+        """Return the vbuckets to look at; `level` has those that lack nothing of the manifest with such a uid."""
+        return [vb for vb in self._bucket.vbuckets if self._may_lack(vb) and level.get(vb) != self.manifest.uid]
 
     def _check_serves(self) -> None:
         if self._is_stopped:
@@ -290,14 +296,14 @@ class Collections:
         try:
             await self.change(lambda manifest: manifest)
         except (ManifestRefused, StorageError) as error:
+            if self._is_stopped:
+                return
             late = event("collections.late", uid=self.manifest.uid)
             log.warning("the collections are not up to date everywhere: %s", error, extra=late)
 
     async def stop(self) -> None:
         """Bring nothing up any more: the bucket is dropped. On return no change is under way, and no file written."""
-        self._is_stopped = True
-        if self._settling is not None:
-            self._settling.cancel()
+        self._is_stopped = True  # a change that is cancelled would leave its thread writing the file
         async with self._changing:
             pass
 
