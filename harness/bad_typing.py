@@ -59,6 +59,7 @@ BASE: Final[Mapping[str, str]] = {
     "lake verify": "{place}/table --bucket {url}",
     "lake optimize": "{place}/table",
     "lake vacuum": "{place}/table",
+    "lake repair": "{place}/table --dry-run",
     "backup create": "{place}/backups",
     "backup list": "{place}/backups",
     "backup verify": "{place}/backups",

@@ -122,7 +122,7 @@ def test_who_watches_maps_and_never_reads_is_let_go() -> None:
         deaf = []
         for _ in range(3):
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
-            sock.sendall(b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: x\r\n\r\n")
+            sock.sendall(b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             deaf.append(sock)
         before = resident(node)
         with Line(node.port) as line:
@@ -262,7 +262,7 @@ def test_sessions_with_nothing_to_say_are_let_go_and_those_with_no_ops_stay() ->
         stream = stack.enter_context(Line(node.port))
         assert stream.call(Opcode.DCP_OPEN, b"quiet", b"", pack(">II", 0, 1)).status == 0
         watcher = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 120))
-        watcher.sendall(b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: x\r\n\r\n")
+        watcher.sendall(b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         for each in (silent, half, stream.sock):
             assert is_hung_up(each)
         watcher.settimeout(0.2)

@@ -117,10 +117,12 @@ def test_each_event_is_used_and_none_is_made_up() -> None:
         node.args[0].value
         for path in FOLDER.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("event", "Warnings")
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("event", "Warnings", "RefusalLog")
         if node.args and isinstance(node.args[0], ast.Constant)
     }
-    assert named | {"peer.fault"} == set(EVENTS)
+    assert named | {"peer.fault", "dcp.refused"} == set(EVENTS)
     with pytest.raises(KeyError):
         event("made.up")
 

@@ -22,6 +22,7 @@ pytest.importorskip("pyspark")
 
 
 def reader(url: str, place: Path) -> SinkStreamReader:
+    TableSink(place, "default")  # the mirror has made its table before a planner opens it
     opening = to_text(TableOpening(str(place), "default"))
     source = SinkDataSource({"url": url, "SECRETSINK": opening, "slots": "2", "pollIntervalSeconds": "0.001"})
     return source.streamReader(None)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from headwater.node.log_lines import event
 
 _FIRST = ("index", "json")
 _SOON = ("execute", "history", "crc", "choices", "gather", "live", "paths")
-_NEXT = (*_SOON, "lookups", "apply", "sweep", "compact", "tap")
+_NEXT = (*_SOON, "lookups", "values", "apply", "sweep", "compact", "tap")
 MODULES: Final = _FIRST + _NEXT
 """The modules of kernels that a node uses, in the order in which they are wanted."""
 FIRST: Final = _FIRST

@@ -108,7 +108,7 @@ class SnapshotSender:
             UnreadableChange: the next one can't be sent as the consumer wants it.
         """
         if self._view.nothing:
-            return self._close(outlet, opaque)
+            return self._close(outlet, opaque) if self._closing else self._moved(0, 0)
         if not self._encoding.plain and not self._commits:
             space = self._encoding.space(outlet)
             filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._encoding.slow)
