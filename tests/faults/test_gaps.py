@@ -97,6 +97,27 @@ def test_a_replica_with_a_gap_becomes_active_when_somebody_says_that_it_shall() 
         assert stats(node, "vbucket")["vb_0"] == "active" and refused_changes(node) == 0
 
 
+def test_nobody_reads_a_replica_with_a_gap() -> None:
+    """A reader would be told a whole snapshot without the change, and go on behind it at the owner."""
+    with testing.node(vbuckets=4) as node, closing(Producer(node)) as producer, Line(node.port) as reader:
+        assert (producer.marker(1), producer.change(1), producer.marker(3)) == (0, 0, 0)
+        assert reader.call(Opcode.DCP_OPEN, b"reader", extras=pack(">II", 0, 1)).status == 0
+        request = dcp.StreamRequest(
+            vbucket=0, opaque=5, end_seqno=(1 << 64) - 1, start_seqno=0, vb_uuid=0, snap_start_seqno=0, snap_end_seqno=0
+        )
+        reader.send(request.frame())
+        while (frame := reader.read()).opcode != Opcode.DCP_STREAM_END:
+            if frame.opcode == Opcode.DCP_MUTATION:
+                assert seqno_of(frame.extras) == 1
+                producer.opaque += 100
+                assert producer.change(2) == Status.KEY_EEXISTS
+                producer.opaque -= 100
+                assert producer.change(3) == 0
+        assert int.from_bytes(frame.extras) == dcp.EndReason.STATE_CHANGED
+        reader.send(request.frame())
+        assert reader.read().status == Status.ETMPFAIL
+
+
 def test_a_takeover_by_a_replica_with_a_gap_is_refused() -> None:
     with testing.node(vbuckets=4) as node, closing(Producer(node)) as producer:
         with_a_gap(producer)
@@ -208,7 +229,10 @@ def test_one_that_is_never_given_a_change_rightly_goes_on_behind_the_gap_and_say
             proxy.tamper = tamper
             follow(replica, proxy.address)
             reaches(replica, 6)
-            assert b"k3" not in content(replica, 0) and refused_changes(replica) == 1
+            assert refused_changes(replica) == 1
+            with Line(replica.port) as line:
+                found = [line.call(Opcode.GET_REPLICA, b"k%d" % number).status for number in range(6)]
+            assert found == [0, 0, 0, Status.KEY_ENOENT, 0, 0]
             assert "changes were refused" in str(stats(replica, "replication"))
 
 

@@ -39,6 +39,7 @@ from headwater.wire.manifest import EMPTY
 from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import REPLICATE, STREAM
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.dcp_hub import DcpHub
@@ -185,6 +186,10 @@ class ProducerSession(DcpEnd[Producer]):
         if self._bucket.store.quarantine.after(vbucket.id, asked.request.start_seqno):
             reason = f"changes after seqno {asked.request.start_seqno} are damaged on disk and can not be read"
             self.producer.refuse(asked.frame, Status.EINTERNAL, reason)
+            return
+        if vbucket.refused_changes and vbucket.state is not State.ACTIVE:
+            reason = f"this copy refused {vbucket.refused_changes} changes and lacks them: read its owner"
+            self.producer.refuse(asked.frame, Status.ETMPFAIL, reason)
             return
         self._hold_until(vbucket.gate)
         entry = self.producer.answer_stream(asked, self._facts(vbucket), vbucket.failover.encode())

@@ -418,10 +418,14 @@ class VBucket:
         return self.refused_changes > 0 and self.high_seqno > self._whole_seqno
 
     def miss(self, whole_seqno: int) -> None:
-        """Note that a change of the producer was not taken: from `whole_seqno` on something is missing."""
+        """Note that a change of the producer was not taken: from `whole_seqno` on something is missing.
+
+        Readers would be told whole snapshots without it, and resume behind it at the owner: their streams end.
+        """
         self._whole_seqno = min(self._whole_seqno, whole_seqno) if self.refused_changes else whole_seqno
         self.refused_changes += 1
         self._stage()
+        self._tell(lambda reader: reader.state_changed())
 
     def close_checkpoint(self, checkpoint: int) -> None:
         """A producer of TAP sent one whole: the feed can go on behind it."""
