@@ -1,0 +1,1 @@
+"""Histories of what clients asked and were answered, and two judges of them."""
