@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from contextvars import Context
 from random import Random
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -111,6 +113,7 @@ class SimLoop:
         self.name = name
         self.is_dead = False
         self.pools: list[Threads] = []
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._default = self.pool()
         self._self: Any = self  # asyncio's own classes ask for an AbstractEventLoop, and use what is here
 
@@ -120,8 +123,12 @@ class SimLoop:
         return made
 
     def kill(self) -> None:
-        """Stop the loop: none of its callbacks runs any more."""
+        """Stop the loop: none of its callbacks runs any more. A coroutine that has not begun is closed, lest Python warn."""
         self.is_dead = True
+        for task in self._tasks:
+            work = task.get_coro()
+            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
 
     def run_handle(self, handle: asyncio.Handle) -> None:
         """Run one callback as the running loop."""
@@ -198,7 +205,8 @@ class SimLoop:
         self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None, **_: Any
     ) -> asyncio.Task[T]:
         """A task of this loop."""
-        return asyncio.Task(coro, loop=self._self, name=name)
+        self._tasks.add(task := asyncio.Task(coro, loop=self._self, name=name))
+        return task
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Threads take their time, and do all at once when it is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -111,3 +112,18 @@ def test_who_waits_for_the_end_of_the_threads_does_what_is_left(schedule: Schedu
     assert isinstance(failing.exception(), LookupError)
     schedule.run(1.0)
     assert done == ["first", "second"]  # once
+
+
+def test_a_task_that_had_not_begun_when_its_process_died_never_does(schedule: Schedule) -> None:
+    loop = loop_of(schedule)
+    begun: list[str] = []
+
+    async def work() -> None:
+        begun.append("begun")
+
+    coroutine = work()
+    loop.create_task(coroutine)
+    loop.kill()
+    schedule.run(1.0)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+    assert not begun
