@@ -126,6 +126,7 @@ class SimCluster:
         )
         log, handler = logging.getLogger("headwater.node"), Errors(self.schedule)
         with ExitStack() as stack:
+            stack.callback(self.schedule.close)
             stack.callback(log.setLevel, log.level)
             stack.callback(setattr, log, "propagate", log.propagate)
             stack.callback(log.removeHandler, handler)

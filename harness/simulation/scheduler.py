@@ -35,7 +35,7 @@ class Schedule:
     """The queue of everything that will happen.
 
     Attributes: now: seconds since the beginning. random: all chance in the run. failures: exceptions nobody caught.
-    watch: called after each event with the loop it ran in.
+    watch: called after each event with the loop it ran in. loops: those that live.
     """
 
     def __init__(self, seed: int) -> None:
@@ -44,8 +44,14 @@ class Schedule:
         self.failures: list[BaseException] = []
         self.events = 0
         self.watch: Callable[[SimLoop], None] | None = None
+        self.loops: set[SimLoop] = set()
         self._queue: list[tuple[float, int, SimLoop | None, asyncio.Handle | Callable[[], None]]] = []
         self._number = 0
+
+    def close(self) -> None:
+        """End all processes that are left."""
+        for loop in tuple(self.loops):
+            loop.kill()
 
     def at(self, when: float, loop: SimLoop | None, what: asyncio.Handle | Callable[[], None]) -> None:
         """Let something happen at a time, in a loop (None: in the world outside the nodes)."""
@@ -112,6 +118,7 @@ class SimLoop:
         self.schedule, self.network = schedule, network
         self.name = name
         self.is_dead = False
+        schedule.loops.add(self)
         self.pools: list[Threads] = []
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._default = self.pool()
@@ -123,8 +130,9 @@ class SimLoop:
         return made
 
     def kill(self) -> None:
-        """Stop the loop: none of its callbacks runs any more. A coroutine that has not begun is closed, lest Python warn."""
+        """Stop the loop: no callback runs any more. Coroutines that never began are closed: Python warns of them."""
         self.is_dead = True
+        self.schedule.loops.discard(self)
         for task in self._tasks:
             work = task.get_coro()
             if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
