@@ -13,6 +13,7 @@ from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.store import TableStore
 from headwater.pipelines.collections import Tables, mirror_collections
 from headwater.pipelines.mirror import MirrorProgress, mirror
+from headwater.pipelines.sink import TableSink
 from headwater.pipelines.table import Table
 from headwater.testing.node import Node, node
 from tests.lake.support import restore
@@ -42,7 +43,8 @@ def follow(bucket: Node, place: Path, heard: Callable[[MirrorProgress], bool | N
             ends.append(True)
 
     asked = {"workers": 0, "interval_seconds": 0.0, "upkeep": False} | options
-    return mirror(None, bucket.url, place, progress=note, stop=lambda: bool(ends), **asked)
+    begun = mirror_collections if "collections" in asked else mirror
+    return begun(None, bucket.url, place, progress=note, stop=lambda: bool(ends), **asked)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -82,6 +84,34 @@ def test_a_table_that_stays_away_ends_the_mirror_which_says_how_to_begin_anew(bu
     assert not (tmp_path / "t").exists()
     mirror(None, bucket.url, tmp_path / "t", once=True, workers=0, upkeep=False)
     assert table(tmp_path / "t") == documents(bucket)
+
+
+@pytest.mark.parametrize("collections", [False, True])
+def test_a_table_whose_first_attempt_failed_behind_making_it_is_not_made_again_where_it_is_away(
+    collections: bool, bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table beside it could not be made, a catalog did not answer; then the mount goes."""
+    place, away = tmp_path / "t", tmp_path / "away"
+    shown = place / "_default" / "_default" if collections else place
+
+    def fails(self: TableSink) -> None:
+        monkeypatch.undo()
+        assert (shown / FOLDER).is_dir()
+        place.rename(away)
+        place.mkdir()
+        raise OSError("the mount is away")
+
+    def heard(told: MirrorProgress) -> bool:
+        if told.retries > 1 and away.exists():
+            assert "the table that was here is away" in told.problem
+            assert not list(place.glob("*"))
+            place.rmdir()
+            away.rename(place)
+        return told.changes == seqnos(bucket) and not told.problem
+
+    monkeypatch.setattr(TableSink, "_make_readable", fails)
+    follow(bucket, place, heard, **({"collections": "all"} if collections else {}))
+    assert table(shown) == documents(bucket) and not away.exists()
 
 
 def test_one_that_was_made_anew_meanwhile_is_gone_on_with(bucket: Node, tmp_path: Path) -> None:

@@ -44,11 +44,19 @@ class ChangeLog(Table):
         place: a path or file: url.
         bucket: name of the bucket.
         vectors: see `Table`; its rows never die, but readers look at what a table may have.
-        making: as of `Table`.
+        making, seen: as of `Table`.
     """
 
-    def __init__(self, place: str | Path, bucket: str, *, vectors: bool = True, making: Making = Making.CLEAR) -> None:
-        super().__init__(place, bucket, CHANGES, changes.fields(), vectors=vectors, making=making)
+    def __init__(
+        self,
+        place: str | Path,
+        bucket: str,
+        *,
+        vectors: bool = True,
+        making: Making = Making.CLEAR,
+        seen: set[str] | None = None,
+    ) -> None:
+        super().__init__(place, bucket, CHANGES, changes.fields(), vectors=vectors, making=making, seen=seen)
         self.add_missing(changes.fields())
 
     def append(

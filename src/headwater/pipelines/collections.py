@@ -295,7 +295,7 @@ class CollectionsMirror:
         shape: arguments of `TableSink`; `changelog` is whether there is one.
         upkeep: as of `mirror`.
         attempts: begins anew after failures that may pass.
-        seen: the collections whose tables were there in this run, or were made by it; added to.
+        seen: of each collection the places of tables that were there in this run, or were made by it; added to.
         workers: as of `mirror`.
     """
 
@@ -308,7 +308,7 @@ class CollectionsMirror:
         shape: Mapping[str, Any],
         attempts: Attempts[MirrorProgress],
         *,
-        seen: set[Mirrored] | None = None,
+        seen: dict[Mirrored, set[str]] | None = None,
         upkeep: bool = True,
         workers: int | None = None,
         watch: BatchWatch = NOBODY,
@@ -317,7 +317,7 @@ class CollectionsMirror:
         self._shape, self._attempts, self._upkeep = dict(shape), attempts, upkeep
         self._workers, self._watch = workers, watch
         self._folds = Folds() if spark is None and workers != 0 else None
-        self._seen = set() if seen is None else seen
+        self._seen = {} if seen is None else seen
         self._open: dict[Mirrored, _Table] = {}
         self._covered: dict[Mirrored, int] = {}
 
@@ -374,17 +374,13 @@ class CollectionsMirror:
         if each not in self._open:
             place = self._tables.place(each.scope, each.name)
             log = f"{place}{CHANGES}" if self._shape.get("changelog") else None
-            sink = TableSink(
-                place, self._tables.bucket, making=self._making(each), **(self._shape | {"changelog": log})
-            )
-            self._seen.add(each)
+            begun: dict[str, Any] = {"making": self._making(each), "seen": self._seen.setdefault(each, set())}
+            sink = TableSink(place, self._tables.bucket, **(self._shape | {"changelog": log} | begun))
             self._open[each] = _Table(sink, self._folds, upkeep=self._upkeep)
             self._covered[each] = changes_in(sink.record.end)
         return self._open[each]
 
     def _making(self, each: Mirrored) -> Making:
-        if each in self._seen:
-            return Making.NEVER
         return Making.ANYWHERE if self._tables.was_put_away(each.scope, each.name) else Making.CLEAR
 
     def _done(self, each: Mirrored, table: _Table, written: list[TaskResult], end: Mapping[str, Any]) -> None:
@@ -445,7 +441,7 @@ def mirror_collections(
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
     kept = {"unfold" if name == "json" else name: on for name, on in shape.items()}
 
-    seen: set[Mirrored] = set()
+    seen: dict[Mirrored, set[str]] = {}
 
     def attempt() -> None:
         made = CollectionsMirror(

@@ -29,7 +29,6 @@ from headwater.pipelines.local import Folds, LocalEngine
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.sinks import Done
-from headwater.pipelines.table import Making
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
@@ -214,12 +213,10 @@ def mirror(
     chosen, seconds = retry_options(source, options, retry_seconds, once=once)
     shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    making = Making.CLEAR
+    seen: set[str] = set()
 
     def attempt() -> None:
-        nonlocal making
-        sink = opened(named, bucket_of(source), changelog=changelog, shape=shape, making=making)
-        making = Making.NEVER  # from now on it was there, and one that is not is away
+        sink = opened(named, bucket_of(source), changelog=changelog, shape=shape, seen=seen)
         with ExitStack() as stack:
             apart = stack.enter_context(closing(Folds())) if spark is None and workers != 0 else None
             batches = _Batches(attempts, sink, sink.maintenance(apart) if upkeep else [])
@@ -276,18 +273,25 @@ def opened(
     bucket: str,
     *,
     changelog: bool,
-    shape: Mapping[str, bool],
-    making: Making = Making.CLEAR,
+    shape: Mapping[str, Any],
+    seen: set[str] | None = None,
 ) -> TableSink:
     """Open a table, made if there is none, and see to it that it has its name if it is to have one.
+
+    Args:
+        table: by its place or by its name.
+        bucket: its bucket's name.
+        changelog: whether a change log lies beside it.
+        shape: arguments of `TableSink`.
+        seen: as of `Table`.
 
     Raises:
         TableError: as `TableSink` and `NamedTable`.
     """
     if isinstance(table, str):
-        return TableSink(table, bucket, changelog=f"{table}{CHANGES}" if changelog else None, making=making, **shape)
+        return TableSink(table, bucket, changelog=f"{table}{CHANGES}" if changelog else None, seen=seen, **shape)
     with table.naming():
-        sink = opened(table.place(), bucket, changelog=changelog, shape=shape, making=making)
+        sink = opened(table.place(), bucket, changelog=changelog, shape=shape, seen=seen)
     table.register(sink)
     return sink
 

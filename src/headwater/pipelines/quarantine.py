@@ -24,15 +24,15 @@ class QuarantineTable(Table):
 
     Args:
         table: the table; both have the same seed, so that a key is hashed once for both.
-        making: as of `Table`.
+        making, seen: as of `Table`.
     """
 
-    def __init__(self, table: Table, making: Making = Making.CLEAR) -> None:
+    def __init__(self, table: Table, making: Making = Making.CLEAR, seen: set[str] | None = None) -> None:
         state = table.log.state
         seed = state.properties[SEED]
         place = f"{table.place}{SUFFIX}"
         kind, vectors = QUARANTINE, state.vectors
-        super().__init__(place, table.bucket, kind, columns(), vectors=vectors, seed=seed, making=making)
+        super().__init__(place, table.bucket, kind, columns(), vectors=vectors, seed=seed, making=making, seen=seen)
         if self.log.state.properties[SEED] != seed:
             raise TableError(self.place, f"it is not the quarantine of {table.place}: remove it, and it is made anew")
 

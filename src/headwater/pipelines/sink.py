@@ -60,7 +60,7 @@ class TableSink(Table):
         variant: whether they become one column of VARIANT; None for as the table is.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
-        making: of the table and those beside it, if there are none.
+        making, seen: of the table and those beside it, as of `Table`.
 
     Raises:
         TableError: a table that is unfolded and should not be, or the other way round; one with deletion vectors that
@@ -78,13 +78,14 @@ class TableSink(Table):
         copy_on_write: bool = False,
         quarantine: bool = False,
         making: Making = Making.CLEAR,
+        seen: set[str] | None = None,
     ) -> None:
         if unfold and variant:
             raise OptionError(
                 "unfold", "true", "without variant: a table has either columns of fields or one of documents"
             )
         columns = _columns_of(unfold, variant)
-        super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write, making=making)
+        super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write, making=making, seen=seen)
         if copy_on_write and self.log.state.vectors:
             raise TableError(
                 self.place, "it was made with deletion vectors: mirror without --copy-on-write, or elsewhere"
@@ -101,11 +102,12 @@ class TableSink(Table):
             raise TableError(self.place, f"{told}: mirror with --unfold or --variant, or without --quarantine")
         self.refresh()
         kept = quarantine or self.record.quarantine is not None
-        self.quarantine = QuarantineTable(self, making) if kept else None
+        self.quarantine = QuarantineTable(self, making, seen) if kept else None
         self._make_readable()
         self._level_quarantine()
         vectors = self.log.state.vectors
-        self.changes = ChangeLog(changelog, bucket, vectors=vectors, making=making) if changelog else None
+        beside: dict[str, Any] = {"vectors": vectors, "making": making, "seen": seen}
+        self.changes = ChangeLog(changelog, bucket, **beside) if changelog else None
         if self.changes:
             self.changes.level(self)
 

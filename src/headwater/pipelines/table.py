@@ -44,6 +44,7 @@ class Table:
         vectors: whether a new one has deletion vectors.
         seed: of a new one's indexes, in hex; None for one of its own.
         making: whether it is made if there is none.
+        seen: the places of tables that were there in this run; none of them is made again. Added to.
 
     Raises:
         TableAway: there is none, and there was one.
@@ -61,12 +62,14 @@ class Table:
         vectors: bool = True,
         seed: str | None = None,
         making: Making = Making.CLEAR,
+        seen: set[str] | None = None,
     ) -> None:
         self.store, self.bucket = store_of(place), bucket
         self.log = TableLog(self.store)
         self.log.refresh()
+        there = set() if seen is None else seen
         if not self.log.exists:
-            if making is Making.NEVER:
+            if making is Making.NEVER or self.place in there:
                 raise TableAway(self.store.root, AWAY)
             check_apart(self.store.root)
             if making is Making.CLEAR:
@@ -76,6 +79,7 @@ class Table:
             if not self.log.exists:
                 self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
             self.log.refresh()  # another mirror may have been first: then this is its table
+        there.add(self.place)  # from now on, though the attempt fail in what follows
         if (self.record.bucket, self.record.kind) != (bucket, kind):
             told = f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
             raise TableError(self.store.root, f"{told}: choose another place")
