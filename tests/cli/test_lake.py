@@ -42,6 +42,20 @@ def test_a_table_is_described_verified_folded_and_vacuumed(tmp_path: Path) -> No
     assert wrong.stderr == "headwater: 96 rows, 96 documents: 2 problems\n"
 
 
+def test_old_records_of_transactions_are_told_and_no_problem(tmp_path: Path) -> None:
+    """An older release brought them in; a mirror that leaves them out keeps them as they were."""
+    place = str(tmp_path / "t")
+    wanted = {"transactionRecords": "true"}
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        client.set_many((key, "v") for key in ("a", "_txn:atr-1", "_txn:client-record"))
+        mirror(None, node.url, place, once=True, workers=0, options=wanted)
+        client.delete("_txn:atr-1")
+        told = run("verify", place, "--bucket", node.url)
+    assert told.exit_code == 0
+    stale = "1 rows are old records of transactions (repair --anew takes them out)"
+    assert told.stdout == f"3 rows, 2 documents, {stale}: all is well\n"
+
+
 def test_a_table_that_is_broken_is_mended_and_its_mirror_goes_on(tmp_path: Path) -> None:
     place = str(tmp_path / "t")
     with testing.node(vbuckets=8) as node, node.client() as client:

@@ -5,7 +5,7 @@ import pytest
 from headwater.lake.index import Indexes, made, place_of
 from headwater.lake.log import FOLDER
 from headwater.lake.store import Listed
-from headwater.lake.verify import check_indexes, compare, of_table, strays
+from headwater.lake.verify import check_indexes, compare, of_table, stale_records, strays
 from tests.lake.support import SEED, Table
 
 
@@ -37,11 +37,15 @@ def test_how_a_table_and_a_bucket_differ_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_records_of_transactions_need_not_be_in_a_table() -> None:
-    assert compare({}, {(0, b"_txn:atr-1"): (1, 1)}) == []
-    assert compare({(0, b"_txn:atr-1"): (1, 1)}, {(0, b"_txn:atr-1"): (2, 2)}) == [
-        "1 documents are of another seqno or CAS: vbucket 0 b'_txn:atr-1'"
-    ]
+def test_records_of_transactions_are_missing_or_old_in_a_table_that_is_right() -> None:
+    name, other = (0, b"_txn:atr-1"), (1, b"_txn:client-record")
+    for held, bucket, stale in (
+        ({}, {name: (1, 1)}, 0),
+        ({name: (1, 1)}, {name: (2, 2)}, 1),
+        ({name: (1, 1), other: (5, 5)}, {other: (5, 5)}, 1),
+    ):
+        assert compare(held, bucket) == []
+        assert stale_records(held, bucket) == stale
 
 
 def test_an_index_that_is_missing_or_does_not_lead_to_a_row_is_told(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from headwater.lake.writer import TaskResult
 from headwater.pipelines.local import LocalEngine, Workers
 from headwater.pipelines.mirror import MirrorFailed, MirrorProgress
 from headwater.pipelines.mirror import mirror as run_mirror
+from headwater.pipelines.repair import repair
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.tasks import MirrorTask, forget
 from headwater.pipelines.tasks import run as run_task
@@ -96,6 +97,20 @@ def test_records_of_transactions_are_in_no_table_unless_wanted(bucket: Node, tmp
     assert list(table(tmp_path / "without")) == [b"a"]
     assert table(tmp_path / "with") == documents(bucket)
     assert mirror(bucket.url, tmp_path / "without").written == []
+
+
+def test_records_of_transactions_that_an_older_release_brought_in_go_when_the_bucket_is_read_anew(
+    bucket: Node, tmp_path: Path
+) -> None:
+    with bucket.client() as client:
+        client.set_many((key, b"one") for key in ("a", "_txn:client-record", "_txn:atr-1-#a"))
+        mirror(bucket.url, tmp_path, transactionRecords="true")
+        client.set("_txn:client-record", b"two")
+    mirror(bucket.url, tmp_path)
+    assert table(tmp_path)[b"_txn:client-record"] == b"one"
+    repair(str(tmp_path), anew=True)
+    mirror(bucket.url, tmp_path)
+    assert table(tmp_path) == {b"a": b"one"}
 
 
 def test_worker_processes_do_the_same(bucket: Node, tmp_path: Path) -> None:

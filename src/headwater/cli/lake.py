@@ -121,16 +121,7 @@ def verify(
 
     Exit status 1 when something is wrong; `repair` mends it. Keys and seqnos of all documents are held in memory.
     """
-    from headwater.lake.verify import (
-        check_indexes,
-        check_quarantine,
-        compare,
-        left_out,
-        missing,
-        of_table,
-        strays,
-        without,
-    )
+    from headwater.lake.verify import check_indexes, check_quarantine, missing, of_table, strays, without
     from headwater.pipelines.repair import TableDamage
 
     log, indexes = _table(_placed(place, table, conf))
@@ -150,11 +141,9 @@ def verify(
         held = aside | held  # of a document without text for a key the only row is there
     told = f"{count(len(held))} rows"
     if bucket is not None:
-        found = _of_bucket(bucket, user, password)
-        unkept = left_out(log.state, found) if beside is None else {}
-        problems += compare(held, {name: place for name, place in found.items() if name not in unkept})
-        told += f", {count(len(found))} documents"
-        told += f", {count(len(unkept))} of them left out, for their keys are not UTF-8" if unkept else ""
+        differences, line = _differences(held, _of_bucket(bucket, user, password), None if beside else log.state)
+        problems += differences
+        told += line
     line = "\n".join(problems) or f"{told}: all is well"
     (answer if problems else report)(line, rows=len(held), problems=problems)
     if problems:
@@ -225,6 +214,19 @@ def _beside(log: "TableLog") -> "tuple[TableStore, TableState] | None":
     beside = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
     then = beside.at(record.quarantine)
     return (beside.store, then) if then is not None else None
+
+
+def _differences(held: "Held", found: "Held", texts: "TableState | None") -> tuple[list[str], str]:
+    """How rows differ from a bucket, and what is said of the bucket; `texts` is the table's state where it leaves out
+    documents whose keys are no text."""
+    from headwater.lake.verify import compare, left_out, stale_records
+
+    unkept = left_out(texts, found) if texts is not None else {}
+    told = f", {count(len(found))} documents"
+    told += f", {count(len(unkept))} of them left out, for their keys are not UTF-8" if unkept else ""
+    stale = stale_records(held, found)
+    told += f", {count(stale)} rows are old records of transactions (repair --anew takes them out)" if stale else ""
+    return compare(held, {name: place for name, place in found.items() if name not in unkept}), told
 
 
 def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":
