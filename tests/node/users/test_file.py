@@ -8,11 +8,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwater.errors import CorruptStore, DiskFull, OptionError, StorageError
 from headwater.failpoints import InjectedFault, armed
+from headwater.node.storage.disk import RealDisk
 from headwater.node.storage.text_file import encode_text_file
 from headwater.node.users.file import NAME, Account, UsersFile, check_name, check_password, edited
 from headwater.node.users.logins import Users
@@ -49,6 +51,22 @@ def test_a_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: i
     with pytest.raises(StorageError), file.editing():
         raise AssertionError("nothing is edited")
     file.path.chmod(0o600)
+    assert list(file.load() or {}) == ["ann"]
+
+
+def test_a_file_system_that_gives_all_files_one_mode_is_told_before_the_list_is_replaced(tmp_path: Path) -> None:
+    """SMB without Unix extensions: what was made for its owner alone is there for all, and chmod changes nothing."""
+
+    class OneMode(RealDisk):
+        def create(self, path: Path, size: int) -> Any:
+            made = super().create(path, size)
+            path.chmod(0o755)
+            return made
+
+    file = made(tmp_path, "ann")
+    shared = UsersFile(tmp_path, OneMode())
+    with pytest.raises(StorageError, match=r"USERS\.new: others may read .* mount it with file_mode=0600"):
+        shared.save({"bea": Account.made("secret", ())})
     assert list(file.load() or {}) == ["ann"]
 
 

@@ -45,6 +45,7 @@ _FORMATS: Final = ("1", _FORMAT)
 _NAME_BYTES_MAX: Final = 128
 _PASSWORD_BYTES_MAX: Final = 512
 _SALT_BYTES: Final = 16
+_ONE_MODE: Final = "this file system gives it a mode of its own, which chmod can't change: mount it with file_mode=0600"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class UsersFile:
         """
         try:
             data = self._disk.read(self.path)
-            self._refuse_others()
+            self._refuse_others(self.path, "chmod 600 it, and look who is in it")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -112,20 +113,20 @@ class UsersFile:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
-    def _refuse_others(self) -> None:
-        """Raise StorageError if others may read or write the file: who writes to it is an administrator a second later.
+    def _refuse_others(self, path: Path, advice: str) -> None:
+        """Raise StorageError if others may read or write a file: who writes to it is an administrator a second later.
 
         The volume of a container is given to a group of its own (fsGroup), and what is on it to that group as well. It
         is one of the node's groups, and need not be the first: that is runAsGroup, root's or the image's.
         """
         try:
-            found, folder = self.path.stat(), self._folder.stat()
+            found, folder = path.stat(), self._folder.stat()
         except FileNotFoundError:  # renamed since it was read: the next look sees the one that is there
             return
         is_ours = found.st_gid in (os.getegid(), *os.getgroups())
         is_volume = folder.st_mode & stat.S_ISGID and is_ours and found.st_gid == folder.st_gid
         if found.st_mode & (stat.S_IRWXO if is_volume else stat.S_IRWXG | stat.S_IRWXO):
-            raise StorageError(f"{self.path}: others may read it or write to it; chmod 600 it, and look who is in it")
+            raise StorageError(f"{path}: others may read it or write to it; {advice}")
 
     def accounts_in(self, found: UserList) -> dict[str, Account]:
         """The accounts of a list that was in the file. Raises CorruptStore."""
@@ -138,7 +139,8 @@ class UsersFile:
         """Put these accounts, and nothing else, in the place of those before; durable on return.
 
         Raises:
-            DiskFull, StorageError: the old ones are still there.
+            DiskFull, StorageError: the old ones are still there; of a file system that gives all files one mode (SMB)
+                too, whose new file nobody would take.
         """
         self.save_list(edited(UserList(), {}, accounts))
 
@@ -148,6 +150,7 @@ class UsersFile:
         data, fresh = encode_text_file(_TITLE, _FORMAT, body), self._folder / _NEXT_NAME
         try:
             write_synced(self._disk, fresh, data)
+            self._refuse_others(fresh, _ONE_MODE)
             failpoint("users.before_rename")
             self._disk.rename(fresh, self.path)
             failpoint("users.after_rename")
