@@ -12,6 +12,7 @@ import pytest
 from headwater.node.users.failures import (
     FAILURES_FREE,
     NAMES_MAX,
+    PASSES,
     TURN_SECONDS,
     WAITING_MAX,
     Failures,
@@ -104,6 +105,56 @@ def test_programs_with_an_old_password_keep_no_right_login_of_their_address_out(
         for each in pollers:
             each.cancel()
         assert max(waited) <= 2.0, waited
+
+    played(story)
+
+
+def test_a_pool_of_64_connections_is_in_within_two_seconds_though_its_address_is_known() -> None:
+    """A connection that is hung up on comes again a moment later."""
+
+    async def story() -> None:
+        failures, begun = known(Failures()), now()
+
+        async def connection() -> None:
+            while True:
+                try:
+                    await judged(failures, "ann", right)
+                except TooManyWait:
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+
+        await asyncio.gather(*(connection() for _ in range(64)))
+        assert now() - begun <= 2.0
+
+    played(story)
+
+
+def test_who_guesses_beside_a_pool_has_two_guesses_more_for_each_right_login() -> None:
+    async def story() -> None:
+        failures, guesses, logins = known(Failures()), 0, 0
+
+        async def guess() -> bool:
+            nonlocal guesses
+            guesses += 1
+            return False
+
+        async def guesser() -> None:
+            while True:
+                await judged(failures, "ann", guess)
+
+        async def pool() -> None:
+            nonlocal logins
+            while True:
+                await judged(failures, "ann", right)
+                logins += 1
+                await asyncio.sleep(1.0)
+
+        at_work = [asyncio.ensure_future(each()) for each in (guesser,) * 8 + (pool,) * 4]
+        await asyncio.sleep(10.0)
+        assert logins and guesses <= 10.0 / TURN_SECONDS + 1 + PASSES * logins
+        for each in at_work:
+            each.cancel()
 
     played(story)
 

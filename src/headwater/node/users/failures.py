@@ -2,9 +2,10 @@
 
 Of an address that is known for wrong logins so many are judged in a second, whoever is waited for and however many
 connections there are; the names that are tried take turns, so that a program that goes on with the password of
-yesterday keeps no other user waiting, and its own user's right login for a moment only. What a wrong one waits besides
-is the time until it is told so, and is nobody else's. (That a right one is told at once gives nothing away: a guess on
-each of a thousand connections is judged no sooner for that.) Other addresses wait for nobody.
+yesterday keeps no other user waiting, and its own user's right login for a moment only. Each right login lets a few
+more of its name in at once, for a pool opens many connections, until one of the name is wrong. What a wrong one waits
+besides is the time until it is told so, and is nobody else's. (That a right one is told at once gives nothing away: a
+guess on each of a thousand connections is judged no sooner for that.) Other addresses wait for nobody.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ TURN_SECONDS: Final = 0.2
 programs that try an old password two seconds after they were told that it is wrong are half of that."""
 WAITING_MAX: Final = 16  # logins of one name from such an address: three seconds' worth, less than clients wait
 NAMES_MAX: Final = 32  # that are tried from one address at a time
+PASSES: Final = 2
+"""Logins of a name that need no turn after a right one of it: a pool of 64 is in after six, and a guesser beside it has
+two guesses more for each right login."""
 
 
 class TooManyWait(Exception):  # noqa: N818 - no error of ours
@@ -85,7 +89,8 @@ class Failures:
                 if not self.delay(address, clock()):
                     return await attempt()
         await line.turn(user, clock)
-        return await attempt()
+        line.note(user, is_right := await attempt())
+        return is_right
 
 
 class _Line:
@@ -98,11 +103,15 @@ class _Line:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._passes: Counter[str] = Counter()
         self._free_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self, user: str, clock: Callable[[], float]) -> None:
-        """Wait for the next turn of this name. Raises TooManyWait."""
+        """Wait for the next turn of this name, unless it has a pass. Raises TooManyWait."""
+        if self._passes[user]:
+            self._passes[user] -= 1
+            return
         mine = self._waiting.get(user)
         if mine is not None and len(mine) >= WAITING_MAX:
             raise TooManyWait(f"{len(mine)} logins of that name and address wait to be judged")
@@ -112,6 +121,20 @@ class _Line:
         self._waiting.setdefault(user, deque()).append(turn)
         self._wake_later(clock)
         await turn
+
+    def note(self, user: str, is_right: bool) -> None:
+        """Give passes for a right login, to those that wait at first; a wrong one takes all of the name away."""
+        if not is_right:
+            self._passes.pop(user, None)
+            return
+        self._passes[user] = min(self._passes[user] + PASSES, WAITING_MAX)
+        mine = self._waiting.get(user)
+        while mine and self._passes[user]:
+            if not (first := mine.popleft()).done():
+                self._passes[user] -= 1
+                first.set_result(None)
+        if mine is not None and not mine:
+            del self._waiting[user]
 
     def _wake_later(self, clock: Callable[[], float]) -> None:
         if self._timer is None and self._waiting:
