@@ -70,6 +70,25 @@ def test_what_is_in_a_folder_is_its_owners_alone(tmp_path: Path) -> None:
         assert each.stat().st_mode & 0o777 == (0o700 if each.is_dir() else 0o600), each
 
 
+def test_the_folder_of_backups_may_be_a_link_of_its_owners_to_another_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, place = tmp_path / "disk", Folder(tmp_path / "archive")
+    (disk / "x").mkdir(parents=True)
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "backups").symlink_to(disk)
+    place.write("backups/x/manifest.json", b"{}")
+    place.remove("backups/x/manifest.json")
+    assert place.names("backups/x") == []
+    link = os.lstat(tmp_path / "archive" / "backups")
+    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result((*link[:4], 4711, *link[5:])))
+    with pytest.raises(BackupError, match="behind a link"):
+        place.remove("backups/x")
+    monkeypatch.undo()
+    place.remove("backups/x")
+    assert list(disk.iterdir()) == []
+
+
 def test_nothing_is_removed_behind_a_link(tmp_path: Path) -> None:
     victim, place = tmp_path / "victim", Folder(tmp_path / "archive")
     (victim / "inner").mkdir(parents=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 from urllib.parse import urlsplit
 
+from headwater.backup.manifest import BACKUPS
 from headwater.errors import BackupError, OptionError
 from headwater.lake.objects import LIBRARIES, ObjectStore
 from headwater.lake.store import TableStore, folder_of, make_folder
@@ -77,10 +78,12 @@ class Folder:
         return None
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder, and nothing behind a link: whoever else may write here could have put it there."""
+        """Remove a file or a folder, and nothing behind a link: whoever else may write here could have put it there.
+        The folder of all backups may be one, of our own or of root's: it lies on another disk."""
         full = Path(self.name, path)
         inside = [each for each in full.parents if each.is_relative_to(self.name) and each != Path(self.name)]
-        if any(each.is_symlink() for each in inside):
+        links = [each for each in inside if each.is_symlink()]
+        if any(each != Path(self.name, BACKUPS) or each.lstat().st_uid not in (0, os.geteuid()) for each in links):
             raise BackupError(self.name, f"{path} lies behind a link; nothing is removed there")
         if full.is_dir() and not full.is_symlink():
             shutil.rmtree(full)
