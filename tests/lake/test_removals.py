@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater.lake import checkpoints, removals
-from headwater.lake.log import FOLDER, TableLog, data_file
+from headwater.lake.log import FOLDER, TableLog, data_file, identity
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import DAY, checkpoint, optimize, vacuum
 from tests.lake.support import Table, restore
@@ -54,6 +54,15 @@ def test_what_a_restore_brought_back_was_never_removed() -> None:
     back = removed("a", 1, F, 1)
     assert kept(back, live=({"path": "a", "deletionVector": back["deletionVector"]},)) == []
     assert kept(back, live=({"path": "a"},)) == [("a", 1)]
+
+
+def test_an_offset_that_is_null_is_none(tmp_path: Path) -> None:
+    """So some writers have it, of a vector that stands in the log."""
+    back = removed("a", 1, "inline")
+    vector = back["deletionVector"] | {"offset": None}
+    assert kept(back, live=({"path": "a", "deletionVector": vector},)) == []
+    null, none = ({"path": "a", "deletionVector": each} for each in (vector, back["deletionVector"]))
+    assert identity(null) == identity(none)
 
 
 def test_a_checkpoint_carries_on_what_the_one_before_it_had(tmp_path: Path) -> None:

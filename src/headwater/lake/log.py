@@ -128,7 +128,12 @@ def identity(action: Action) -> tuple[str, str]:
     vector = action.get("deletionVector")
     if not vector:
         return action["path"], ""
-    return action["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset', '')}"
+    return action["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{offset_of(vector)}"
+
+
+def offset_of(vector: Mapping[str, Any]) -> str:
+    """Return where a vector begins in its file, as text; nothing where the log says none, or null as some do."""
+    return "" if vector.get("offset") is None else str(vector["offset"])
 
 
 def names_of(action: Action) -> list[str]:

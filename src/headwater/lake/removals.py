@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as computing
 
-from headwater.lake.log import DataFile, names_of
+from headwater.lake.log import DataFile, names_of, offset_of
 
 pc: Any = computing  # its stubs know no columns of a table
 CHUNK_ROWS = 1 << 16
@@ -51,7 +51,7 @@ def names(removed: pa.Table, since: float) -> Iterator[str]:
 def _back_again(removed: pa.Table, live: Mapping[str, DataFile]) -> Any:
     """Which removals are of a file, with its vector, that is in the table again: a RESTORE brought it back."""
     vectors = {path: file.vector for path, file in live.items() if file.vector}
-    known = [f"{path}\0{vector['pathOrInlineDv']}\0{vector.get('offset', '')}" for path, vector in vectors.items()]
+    known = [f"{path}\0{vector['pathOrInlineDv']}\0{offset_of(vector)}" for path, vector in vectors.items()]
     described = removed["deletionVector"].combine_chunks()
     body, offset = (pc.struct_field(described, [name]) for name in ("pathOrInlineDv", "offset"))
     parts = [removed["path"].combine_chunks(), body, pc.fill_null(offset.cast(pa.string()), "")]
