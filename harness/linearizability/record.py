@@ -252,7 +252,7 @@ class Recorder:
 
 # --- answers as nodes give them ---------------------------------------------------------------------------------------
 
-_ANSWERS = {
+_ANSWERS: dict[int, Outcome] = {
     Status.SUCCESS: Outcome.DONE,
     Status.KEY_ENOENT: Outcome.MISSING,
     Status.KEY_EEXISTS: Outcome.EXISTS,

@@ -1,0 +1,256 @@
+"""Our judge of a history: is there one order of its operations that explains every answer, key by key?
+
+    for verdict in judge(history, Model()):
+        if verdict.is_violation: ...
+
+The search is Wing and Gong's, as Lowe made it quick: an operation is put into the order just in time, when its answer
+is reached, and a state that was met before, with the same operations in the order, is not looked at again (G. Lowe,
+"Testing for linearizability", 2017; W. Wing and C. Gong, 1993). Instead of one order after the other it carries all
+*positions* that are possible at a moment: a state, and which of the operations under way have taken effect in it. When
+an answer leaves none, that is the answer nobody can explain.
+
+A "maybe", and a fault, may take effect or not. So a position that has used fewer of them can do whatever one can that
+used more and is in the same state; only the first is kept. Of "maybes" that ask for the same, the oldest goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from harness.linearizability.model import EMPTY, Model, State
+from harness.linearizability.record import Fault, History, Kind, Operation, Outcome
+
+__all__ = ["POSITIONS_MAX", "Verdict", "judge", "judge_key", "table"]
+
+Event: TypeAlias = Operation | Fault
+POSITIONS_MAX = 1_000_000
+"""How many positions are looked at for a key before it is left undecided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judgement of one key.
+
+    Attributes:
+        unexplained: the first answer for which no order exists; None if there is one.
+        is_undecided: the search was given up.
+        before: states that were possible just before that answer. positions: how many were looked at.
+    """
+
+    key: str
+    unexplained: Operation | None = None
+    is_undecided: bool = False
+    before: tuple[State, ...] = ()
+    positions: int = 0
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether no order explains the answers."""
+        return self.unexplained is not None
+
+
+def judge(history: History, model: Model, *, positions_max: int = POSITIONS_MAX) -> list[Verdict]:
+    """Judge every key of a history by itself: linearizability is a property of each (Herlihy and Wing, 1990)."""
+    return [judge_key(history.of(key), model, key, positions_max=positions_max) for key in history.keys]
+
+
+def judge_key(part: History, model: Model, key: str, *, positions_max: int = POSITIONS_MAX) -> Verdict:
+    """Judge a history of one key."""
+    search = _Search(model, positions_max)
+    try:
+        for is_end, number, event in _moments(part):
+            if not is_end:
+                search.opened(number, event)
+            elif isinstance(event, Fault):
+                search.passed(number)
+            elif not search.answered(number):
+                return Verdict(key, event, before=search.states(), positions=search.looked_at)
+    except _TooMany:
+        return Verdict(key, is_undecided=True, positions=search.looked_at)
+    return Verdict(key, positions=search.looked_at)
+
+
+def counts(operation: Operation) -> bool:
+    """Whether an operation says anything: not one that was refused, nor a reading without an answer."""
+    is_silent_read = operation.kind is Kind.GET and operation.outcome is Outcome.MAYBE
+    return operation.outcome is not Outcome.REFUSED and not is_silent_read
+
+
+def is_optional(event: Event) -> bool:
+    """Whether it may have no effect at all."""
+    return isinstance(event, Fault) or event.outcome is Outcome.MAYBE
+
+
+def _moments(part: History) -> Iterator[tuple[bool, int, Event]]:
+    """Beginnings and ends in the order of time, at one time beginnings first; what never ends has no end."""
+    events: list[Event] = [*(each for each in part.operations if counts(each)), *part.faults]
+    moments: list[tuple[float, bool, int]] = []
+    for number, event in enumerate(events):
+        moments.append((event.began if isinstance(event, Fault) else event.called, False, number))
+        if event.end != float("inf"):
+            moments.append((event.end, True, number))
+    for _, is_end, number in sorted(moments):
+        yield is_end, number, events[number]
+
+
+class _TooMany(Exception):  # noqa: N818 - says what happened
+    """The search is given up."""
+
+
+Position: TypeAlias = tuple[State, int]
+"""A state, and a bit for each event under way that has taken effect."""
+
+
+@dataclass(slots=True)
+class _Front:
+    """Positions without those that another one makes superfluous."""
+
+    optional: int
+    found: dict[tuple[State, int], list[int]] = field(default_factory=dict)
+
+    def add(self, state: State, used: int) -> bool:
+        """Whether the position was not there, nor a better one."""
+        certain, spent = used & ~self.optional, used & self.optional
+        known = self.found.setdefault((state, certain), [])
+        if any(each & spent == each for each in known):
+            return False
+        known[:] = [each for each in known if each & spent != spent]
+        known.append(spent)
+        return True
+
+    def has(self, state: State, used: int) -> bool:
+        """Whether a position was not put aside by a better one."""
+        return used & self.optional in self.found.get((state, used & ~self.optional), ())
+
+    def positions(self) -> Iterator[Position]:
+        """All that are left."""
+        for (state, certain), spent in self.found.items():
+            for each in spent:
+                yield state, certain | each
+
+
+class _Search:
+    """The positions that are possible at a moment of a history. Attributes: looked_at: how many there were so far."""
+
+    def __init__(self, model: Model, positions_max: int) -> None:
+        self.looked_at = 0
+        self._model, self._positions_max = model, positions_max
+        self._open: dict[int, Event] = {}
+        self._twin_before: dict[int, int] = {}
+        self._optional = 0
+        self._positions: list[Position] = [(EMPTY, 0)]
+
+    def states(self) -> tuple[State, ...]:
+        """The states of all positions, without repetition."""
+        return tuple(dict.fromkeys(state for state, _ in self._positions))
+
+    def opened(self, number: int, event: Event) -> None:
+        """An operation was asked, or a fault began."""
+        if is_optional(event):
+            self._optional |= 1 << number
+            twin = [each for each, other in self._open.items() if _are_twins(event, other)]
+            if twin:
+                self._twin_before[number] = 1 << twin[-1]
+        self._open[number] = event
+
+    def answered(self, number: int) -> bool:
+        """Keep the positions in which an operation has taken effect by now; False if there are none."""
+        found = self._with(number)
+        if found:
+            self._close(number, found)
+        return bool(found)
+
+    def passed(self, number: int) -> None:
+        """A fault is over: it had its effect, or it had none."""
+        self._close(number, [*self._positions, *self._with(number)])
+
+    def _close(self, number: int, positions: list[Position]) -> None:
+        """Go on from these; which of them used the event makes no difference any more."""
+        bit = 1 << number
+        self._optional &= ~bit
+        front = _Front(self._optional)
+        for state, used in positions:
+            front.add(state, used & ~bit)
+        self._positions = list(front.positions())
+        del self._open[number]
+
+    def _with(self, number: int) -> list[Position]:
+        """The positions in which an event has taken effect, whatever else did before it."""
+        bit = 1 << number
+        done, seen = _Front(self._optional), _Front(self._optional)
+        waiting: list[Position] = []
+        for position in self._positions:
+            if position[1] & bit:
+                done.add(*position)
+            elif seen.add(*position):
+                waiting.append(position)
+        while waiting:
+            later: list[Position] = []
+            for position in waiting:
+                if seen.has(*position):
+                    self._go_on(position, bit, done, seen, later)
+            waiting = later
+        return list(done.positions())
+
+    def _go_on(self, position: Position, wanted: int, done: _Front, seen: _Front, later: list[Position]) -> None:
+        """Let one more event take effect in a position: the wanted one ends it, behind others it goes on later."""
+        state, used = position
+        for number, event in self._open.items():
+            bit = 1 << number
+            if used & bit or self._twin_before.get(number, 0) & ~used:
+                continue
+            for after in self._model.steps(state, event):
+                self._count()
+                if bit == wanted:
+                    done.add(after, used | bit)
+                elif seen.add(after, used | bit):
+                    later.append((after, used | bit))
+
+    def _count(self) -> None:
+        self.looked_at += 1
+        if self.looked_at > self._positions_max:
+            raise _TooMany
+
+
+def _are_twins(one: Event, other: Event) -> bool:
+    """Whether two "maybes" ask for the same, so that nobody can tell which of them took effect."""
+    if isinstance(one, Fault) or isinstance(other, Fault):
+        return False
+    same = (one.kind, one.argument) == (other.kind, other.argument)
+    return same and one.outcome is other.outcome is Outcome.MAYBE
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def table(events: Iterable[Event], unexplained: Operation | None = None) -> str:
+    """A table of operations and faults, in the order in which they were asked; times from the first of them on."""
+    ordered = sorted(events, key=lambda each: each.began if isinstance(each, Fault) else each.called)
+    if not ordered:
+        return ""
+    first = ordered[0].began if isinstance(ordered[0], Fault) else ordered[0].called
+    lines = []
+    for each in ordered:
+        begin = (each.began if isinstance(each, Fault) else each.called) - first
+        end = f"{each.end - first:9.4f}" if each.end != float("inf") else "         "
+        mark = "  <- nothing explains this answer" if each is unexplained else ""
+        who = "fault   " if isinstance(each, Fault) else f"client {each.client}"
+        lines.append(f"  {begin:9.4f} .. {end}  {who}  {_in_words(each)}{mark}")
+    return "\n".join(lines)
+
+
+def _in_words(event: Event) -> str:
+    if isinstance(event, Fault):
+        return f"{event.kind} {event.text}".rstrip()
+    argument, result = event.argument, event.result
+    given = [repr(argument.value)] if argument.value else []
+    given += [f"{name} {value}" for name in ("cas", "expiry", "delta", "seconds") if (value := getattr(argument, name))]
+    given += [f"initial {argument.initial}"] if argument.initial is not None else []
+    given += [argument.level.name.lower()] if argument.level else []
+    shown = [repr(result.value)] if result.value is not None else []
+    shown += [f"{name} {value}" for name in ("cas", "seqno", "node", "text") if (value := getattr(result, name))]
+    shown += ["locked"] if result.is_locked else []
+    asked = f"{event.kind} {event.key}{' ' if given else ''}{', '.join(given)}"
+    return f"{asked:40} -> {event.outcome} {', '.join(shown)}".rstrip()
