@@ -58,7 +58,7 @@ lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-19
 	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
 
 spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirror under faults, and what starts a Spark, a YARN or a Spark Connect of its own
-	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt 'pyspark[connect]' grpcio==1.85.1 grpcio-status==1.85.1 zstandard==0.25.0
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt 'pyspark[connect]' grpcio==1.85.1 grpcio-status==1.85.1 zstandard==0.25.0 nbclient==0.11.0 ipykernel==7.4.0
 	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides tests/cli tests/examples tests/test_readme.py
 
 faults: $(READY) warm ## kills, cut links, full disks, backups: every step, of which `make test` has a few

@@ -8,6 +8,14 @@
     headwater.protocol      the protocol without I/O, for sockets of your own
 
 Each is imported by its own name (`from headwater import client`). The command line is `headwater --help`.
+In a notebook `%load_ext headwater` shows its errors with one line first.
 """
 
 __version__ = "0.1.0"
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Let IPython show errors of ours with one line first: `%load_ext headwater` calls this."""
+    from headwater.first_line import show_in  # noqa: PLC0415 -- for IPython alone
+
+    show_in(shell)

@@ -28,16 +28,14 @@ from headwater.cli import extras
 from headwater.cli.plain_help import PARTS, plain, plain_group
 from headwater.cli.renamed import accept_old_names
 from headwater.cli.stopping import Stopped, raised
-from headwater.errors import BadFrame, ConnectionLost, HeadwaterError, OptionError, hide_logins
+from headwater.errors import HeadwaterError, OptionError, hide_logins
+from headwater.first_line import next_step
 
 # typer brings its own copy of click since 0.26; the class above its usage errors is the same thing in both.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
 _ARGUMENT = re.compile(r"[^\s\"'(]+:[^\s\"')]*@")
-
-
-_NAME_UNKNOWN = re.compile("name or service|name resolution|nodename nor servname", re.IGNORECASE)
 
 
 class InputError(HeadwaterError):
@@ -98,7 +96,7 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
     except _UsageError as error:
         return _say(told, 2) if (told := _usage(error)) else 2
     except HeadwaterError as error:
-        return _say(f"{error}{_next_step(error)}", 2 if isinstance(error, OptionError) else 1)
+        return _say(f"{error}{next_step(type(error).__name__, str(error))}", 2 if isinstance(error, OptionError) else 1)
     except (OSError, ModuleNotFoundError, UnicodeEncodeError) as error:
         if (why := _why(error)) is None:
             raise
@@ -114,17 +112,6 @@ def _why(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | Non
     if isinstance(error, ModuleNotFoundError):
         return extras.told(error)
     return f"{ascii(error.object)[:80]} is no text in UTF-8" if error.reason == "surrogates not allowed" else None
-
-
-def _next_step(error: HeadwaterError) -> str:
-    """Return where to look when no connection could be made, or one to something else; others say it themselves."""
-    if isinstance(error, BadFrame):
-        return "; something answers there that speaks no memcached: is it a node, and its port?"
-    if not isinstance(error, ConnectionLost):
-        return ""
-    if error.reason.endswith("connection refused"):
-        return "; no node listens there: start one (headwater serve), or name another address"
-    return "; is the name right?" if _NAME_UNKNOWN.search(error.reason) else ""
 
 
 def _say(message: str, status: int) -> int:

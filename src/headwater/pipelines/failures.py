@@ -12,8 +12,8 @@ from typing import Any
 
 from headwater import errors
 from headwater.errors import HeadwaterError
+from headwater.first_line import OURS
 
-_OURS = re.compile(r"headwater\.(?:errors|pipelines\.\w+)\.(\w+): (.+)")
 _LASTING = (
     "OptionError",
     "UnsupportedTable",
@@ -50,7 +50,7 @@ def reason(error: BaseException) -> HeadwaterError:
     """Return what went wrong, without the traceback that Spark wraps around it."""
     if isinstance(error, HeadwaterError):
         return error
-    found = _OURS.findall(str(error))
+    found = OURS.findall(str(error))
     if found:
         return MirrorFailed(found[-1][1].strip())
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
@@ -68,7 +68,7 @@ def passes(error: BaseException) -> bool:
         return _passes(type(error), error)
     if isinstance(error, OSError) and error.errno in _LASTING_ERRNO:
         return False
-    found = _OURS.findall(str(error))
+    found = OURS.findall(str(error))
     if not found:
         return True
     named: Any = getattr(errors, found[-1][0], None)

@@ -12,23 +12,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headwater.first_line import show
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["register", "slots"]
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, *, first_line: bool = True) -> None:
     """Make `format("dcp")` known to a session, and pack vbuckets into as many partitions as it has slots.
 
     Args:
         spark: a session, classic or Connect (whose slots can't be seen: set `minPartitions`).
+        first_line: errors of ours that this process or notebook does not catch are shown with one line first, the
+            reason and the next step; Python's and Java's pages come below it. False leaves all as Spark has it.
     """
     from headwater.spark.source import DcpDataSource  # noqa: PLC0415 -- imports pyspark
 
     known: dict[str, Any] = {"slots": slots(spark), "__module__": DcpDataSource.__module__}
     # A class of its own travels to Spark's processes by value, with its number; DcpDataSource would by name only.
     spark.dataSource.register(type("RegisteredDcpDataSource", (DcpDataSource,), known))
+    if first_line:
+        show()
 
 
 def slots(spark: SparkSession) -> int | None:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import HistoryChanged
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.spark.brief import brief, brief_rows
 from headwater.spark.garbage import set_aside
 from headwater.spark.nodes import Known, SourceNodes
 from headwater.spark.offsets import Offset
@@ -43,23 +44,28 @@ class DcpDataSource(DataSource):
         """The name for `format(...)`."""
         return "dcp"
 
+    @brief
     def schema(self) -> str:
         """All columns; every option is checked here, as early as Spark lets us."""
         settings = parse(self.options)
         return ddl(settings.key_format, settings.value_format, collections=settings.chooses)
 
+    @brief
     def reader(self, schema: StructType) -> DcpBatchReader:
         """The reader of a batch: everything up to what the nodes hold when the first action plans it."""
         return DcpBatchReader(parse(self.options, streaming=False), schema, self.slots)
 
+    @brief
     def streamReader(self, schema: StructType) -> DcpStreamReader:
         """The reader of a stream."""
         return DcpStreamReader(parse(self.options, streaming=True), schema, self.slots)
 
+    @brief
     def writer(self, schema: StructType, overwrite: bool) -> DcpBatchWriter:
         """The writer of a DataFrame."""
         return DcpBatchWriter(self.options, schema, overwrite)
 
+    @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DcpStreamWriter:
         """The writer of a stream."""
         return DcpStreamWriter(self.options, schema)
@@ -90,6 +96,7 @@ class _Reading:
         """
         return [DcpPartition(members, known, coverage) for members in pack(parts, self.partitions_wanted)]
 
+    @brief_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a partition's rows as Arrow batches; runs in a task."""
         # Spark turns "no partitions" into one without content.
@@ -113,6 +120,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
     end. With `endingOffsets` no row lies above them, and who goes on from there finds what was replaced.
     """
 
+    @brief
     def partitions(self) -> Sequence[InputPartition]:
         """Plan: from `startingOffsets` to `endingOffsets`, or to what the nodes hold now."""
         nodes, start, ends = SourceNodes(self.settings), self.settings.starting_offsets, self.settings.ending_seqnos
@@ -165,6 +173,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         """Return the start as the user wished it, without asking a node: Spark may ask twice, and needs one answer."""
         return self.settings.starting_offsets.to_json()
 
+    @brief
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what there is now; this run ends with it."""
         self.planning.aim()
@@ -173,6 +182,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         """The option `maxChangesPerTrigger`."""
         return ReadMaxRows(self.settings.max_changes) if self.settings.max_changes else ReadAllAvailable()
 
+    @brief
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; the very `start` when nothing moved, or Spark would run empty batches for ever."""
         return self.planning.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
@@ -181,6 +191,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         """Return the newest offset the nodes were seen to hold: progress reports show the backlog from it."""
         return self.planning.reported
 
+    @brief
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone, so that a restart plans the same."""
         until = Offset.from_json(end)

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headwater.errors import OptionError
+from headwater.spark.brief import brief
 from headwater.spark.rows import check_columns
 from headwater.spark.settings import WriteSettings, parse_write
 
@@ -40,6 +41,7 @@ class _Writing:
         self.names = check_columns(columns, with_meta=settings.with_meta)
         self.job = uuid4().hex
 
+    @brief
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write a partition; runs in a task."""
         from headwater.spark.deadletters import task_name  # noqa: PLC0415 -- Arrow
