@@ -2,8 +2,11 @@
 
 import inspect
 import pickle
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwater import errors
 from headwater.wire.status import Status
@@ -104,3 +107,17 @@ def test_every_error_is_public_and_on_the_page():
         each.__name__ for each in errors.StatusError.registered.values() if each.__module__ == errors.__name__
     }
     assert found - registered == set(errors.__all__) - {"error_for"}
+
+
+@given(
+    st.text(alphabet="ab(:/@ \"'", max_size=40)
+    | st.lists(st.sampled_from(["://", "(", "@", "u:p@h", " ", "a"])).map("".join)
+)
+def test_names_and_passwords_in_addresses_are_not_shown(text: str) -> None:
+    assert errors.hide_logins(text) == re.sub(r"[^\s\"'(]*://[^\s\"']*@", "...@", text)
+
+
+@pytest.mark.parametrize("piece", ["x", "(", "://", "(://", "@", "a://b "])
+def test_a_long_text_is_looked_through_once(piece: str) -> None:
+    # Some seconds for each thousand characters would be hours here.
+    assert len(errors.hide_logins(piece * 1_000_000)) >= 1_000_000

@@ -605,12 +605,24 @@ class RowsRefused(HeadwaterError):
         return f"{told}. {self.advice}"
 
 
-_LOGIN = re.compile(r"[^\s\"'(]*://[^\s\"']*@")
+_WORD = re.compile(r"[^\s\"']+")
 
 
 def hide_logins(text: str) -> str:
-    """Return a text without the names and passwords that addresses in it have: it may go to logs and screens."""
-    return _LOGIN.sub("...@", text)
+    """Return a text without the names and passwords that addresses in it have: it may go to logs and screens.
+
+    It takes time in proportion to the text, which a guest may have sent.
+    """
+    return _WORD.sub(_without_login, text) if "://" in text else text
+
+
+def _without_login(word: re.Match[str]) -> str:
+    text = word[0]
+    scheme, end = text.find("://"), text.rfind("@")
+    if scheme < 0 or end < scheme:
+        return text
+    begin = text.rfind("(", 0, scheme) + 1
+    return f"{text[:begin]}...{text[end:]}"
 
 
 class OutputLost(HeadwaterError):

@@ -6,14 +6,21 @@ import asyncio
 import json
 import threading
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from harness.nodes import until
 from headwater import testing
 from headwater.errors import StorageError
-from headwater.node.buckets.catalog import Catalog, NewBucket, OpenBucket
+from headwater.node.bucket import Bucket
+from headwater.node.buckets import catalog
+from headwater.node.buckets.catalog import VBUCKETS_PER_TURN, Catalog, NewBucket, OpenBucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.testing.faults import FaultyDisk
@@ -156,6 +163,46 @@ def test_a_bucket_that_could_not_be_made_leaves_no_thread_that_writes(monkeypatc
         assert left == []
 
     asyncio.run(story())
+
+
+def test_the_vbuckets_of_a_new_bucket_are_made_some_at_a_time_and_the_loop_goes_on() -> None:
+    seen = list[int]()
+
+    async def watch(found: list[Bucket]) -> None:
+        while True:
+            seen.append(len(found[0].vbuckets) if found else 0)
+            await asyncio.sleep(0)
+
+    async def story(found: list[Bucket]) -> None:
+        disk = FaultyDisk()
+        disk.make_directory(Path("/data"))
+        config = NodeConfig(data=Path("/data"), vbuckets=1024)
+        buckets = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=print, leave=left)
+        watcher = asyncio.create_task(watch(found))
+        await buckets.create(NewBucket("orders"))
+        watcher.cancel()
+        buckets.close(clean=True)
+
+    async def left(opened: OpenBucket) -> None:
+        raise AssertionError(opened)
+
+    with made_buckets() as found:
+        asyncio.run(story(found))
+    assert len(found[0].vbuckets) == 1024
+    assert max(new - old for old, new in pairwise(seen)) == VBUCKETS_PER_TURN
+
+
+@contextmanager
+def made_buckets() -> Iterator[list[Bucket]]:
+    """In a block: the buckets that catalogs make."""
+    found = list[Bucket]()
+
+    def made(*told: Any, **named: Any) -> Bucket:
+        found.append(Bucket(*told, **named))
+        return found[-1]
+
+    with mock.patch.object(catalog, "Bucket", made):
+        yield found
 
 
 def test_a_request_that_can_not_be_says_why() -> None:

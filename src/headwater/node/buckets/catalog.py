@@ -28,6 +28,7 @@ from headwater.node.refused import CommandRefused
 from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.store import Store
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.config import NodeConfig
@@ -37,6 +38,8 @@ __all__ = ["BUCKETS_MAX", "Catalog", "NewBucket", "open_store"]
 
 BUCKETS_MAX: Final = 30
 """Of a node, the first included, as in the other server: each has its files, its arenas and a thread."""
+VBUCKETS_PER_TURN: Final = 64
+"""So many vbuckets of a new bucket are made in one turn of the event loop: 10 ms or so."""
 BATCH_BYTES_MIN: Final = 24 << 20  # more than the largest document, 20 MiB, with all that is stored beside it
 
 T = TypeVar("T")
@@ -133,7 +136,7 @@ class Catalog:
         if entry.name == self._config.bucket:
             raise OptionError("bucket", entry.name, f"another name: this node has such a bucket already, in {place}")
         folder.check(self._disk, place, entry)
-        self._keep(self._opened(entry, self._store(entry), is_empty=False))
+        self._keep(self._opened(entry, self._store(entry)))
 
     def _finish(self) -> None:
         """Remove what is left of buckets that were being made or dropped."""
@@ -184,9 +187,8 @@ class Catalog:
             try:
                 store = await self._in_thread(self._made, entry)
                 failpoint("buckets.made")
-                opened = self._opened(entry, store, is_empty=asked.is_empty)
-                if not await opened.committer.wait(opened.committer.wrote()):
-                    raise StorageError(f'bucket "{entry.name}": its vbuckets could not be written')
+                opened = self._opened(entry, store)
+                await self._fill(opened, 0 if asked.is_empty else entry.vbuckets)
                 failpoint("buckets.filled")
                 await self._in_thread(self._save, self._known.with_entry(entry))
             except (OSError, StorageError) as error:
@@ -308,23 +310,36 @@ class Catalog:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _config_of(self, entry: BucketEntry, *, is_empty: bool = False) -> NodeConfig:
+    def _config_of(self, entry: BucketEntry) -> NodeConfig:
         """The settings of a bucket: the node's, with its own name, folder and number of vbuckets."""
         return replace(
             self._config,
             bucket=entry.name,
             data=entry.folder(self._config.data),
             vbuckets=entry.vbuckets,
-            vbucket_state="none" if is_empty else "active",
+            vbucket_state="none",  # `_fill` makes those of a new bucket
         )
 
     def _store(self, entry: BucketEntry) -> Store:
         return open_store(self._config_of(entry), QuotaDisk(self._disk, entry.quota_mib))
 
-    def _opened(self, entry: BucketEntry, store: Store, *, is_empty: bool) -> OpenBucket:
-        """A bucket of a store; of one with vbuckets in it the settings say nothing."""
-        is_new = entry not in self._known.entries
-        config = self._config_of(entry, is_empty=is_empty or not is_new)
+    async def _fill(self, opened: OpenBucket, vbuckets: int) -> None:
+        """Make the vbuckets of a new bucket, some in each turn of the loop; on return they are durable.
+
+        Raises:
+            StorageError: a batch was lost.
+        """
+        bucket, committer = opened.bucket, opened.committer
+        for first in range(0, max(vbuckets, 1), VBUCKETS_PER_TURN):
+            for vb in range(first, min(first + VBUCKETS_PER_TURN, vbuckets)):
+                bucket.create_vbucket(vb, State.ACTIVE)
+            bucket.refresh()
+            if not await committer.wait(committer.wrote()):
+                raise StorageError(f'bucket "{opened.entry.name}": its vbuckets could not be written')
+
+    def _opened(self, entry: BucketEntry, store: Store) -> OpenBucket:
+        """A bucket of a store, with the vbuckets that are in it."""
+        config = self._config_of(entry)
         committer = Committer(store, self._loop)
         try:
             bucket = Bucket(entry.name, store, committer, clock=self._clock)
