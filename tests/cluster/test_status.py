@@ -31,7 +31,8 @@ def test_a_cluster_that_is_well_has_nothing_to_tell():
         ({"B": "A A ."}, "more than one node owns vbucket 0"),
         (
             {"C": view(C, ". r A", LEVEL, damaged={1: 3, 2: 1})},
-            "node-c:11210 has damaged changes of vbuckets 1-2 on its disk: see its log",
+            "node-c:11210 has damaged changes of vbuckets 1-2 on its disk: see its log; a replica there counts for no"
+            " durable write: headwater cluster rebalance --add NODE --remove node-c:11210",
         ),
         ({"C": ". . A"}, "node-c:11210 has no replica of vbucket 1, which the map gives it"),
     ],

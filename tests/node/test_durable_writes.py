@@ -24,7 +24,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, manifest, told
-from tests.node.streams.support import StreamDesk
+from tests.node.streams.support import StreamDesk, spoil
 from tests.node.wire import Client
 
 FLEXIBLE = 0x08
@@ -415,6 +415,24 @@ def test_a_replica_acknowledges_nothing_behind_a_change_that_it_refused(tmp_path
             desk.commit()
             stream.prepares_durable()
         assert told == [1]
+
+
+def test_a_replica_acknowledges_nothing_behind_a_change_that_was_found_damaged(tmp_path: Path) -> None:
+    """A failover ranks it by what it has before the damage: with it as half of a majority the owner's death alone would
+    lose what was told to have happened."""
+    with closing(StreamDesk(tmp_path)) as desk:
+        vbucket, told = desk.bucket.vbuckets[0], list[int]()
+        vbucket.set_state(State.REPLICA)
+        stream = InboundStream(vbucket, desk.bucket, lambda *_: None, lambda _, seqno: told.append(seqno))
+        for seqno in (1, 2, 3):
+            vbucket.begin_snapshot(seqno, seqno)
+            prepare = dcp.Prepare(by_seqno=seqno, rev_seqno=1, durability_level=1, key=b"\0k%d" % seqno, cas=1 << 16)
+            vbucket.prepares.add(prepare)
+            desk.commit()
+            if seqno == 2:
+                spoil(desk)
+            stream.prepares_durable()
+        assert told == [1, 2], "not the third"
 
 
 def test_a_write_of_before_is_not_committed_again_over_a_newer_document(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_damage_is_told_once_with_file_and_offset(tmp_path: Path, caplog: pytest
         (line,) = [record.message for record in caplog.records]
         (damage,) = desk.store.quarantine.damage.values()
         assert line.startswith(f"{path}: byte {damage.offset}: the checksum of batch ")
-        assert line.endswith("a part of vbuckets 1; restore the store from a copy")
+        assert line.endswith("a part of vbuckets 1; replace the node, or restore the store from a copy")
 
     with_desk(tmp_path, work)
 

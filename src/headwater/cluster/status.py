@@ -119,7 +119,11 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
         if node.address in survey.strangers:
             yield f"{node.address} is not the member that the map means: {STRANGER}"
         if node.damaged:
-            yield f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log"
+            yield (
+                f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log; a"
+                " replica there counts for no durable write: headwater cluster rebalance"
+                f" --add NODE --remove {node.address}"
+            )
         if node.fenced:
             yield f"{node.address} does not serve yet: {node.fenced}"
     yield from _outside(survey)

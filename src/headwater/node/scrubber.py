@@ -90,7 +90,7 @@ class Scrubber:
         hit = self._bucket.take_out(damage)
         if hit is not None:
             named = ", ".join(map(str, sorted(hit))) or "none"
-            told = "%s; not served any more: a part of vbuckets %s; restore the store from a copy"
+            told = "%s; not served any more: a part of vbuckets %s; replace the node, or restore the store from a copy"
             log.error(told, damage, named, extra=event("log.damaged", vbuckets=sorted(hit)))
 
     def _begin(self) -> None:

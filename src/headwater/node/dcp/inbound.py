@@ -136,8 +136,8 @@ class InboundStream:
 
     def prepares_durable(self) -> None:
         """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10), before any change that was
-        refused: it may be a prepare, and a failover ranks this copy no higher (decision 0086)."""
-        newest = self.vbucket.prepares.newest(self.vbucket.complete_durable_seqno)
+        refused or found damaged: it may be a prepare, and a failover ranks this copy no higher (decision 0107)."""
+        newest = self.vbucket.prepares.newest(self.vbucket.readable_seqno)
         if newest > self._acknowledged:
             self._acknowledged = newest
             self._acknowledge(self, newest)
