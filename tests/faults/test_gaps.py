@@ -19,9 +19,11 @@ from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.promotion import plan_promotion
 from headwater.errors import ClusterError
+from headwater.node.vbucket.gap import KEYS_MAX
 from headwater.testing.node import Node
 from headwater.testing.proxy import FaultProxy, Way
 from headwater.wire import dcp
+from headwater.wire.datatype import Datatype
 from headwater.wire.dcp import seqno_of
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
@@ -124,6 +126,51 @@ def test_a_takeover_by_a_replica_with_a_gap_is_refused() -> None:
         taken = dcp.SetVbucketState(vbucket=0, opaque=producer.opaque, state=State.ACTIVE)
         assert producer.tell(taken.frame()) == Status.EINVAL
         assert stats(node, "vbucket")["vb_0"] == "replica"
+
+
+BAD_SNAPPY = b"\x7fthis is no Snappy"
+
+
+def feed(producer: Producer, seqno: int, key: bytes, value: bytes = b"v", datatype: int = 0) -> int:
+    """A snapshot of one change."""
+    marker = dcp.SnapshotMarker(vbucket=0, opaque=producer.opaque, start_seqno=seqno, end_seqno=seqno, flags=1)
+    assert producer.tell(marker.frame()) == 0
+    told = dcp.Mutation(vbucket=0, opaque=producer.opaque, key=key, by_seqno=seqno, rev_seqno=1, cas=seqno, value=value)
+    return producer.tell(replace(told.frame(), datatype=datatype))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_takeover_goes_on_once_what_was_refused_is_written_anew(restarts: bool) -> None:
+    """The former owner's store has a document that nobody can read, from before such were refused."""
+    with testing.node(vbuckets=4) as node:
+        with closing(Producer(node)) as producer:
+            assert feed(producer, 1, b"a") == 0
+            assert feed(producer, 2, b"spoiled", BAD_SNAPPY, Datatype.SNAPPY) == Status.EINVAL
+            assert feed(producer, 3, b"b") == 0
+            taken = dcp.SetVbucketState(vbucket=0, opaque=producer.opaque, state=State.ACTIVE)
+            assert producer.tell(taken.frame()) == Status.EINVAL
+        assert 'the change of "spoiled", seqno 2, was refused' in node.log
+        if restarts:
+            node.kill()
+            node.start()
+        with closing(Producer(node)) as producer:
+            assert feed(producer, 4, b"spoiled") == 0
+            assert refused_changes(node) == 0
+            taken = dcp.SetVbucketState(vbucket=0, opaque=producer.opaque, state=State.ACTIVE)
+            assert producer.tell(taken.frame()) == 0
+        assert sorted(content(node, 0)) == [b"a", b"b", b"spoiled"]
+
+
+def test_a_mover_fetches_again_what_lies_behind_a_gap_of_which_no_key_is_known() -> None:
+    with testing.node(vbuckets=4) as node:
+        with closing(Producer(node)) as producer:
+            assert feed(producer, 1, b"a") == 0
+            for seqno in range(2, 2 + KEYS_MAX + 1):
+                assert feed(producer, seqno, b"spoiled%d" % seqno, BAD_SNAPPY, Datatype.SNAPPY) == Status.EINVAL
+            assert feed(producer, 9, b"b") == 0
+        with closing(Producer(node)) as producer:
+            assert producer.asked.start_seqno == 1
+            assert refused_changes(node) == 0
 
 
 def test_a_change_that_came_too_late_for_a_stream_that_was_closed_is_no_gap() -> None:

@@ -39,7 +39,7 @@ class Producer:
         self.line.send(dcp.AddStream(vbucket=0, opaque=9, flags=0).frame())
         while (asked := self.line.read()).opcode != Opcode.DCP_STREAM_REQ:
             self.line.send(Frame(0x81, asked.opcode, opaque=asked.opaque, vbucket=Status.UNKNOWN_COMMAND))
-        self.opaque = asked.opaque
+        self.opaque, self.asked = asked.opaque, dcp.StreamRequest.decode(asked)
         self.line.send(Frame(0x81, asked.opcode, value=pack(">QQ", 77, 0), opaque=asked.opaque))
         assert self.line.read().opcode == Opcode.DCP_ADD_STREAM
 

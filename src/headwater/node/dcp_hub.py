@@ -5,6 +5,7 @@ Source: dcp 2.1 (names).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,6 +57,7 @@ class DcpHub:
         self.takeover_seconds_max = takeover_seconds_max
         self.outlet = Outlet()
         self.refusals = RefusalLog()
+        self.lacking = RefusalLog("replica.lacks", logging.ERROR)
         self.sessions: dict[bytes, NamedSession] = {}
         bucket.stat_groups["dcp"] = self.stats
         bucket.stat_groups["dcp-vbtakeover"] = lambda arguments: tuple(takeover_stats(bucket, self.sessions, arguments))

@@ -11,6 +11,7 @@ import pytest
 from headwater.errors import DiskFull
 from headwater.kernels import index
 from headwater.node.storage.store import Store
+from headwater.node.vbucket.prepares import Key
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.wire.dcp import Abort, Prepare
 from headwater.wire.vbucket import State
@@ -144,11 +145,62 @@ def test_what_is_complete_on_disk_ends_where_the_last_whole_snapshot_does(home: 
 
 def test_behind_a_change_that_was_refused_nothing_is_complete(home: Home) -> None:
     home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(1, 2)
     home.write("a", "b")
     home.vbucket.miss(2)
     assert home.vbucket.complete_durable_seqno == 2
+    home.vbucket.begin_snapshot(3, 3)
     home.write("d")
     assert (home.vbucket.durable_seqno, home.vbucket.complete_durable_seqno) == (3, 2)
+
+
+def behind_a_gap(home: Home) -> None:
+    """A snapshot that is whole, and one that lacks its second change, of the key k."""
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.begin_snapshot(1, 2)
+    home.write("a", "b")
+    home.vbucket.begin_snapshot(3, 5)
+    home.write("c")
+    home.vbucket.miss(3, Key(0, b"k"), 4)
+    home.store.stage_mutation(1, b"d", b"v", seqno=5, cas=5, rev_seqno=1)
+    home.commit()
+
+
+def test_a_copy_is_complete_at_the_end_of_a_snapshot_before_its_gap_and_not_within_one(home: Home) -> None:
+    behind_a_gap(home)
+    assert home.vbucket.complete_durable_seqno == 2
+
+
+def test_a_copy_that_is_promoted_with_a_gap_branches_before_it(home: Home) -> None:
+    """Who has what was refused, of the former owner, is told to go back to before it."""
+    behind_a_gap(home)
+    home.vbucket.set_state(State.ACTIVE)
+    assert seqnos(home.vbucket) == [2, 0]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_gap_is_closed_once_a_newer_version_of_what_was_refused_is_here(home: Home, restarts: bool) -> None:
+    behind_a_gap(home)
+    if restarts:
+        home.restart(clean=False)
+    assert not home.vbucket.close_gap()
+    home.vbucket.begin_snapshot(6, 7)
+    home.write("k")
+    assert home.vbucket.close_gap()
+    assert (home.vbucket.refused_changes, home.vbucket.complete_durable_seqno) == (0, 2)
+    home.write("e")
+    assert home.vbucket.complete_durable_seqno == 7
+    assert home.restart(clean=True).refused_changes == 0
+
+
+def test_nobody_is_taken_back_to_a_state_that_lacked_a_change(home: Home) -> None:
+    behind_a_gap(home)
+    home.vbucket.begin_snapshot(6, 6)
+    home.write("k")
+    home.vbucket.close_gap()
+    home.vbucket.begin_snapshot(7, 7)
+    home.write("e")
+    assert home.vbucket.roll_back(5) == 2
 
 
 def test_a_replica_promoted_after_a_whole_snapshot_branches_at_its_end(home: Home) -> None:

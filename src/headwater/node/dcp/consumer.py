@@ -9,18 +9,21 @@ so the producer. Source: dcp 1, 2.2, 7, 9.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.errors import DiskFull, StorageError
+from headwater.errors import DiskFull, RemoteProtocolError, StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.end import DcpEnd
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.dcp.intake import Intake
 from headwater.node.inbox import whole_frame
+from headwater.node.log_lines import event as log_event
 from headwater.node.refused import NoRoom
 from headwater.node.storage.staging import ArenaFull
+from headwater.node.vbucket.prepares import Key, key_of
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.consumer_changes import CHANGES
 from headwater.protocol.dcp.events import (
@@ -68,6 +71,8 @@ WHY_NOT = {
 }
 """The words for each reason of `why_not`."""
 
+log = logging.getLogger(__name__)
+
 
 class StreamListener(Protocol):
     """The owner of streams that no mover asked for."""
@@ -102,6 +107,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.consumer = consumer
         self.streams: dict[int, InboundStream] = {}
         self.intake = Intake(self._bucket, consumer)
+        self._gaps: set[int] = set()  # vbuckets that lack changes they refused
         self._committer = kv.server.committer
         self._listener = listener
 
@@ -143,6 +149,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             end = self.intake.take(data, offset, self._loop.time())
         if end > offset:
             self._settle_prepares()
+            self._close_gaps()
             self._answer_markers()
         if self.intake.is_full:
             self._wait_for_room()
@@ -241,8 +248,11 @@ class ConsumerSession(DcpEnd[Consumer]):
         status = self.why_not(wanted.vbucket)
         if status is not None:
             self.consumer.refuse_stream(wanted, status, WHY_NOT[status])
-        else:
-            self.begin(wanted.vbucket, wanted.flags, wanted.frame)
+            return
+        vbucket = self._bucket.vbuckets[wanted.vbucket]
+        if vbucket.refused_changes and not vbucket.gap.is_named:  # whose end nobody can see: its owner is asked again
+            vbucket.roll_back(vbucket.gap.whole_seqno)
+        self.begin(wanted.vbucket, wanted.flags, wanted.frame)
 
     def why_not(self, vbucket: int) -> Status | None:
         """Return why a vbucket can not follow anybody now; None if it can."""
@@ -256,6 +266,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         found = self._bucket.vbuckets[vbucket]
         inbound = InboundStream(found, self._bucket, self._vbucket_left, self._acknowledge_prepares)
         self.streams[vbucket] = inbound
+        if found.refused_changes:
+            self._gaps.add(vbucket)
         inbound.entry, events = self.consumer.add(vbucket, flags, mover)
         for event in events:
             self._handle(event)
@@ -287,6 +299,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._committer.wrote()
         self.consumer.applied(event)
         self._settle_prepares()
+        self._close_gaps()
 
     def _change_durability(self, event: DurabilityChanged) -> None:
         """dcp 10: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"; what follows the prepare is then
@@ -295,6 +308,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         if self.streams[event.stream.vbucket].change_durability(event.message, collections=aware):
             self._committer.wrote()
             self.consumer.applied(event)
+            self._close_gaps()
         else:
             self._refuse(event.frame, Status.KEY_ENOENT, "the prepare of this commit is not here")
 
@@ -337,11 +351,41 @@ class ConsumerSession(DcpEnd[Consumer]):
         seqno = seqno_of(frame.extras) if len(frame.extras) >= SEQNO_BYTES else 0
         whole = min(held, seqno - 1) if seqno else held
         if self._listener is None or not self._listener.fetches_again(vbucket.id, whole):
-            vbucket.miss(whole)
+            self._miss(vbucket, whole, frame, seqno)
             return
         self.close_stream(vbucket.id)
         if whole < held:
             vbucket.roll_back(whole)
+
+    def _miss(self, vbucket: VBucket, whole: int, frame: Frame, seqno: int) -> None:
+        """Note the gap, and name its key to whoever can write the document anew. A seqno below what is here is none to
+        go by: a version that came before would close the gap."""
+        key = None
+        if frame.opcode in CHANGES and frame.vbucket == vbucket.id and seqno > vbucket.high_seqno:
+            key = self._key_of(frame)
+        vbucket.miss(whole, key, seqno)
+        self._gaps.add(vbucket.id)
+        named = f'of "{frame.key.decode(errors="backslashreplace")}", ' if frame.key else ""
+        told = (
+            f"vbucket {vbucket.id}: the change {named}seqno {seqno}, was refused and is missing here, so the vbucket"
+            " can't be taken over; write or delete the document at its owner"
+        )
+        self._hub.lacking.tell(self.connection.peer, [told], self._loop.time(), vbucket=vbucket.id, seqno=seqno)
+
+    def _key_of(self, change: Frame) -> Key | None:
+        try:
+            return key_of(change.key) if self.consumer.negotiated.collections else Key(0, change.key)
+        except RemoteProtocolError:
+            return None
+
+    def _close_gaps(self) -> None:
+        """Newer versions may have come of what was refused."""
+        for vb in tuple(self._gaps & self.streams.keys()):
+            with suppress(ArenaFull, DiskFull):  # with the next change
+                if self.streams[vb].vbucket.close_gap():
+                    self._gaps.discard(vb)
+                    told = "vbucket %d lacks nothing any more that it refused"
+                    log.info(told, vb, extra=log_event("replica.whole", vbucket=vb))
 
     def _holds(self, vbucket: VBucket, frame: Frame) -> bool:
         """Whether nothing is lacking for a change that was refused: it came twice, or below a state that its producer

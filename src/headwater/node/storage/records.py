@@ -87,6 +87,7 @@ class VBucketRecord:
         deleted_rev: the highest revision of all tombstones there ever were, purged ones as well. The store's own.
         refused_changes: changes of its producer that a replica did not take and that are missing in it.
         whole_seqno: up to where none is missing, if any is.
+        refused: the missing ones by id of the collection, key in base64 and seqno; empty if not all are known.
     """
 
     state: int
@@ -102,12 +103,15 @@ class VBucketRecord:
     deleted_rev: int = 0
     refused_changes: int = 0
     whole_seqno: int = 0
+    refused: tuple[tuple[int, str, int], ...] = ()
 
     def encode(self) -> bytes:
         """Return the record as JSON with sorted keys; of gaps it says nothing where there is none."""
         fields = asdict(self)
         if not self.refused_changes:
             del fields["refused_changes"], fields["whole_seqno"]
+        if not self.refused:
+            del fields["refused"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -119,6 +123,7 @@ class VBucketRecord:
             record,
             failover=tuple((int(uuid), int(seqno)) for uuid, seqno in record.failover),
             consistent=tuple((int(first), int(last)) for first, last in record.consistent),
+            refused=tuple((int(collection), str(key), int(seqno)) for collection, key, seqno in record.refused),
         )
 
 

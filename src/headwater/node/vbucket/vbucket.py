@@ -20,12 +20,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from headwater.errors import StorageError
 from headwater.kernels import index
-from headwater.node.storage.records import VBucketRecord
+from headwater.node.storage.records import VBucketRecord, stored_key
 from headwater.node.vbucket.collections import VBucketCollections, message_of
+from headwater.node.vbucket.gap import Gap
 from headwater.node.vbucket.history import ConsistentSeqnos
-from headwater.node.vbucket.prepares import VBucketPrepares
+from headwater.node.vbucket.prepares import Key, VBucketPrepares
 from headwater.protocol.dcp.failover import FailoverTable
 from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.wire.vbucket import State
@@ -93,7 +96,7 @@ class VBucket:
         gate: the batch that makes the latest record durable.
         consistent: seqnos it can be taken back to, while it is a replica.
         checkpoint: the last one that it has whole from a producer of TAP (tap.md 5.1); 0 for none.
-        refused_changes: changes of its producer that it did not take and lacks: what follows lies behind a gap.
+        gap: the changes of its producer that it did not take and lacks: what follows lies behind them.
         readers: those to be told of changes; streams enter and leave by themselves.
         inbound: the stream by which it follows a producer, None without one.
         handover: the outbound stream that is handing it over to another node, None without one.
@@ -112,8 +115,7 @@ class VBucket:
         self.gate = 0
         self.consistent = ConsistentSeqnos()
         self.checkpoint = 0
-        self.refused_changes = 0
-        self._whole_seqno = 0
+        self.gap = Gap()
         self.readers: set[Reader] = set()
         self.inbound: Inbound | None = None
         self.handover: object | None = None
@@ -176,7 +178,7 @@ class VBucket:
         self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
         self.consistent = ConsistentSeqnos(record.consistent)
         self.checkpoint = record.checkpoint
-        self.refused_changes, self._whole_seqno = record.refused_changes, record.whole_seqno
+        self.gap = Gap(record.refused_changes, record.whole_seqno, record.refused)
         # Stores of before the list was kept know where the snapshot in hand began, which is the next best.
         begun = min(record.snapshot_start, self.high_seqno)
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
@@ -245,7 +247,7 @@ class VBucket:
         if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
             complete = self._complete_seqno
             durable = complete if complete <= durable else self.consistent.at_or_below(durable)
-        return min(durable, self._whole_seqno) if self.has_gap else durable
+        return min(durable, self._before_gap) if self.has_gap else durable
 
     @property
     def readable_seqno(self) -> int:
@@ -293,10 +295,12 @@ class VBucket:
         self._store.check_record_room()  # else it would be so in memory only
         if state is State.ACTIVE and new_branch:
             # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
-            self.failover.create(self.complete_seqno)
+            # So does what lies behind a gap: who has it of the owner has what is missing here, too.
+            whole = self._before_gap if self.has_gap else ENDLESS
+            self.failover.create(min(self.complete_seqno, whole))
         if state is State.ACTIVE:
             self.checkpoint = 0  # what follows is no producer's
-            self.refused_changes = self._whole_seqno = 0  # what is here is what there is
+            self.gap = Gap()  # what is here is what there is
             # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
             self._store.lacks_tombstones(self.id, 0)  # of what never came, nothing is missing
@@ -413,19 +417,56 @@ class VBucket:
             self._stage()
 
     @property
+    def refused_changes(self) -> int:
+        """How many changes of its producer it refused and lacks."""
+        return self.gap.changes
+
+    @property
     def has_gap(self) -> bool:
         """Whether there is something behind a change that is missing. Without, what is here ends before it: whole."""
-        return self.refused_changes > 0 and self.high_seqno > self._whole_seqno
+        return self.gap.changes > 0 and self.high_seqno > self.gap.whole_seqno
 
-    def miss(self, whole_seqno: int) -> None:
+    @property
+    def _before_gap(self) -> int:
+        """The newest consistent state in which nothing is missing: within a snapshot there is none."""
+        return self.consistent.at_or_below(self.gap.whole_seqno)
+
+    def miss(self, whole_seqno: int, key: Key | None = None, seqno: int = 0) -> None:
         """Note that a change of the producer was not taken: from `whole_seqno` on something is missing.
 
         Readers would be told whole snapshots without it, and resume behind it at the owner: their streams end.
+
+        Args:
+            key, seqno: of the change, as far as they can be believed.
         """
-        self._whole_seqno = min(self._whole_seqno, whole_seqno) if self.refused_changes else whole_seqno
-        self.refused_changes += 1
+        is_there = key is not None and key.collection in self.collections.alive
+        self.gap.add(whole_seqno, key if is_there else None, seqno)
         self._stage()
         self._tell(lambda reader: reader.state_changed())
+
+    def close_gap(self) -> bool:
+        """Lack nothing any more, if newer versions of all that was refused are here; whether that is so.
+
+        States between the change that was refused and the newer version never were: nobody is to be taken back there.
+
+        Raises:
+            ArenaFull, DiskFull: it can't be written down; nothing happens.
+        """
+        if not self.gap.is_closed(self._newest_seqno, self.collections.alive.__contains__):
+            return False
+        self._store.check_record_room()
+        self.consistent.cut(self.gap.whole_seqno)
+        self._complete_seqno = min(self._complete_seqno, self._before_gap)
+        self.gap = Gap()
+        self._stage()
+        return True
+
+    def _newest_seqno(self, key: Key) -> int:
+        """The seqno of the newest version of a key, a tombstone as well; 0 for none."""
+        stored, mark = stored_key(key.collection, key.key)
+        table, segments = self._store.table, self._store.segments
+        row = int(index.lookup(table, self.id, segments, np.frombuffer(stored, np.uint8), int(bool(mark))))
+        return 0 if row < 0 else self._store.index.columns[self.id].seq.item(row)
 
     def close_checkpoint(self, checkpoint: int) -> None:
         """A producer of TAP sent one whole: the feed can go on behind it."""
@@ -455,8 +496,8 @@ class VBucket:
         self._store.lacks_tombstones(self.id, 0)
         self.read_events()
         reached = self.high_seqno
-        if reached <= self._whole_seqno or not reached:
-            self.refused_changes = self._whole_seqno = 0
+        if reached <= self.gap.whole_seqno or not reached:
+            self.gap = Gap()
         self.consistent.cut(reached)
         self.checkpoint = 0
         self.failover.prune(reached)
@@ -499,8 +540,9 @@ class VBucket:
             max_cas=int(self._store.table[self.id, index.CAS]),
             consistent=self.consistent.ranges,
             checkpoint=self.checkpoint,
-            refused_changes=self.refused_changes,
-            whole_seqno=self._whole_seqno,
+            refused_changes=self.gap.changes,
+            whole_seqno=self.gap.whole_seqno,
+            refused=self.gap.refused,
         )
 
     def _leave_active(self) -> None:
