@@ -9,6 +9,8 @@ import pytest
 from headwater import testing
 from headwater.client import Write
 from headwater.errors import KeyNotFound, OptionError, UnknownCollection, UnknownScope
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
 from tests.node.aware import Aware, manifest
 
@@ -123,3 +125,21 @@ def test_threads_share_collections_of_one_client(node) -> None:
         for thread in threads:
             thread.join()
     assert failed == []
+
+
+def test_who_may_read_one_collection_only_finds_it_by_its_name(driver) -> None:
+    """A node shows such a user the scopes in which he has rights: the default scope, which each manifest has, is not there."""
+    roles = {"root": "administer", "part": "read[default:shop:a],write[default:shop:a],stream[default:shop:a]"}
+    with testing.node(vbuckets=4) as node:
+        becomes(node, 1, a=A, b=B)
+        node.stop()
+        UsersFile(node.data).save({name: Account.made("s3cret", read_grants(each)) for name, each in roles.items()})
+        node.start()
+        bucket = driver.connect(node.url, "part", "s3cret")
+        bucket.collection("shop.a").set("k", "of a")
+        assert bucket.collection("shop.a").get("k").value == b"of a"
+        assert [scope.name for scope in bucket.manifest().scopes] == ["shop"]
+        with pytest.raises(UnknownCollection):
+            bucket.collection("shop.b").get("k")
+        with pytest.raises(UnknownScope):
+            bucket.collection("_default._default2").get("k")

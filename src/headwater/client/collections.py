@@ -260,7 +260,7 @@ def _read_manifest(status: int, value: bytes, refusal: StatusError) -> Collectio
     if status:
         raise refusal
     try:
-        return CollectionsManifest.decode(value)
+        return CollectionsManifest.decode(value, is_whole=False)
     except ManifestRefused as error:
         raise RemoteProtocolError(f"COLLECTIONS_GET_MANIFEST (opcode 0xba): {error}") from None
 

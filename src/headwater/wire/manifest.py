@@ -154,8 +154,8 @@ class CollectionsManifest:
         return {"uid": f"{self.uid:x}", "scopes": [_scope_json(each) for each in self.scopes]}
 
     @classmethod
-    def decode(cls, data: bytes) -> CollectionsManifest:
-        """Read a manifest that somebody sets.
+    def decode(cls, data: bytes, *, is_whole: bool = True) -> CollectionsManifest:
+        """Read a manifest that somebody sets, or (not `is_whole`) that a user is shown: the parts in which he has rights.
 
         Raises:
             ManifestRefused: it is none, or breaks a rule that holds for each by itself.
@@ -167,15 +167,16 @@ class CollectionsManifest:
         if not isinstance(told, dict) or not isinstance(told.get("scopes"), list):
             raise ManifestRefused('a manifest is {"uid": "hex", "scopes": [...]}')
         made = cls(parse_uid(told.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, told["scopes"])))
-        made.check()
+        made.check(is_whole=is_whole)
         return made
 
-    def check(self) -> None:
+    def check(self, *, is_whole: bool = True) -> None:
         """Hold the rules for one manifest by itself; ManifestRefused where it breaks one."""
         _unlike([each.name for each in self.scopes], "scopes are named")
         _unlike([each.id for each in self.scopes], "scopes have id")
         _unlike([each.id for _, each in self.each_collection()], "collections have id")
-        if (scope := self.scope(DEFAULT)) is None or scope.id:
+        scope = self.scope(DEFAULT)
+        if (scope is None and is_whole) or (scope is not None and scope.id):
             raise ManifestRefused("scope _default, of uid 0, is missing")
         if reserved := [each.name for each in self.scopes if 0 < each.id < COLLECTION_ID_FIRST]:
             raise ManifestRefused(f"scope {reserved[0]}: uids 1 to 7 are reserved")
