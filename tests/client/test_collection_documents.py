@@ -128,7 +128,7 @@ def test_threads_share_collections_of_one_client(node) -> None:
 
 
 def test_who_may_read_one_collection_only_finds_it_by_its_name(driver) -> None:
-    """A node shows such a user the scopes in which he has rights: the default scope, which each manifest has, is not there."""
+    """A node shows such a user the scopes in which he has rights, of which the default one may be none."""
     roles = {"root": "administer", "part": "read[default:shop:a],write[default:shop:a],stream[default:shop:a]"}
     with testing.node(vbuckets=4) as node:
         becomes(node, 1, a=A, b=B)

@@ -7,6 +7,7 @@ looks at every page; with HEADWATER_PICTURES, a folder, the pictures of docs/how
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 
 from headwater import testing
 from headwater.console.desk import PAGES
+from headwater.console.rates import MEASURES
 from tests.cluster.nodes import init
 
 from .support import Running, running
@@ -108,7 +110,10 @@ def complaints(page: Chrome) -> list[str]:
     return [each for each in told if "the server responded with a status of 4" not in each]
 
 
-@pytest.mark.parametrize("path", [*dict(PAGES), "/vbuckets/3", "/documents?key=order::7", "/documents?key=none"])
+@pytest.mark.parametrize(
+    "path",
+    [*dict(PAGES), "/vbuckets/3", "/documents?key=order::7", "/documents?key=none", "/documents?prefix=order::1"],
+)
 def test_the_browser_and_axe_find_nothing_to_complain_of(page: Chrome, go: Callable[[str], None], path: str) -> None:
     go(path)
     assert complaints(page) == []
@@ -170,8 +175,25 @@ def test_a_document_is_edited_byte_for_byte(page: Chrome, go: Callable[[str], No
         until(lambda: "The document is stored" in text(page), "it is stored")
         assert bucket.get("bytes").value == bytes(range(256))
         assert bucket.get("bytes").cas > before
-    go("/documents?key=order::7")
+
+
+def test_a_prefix_leads_to_its_documents_and_they_are_shown_as_json(
+    page: Chrome, go: Callable[[str], None], nodes: list[testing.Node]
+) -> None:
+    with nodes[0].client() as bucket:
+        bucket.set("listed::1", '{"order":7,"who":{"name":"gr\\u00fc\\u00dfe"},"lines":[1,2]}')
+    go("/documents")
+    field = find(page, "input[name=prefix]")
+    field.send_keys("listed::")
+    field.submit()
+    until(lambda: page.find_elements(By.LINK_TEXT, "listed::1"), "the key is listed")
+    find(page, "main").find_element(By.LINK_TEXT, "listed::1").click()
+    until(lambda: page.find_elements(By.CSS_SELECTOR, "pre.json"), "the document is shown")
+    assert '"name": "gr\u00fc\u00dfe"\n  },' in text(page, "pre.json")
+    assert find(page, "#value").get_attribute("value").startswith('{"order":7,"who"'), "what is edited are its bytes"
     picture(page, "console-document")
+    go("/documents?prefix=order::1")
+    picture(page, "console-keys")
 
 
 def test_no_key_and_no_value_runs(page: Chrome, go: Callable[[str], None], nodes: list[testing.Node]) -> None:
@@ -218,10 +240,17 @@ def test_charts_have_a_line_for_each_node(page: Chrome, go: Callable[[str], None
     with nodes[0].client() as bucket:
         for turn in range(6):
             bucket.set_many({f"rated::{turn}::{number}": "v" for number in range(500)})
-    lines = "[data-measure=writes] path"
-    until(lambda: len(page.find_elements(By.CSS_SELECTOR, lines)) == 3, "each node has a line")
+    colours = "const told = document.querySelector('[data-measure=writes] canvas'); if (!told) return 0;"
+    colours += "const data = told.getContext('2d').getImageData(0, 0, told.width, told.height).data, seen = new Set();"
+    colours += (
+        "for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) seen.add(data.slice(at, at + 3).join());"
+    )
+    colours += "return ['11,106,162', '179,89,0', '29,122,74'].filter(each => seen.has(each)).length"
+    until(lambda: page.execute_script(colours) == 3, "each node has a line of its colour")
+    assert len(page.find_elements(By.CSS_SELECTOR, ".chart canvas")) == len(MEASURES)
+    assert re.search(r"As of \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text(page, "#asof")), "one clock"
     assert "As of" in text(page, "#asof")
-    assert "now 127.0.0.1" in find(page, "[data-measure=writes] svg").get_attribute("aria-label")
+    assert "now 127.0.0.1" in find(page, "[data-measure=writes] .plot").get_attribute("aria-label")
     assert all(node.address in text(page, "#table") for node in nodes)
     picture(page, "console-rates")
 

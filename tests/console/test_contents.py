@@ -21,7 +21,7 @@ def test_a_collection_is_made_listed_looked_into_and_dropped(browser: TestClient
     assert "Make collection shop.orders : done" in told
     page = browser.get("/collections").text
     assert "shop orders 8 86,400 s" in words(page)
-    assert 'href="/documents?collection=shop.orders"' in page
+    assert 'href="/documents?collection=shop.orders&amp;prefix="' in page
     with node.client() as bucket:
         bucket.collection("shop.orders").set("a", "of orders")
         bucket.set("a", "of the default one")

@@ -1,18 +1,35 @@
+import json
+import logging
 import time
+
+import pytest
 
 from headwater.console import desk
 from headwater.console.lookout import Said
+from headwater.node.log_lines import JsonLine, OneLine
 
-NOON = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
+NOON = 1_767_355_200.0  # 2 January 2026, 12 o'clock, UTC
 
 
 def test_numbers_have_groups_and_what_is_not_known_is_a_dash() -> None:
     assert (desk.count(1_234_567), desk.count(0), desk.count(None)) == ("1,234,567", "0", "\u2013")
 
 
-def test_a_moment_of_another_day_has_its_date() -> None:
-    assert desk.clock(NOON) == "2026-01-02 12:00:00"
-    assert len(desk.clock(time.time())) == len("12:00:00")
+def test_a_moment_is_told_as_in_the_log_wherever_the_console_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = logging.makeLogRecord({"name": "headwater", "created": NOON + 0.25, "msg": "served", "levelname": "INFO"})
+    for zone in ("UTC", "Pacific/Auckland"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert desk.clock(NOON) == "2026-01-02T12:00:00Z"
+        assert OneLine().format(line) == "2026-01-02T12:00:00.250Z INFO served"
+        assert json.loads(JsonLine().format(line))["time"] == "2026-01-02T12:00:00.250Z"
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_datatype_is_told_in_words() -> None:
+    assert desk.datatype(0) == "0: bytes of no declared kind"
+    assert desk.datatype(7) == "7: JSON, compressed with Snappy, extended attributes"
 
 
 def test_an_age_has_two_units_at_most() -> None:
@@ -34,7 +51,7 @@ def test_a_key_has_no_control_characters_and_an_end() -> None:
 def test_an_answer_that_is_old_says_since_when_and_why() -> None:
     assert desk.staleness(Said("x", NOON), NOON) == ""
     told = desk.staleness(Said("x", NOON, "it hung up"), NOON + 61)
-    assert told == "No answer now: it hung up. What stands here was said at 2026-01-02 12:00:00, 1 min 1 s ago."
+    assert told == "No answer now: it hung up. What stands here was said at 2026-01-02T12:00:00Z, 1 min 1 s ago."
     assert desk.staleness(Said(None, 0.0, "it hung up"), NOON) == "There is no answer yet: it hung up."
 
 

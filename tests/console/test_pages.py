@@ -62,7 +62,7 @@ def test_a_cluster_with_a_node_away_is_told_as_what_it_is() -> None:
             assert f"{at(one)[0]} yes 8 8 0 0" in page
             two.kill()
             page = words(until_told(browser, "/", f"{two.address} does not answer"))
-            assert re.search(rf"{two.address} no : .* It said last at [\d:]+, .* ago: 16 vbuckets", page)
+            assert re.search(rf"{two.address} no : .* It said last at [-\d]+T[\d:]+Z, .* ago: 16 vbuckets", page)
             assert "All nodes answer" not in page
             troubled = words(browser.get("/vbuckets?only=trouble").text)
             assert "1 to 16 of 16" in troubled
@@ -76,7 +76,7 @@ def test_a_node_that_is_gone_leaves_stale_figures_that_say_so() -> None:
         assert "As of" in words(browser.get("/").text)
         node.kill()
         page = until_told(browser, "/", "Stale.")
-        assert re.search(r"No answer now: .*What stands here was said at [\d:]+, .* ago", words(page))
+        assert re.search(r"No answer now: .*What stands here was said at [-\d]+T[\d:]+Z, .* ago", words(page))
         assert "All nodes answer" not in page
 
 

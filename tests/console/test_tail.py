@@ -1,4 +1,5 @@
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
@@ -71,6 +72,9 @@ def test_only_what_is_wanted_is_shown_and_everything_is_counted(node: testing.No
                 while sum(each.seen for each in found) < 51:
                     found.append(await anext(deliveries))
         assert rows(found) == [("mutation", "a-needle", "")]
+        [row] = [row for each in found for row in each.rows]
+        assert row["document"] == {"key": "a-needle", "form": "text", "collection": ""}
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["time"])
         assert sum(each.matched for each in found) == 1
 
     asyncio.run(work())
@@ -178,7 +182,12 @@ class BreaksAfterABatch:
 
 def batch(*keys: bytes) -> ChangeBatch:
     count = len(keys)
-    numbers = {"opcode": [int(Opcode.DCP_MUTATION)] * count, "vbucket": [0] * count, "seqno": [1] * count}
+    numbers = {
+        "opcode": [int(Opcode.DCP_MUTATION)] * count,
+        "vbucket": [0] * count,
+        "seqno": [1] * count,
+        "cas": [9] * count,
+    }
     columns = {name: pa.array(values, pa.int64()) for name, values in numbers.items()}
     texts = {"key": pa.array(keys, pa.binary()), "value": pa.array([b"v"] * count, pa.binary())}
     return ChangeBatch(pa.record_batch(columns | texts), (), Positions({}, [], {}))

@@ -30,12 +30,15 @@ from headwater.client.kv import (
     Value,
     as_json,
     as_key,
+    as_part,
+    unsigned,
 )
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
 from headwater.client.options import MEBI, DrainOptions, OnDataLoss, Start, Until, refuse_unknown
 from headwater.client.persistence import persisted_seqnos
 from headwater.client.routing import ClusterMap
+from headwater.client.scans import KEYS_MAX, KeyPage, WantedKeys, keys_page
 from headwater.client.settings import AGENT, settings_for
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError, TransportError
@@ -246,6 +249,15 @@ class AsyncDocuments(_Turns):
     async def observe(self, key: Key) -> Observed:
         """Ask whether a key is persisted."""
         return await self._run(self._do.observe(key))
+
+    async def keys_of_vbucket(self, vbucket: int, prefix: Key = b"", *, after: Key = b"", most: int = 100) -> KeyPage:
+        """Return the first `most` keys of a vbucket, at most 10,000, that begin with a prefix and come behind `after`.
+
+        They come in their order; `KeyPage.is_last` says that there are no more. A node looks over all keys of the
+        vbucket for this. UnknownCommand or NotSupported where it knows no range scans, as before Couchbase 7.6.
+        """
+        bounds = as_part("prefix", prefix), as_part("after", after), unsigned("most", most, KEYS_MAX)
+        return await self._run(keys_page(self._cluster, self._do.collection, WantedKeys(vbucket, *bounds)))
 
 
 class AsyncCollectionClient(AsyncDocuments):

@@ -144,6 +144,18 @@ def as_key(key: str | bytes) -> bytes:
     return data
 
 
+def as_part(name: str, key: str | bytes) -> bytes:
+    """Return a part of a key, maybe empty, as bytes.
+
+    Raises:
+        OptionError: it is longer than 250 bytes, or no text. TypeError: it is neither text nor bytes.
+    """
+    data = _as_bytes(name, key)
+    if len(data) > KEY_BYTES_MAX:
+        raise OptionError(name, data[:40], f"at most {KEY_BYTES_MAX} bytes (it has {len(data)})")
+    return data
+
+
 def as_value(value: Value) -> bytes:
     """Return the value as bytes.
 

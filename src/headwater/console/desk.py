@@ -24,6 +24,7 @@ from headwater.console.tables import MirrorTables
 from headwater.console.work import Foreman
 from headwater.errors import HeadwaterError, KeyNotFound, NoAccess, OptionError
 from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.datatype import Datatype
 
 HERE = Path(__file__).parent
 DASH = "\u2013"
@@ -177,6 +178,7 @@ def _templates() -> Environment:
     made.filters |= {
         "count": count,
         "clock": clock,
+        "datatype": datatype,
         "age": age,
         "key": key,
         "text_key": lambda name: key(name.encode()),
@@ -193,10 +195,19 @@ def count(number: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Unix seconds as the time of day here; with the date where that is another day."""
-    moment = time.localtime(seconds)
-    same_day = time.strftime("%F", moment) == time.strftime("%F")
-    return time.strftime("%H:%M:%S" if same_day else "%F %H:%M:%S", moment)
+    """Unix seconds as every page, the log and the commands tell them: UTC, RFC 3339."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def datatype(number: int) -> str:
+    """A datatype byte in words."""
+    names = (
+        (Datatype.JSON, "JSON"),
+        (Datatype.SNAPPY, "compressed with Snappy"),
+        (Datatype.XATTR, "extended attributes"),
+    )
+    told = ", ".join(name for bit, name in names if number & bit)
+    return f"{number}: {told or 'bytes of no declared kind'}"
 
 
 def age(seconds: float) -> str:

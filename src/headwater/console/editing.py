@@ -7,17 +7,20 @@ return and without control characters is edited as text; everything else is show
 from __future__ import annotations
 
 import unicodedata
+from base64 import b64decode, encodebytes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headwater.client.kv import Document, DocumentMeta, as_key
+from headwater.client.kv import Document, DocumentMeta, as_key, as_part
 from headwater.client.lines import printable
+from headwater.console.json_view import indented
 from headwater.errors import OptionError
 
 EDIT_BYTES_MAX = 1 << 20
 """Larger documents are shown in part and not edited here."""
 SHOWN_BYTES_MAX = 64 << 10
+XATTR_CHARACTERS_MAX = 4096
 HEX_GROUPS = 16
 _KEPT_CONTROLS = frozenset("\n\t")
 _TURNING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -28,6 +31,17 @@ class Form(StrEnum):
 
     TEXT = "text"
     HEX = "hex"
+    BASE64 = "base64"
+
+    @classmethod
+    def of(cls, text: str) -> Form:
+        """The form of this name; TEXT where there is none."""
+        return next((each for each in cls if each == text), cls.TEXT)
+
+    @property
+    def told(self) -> str:
+        """The form in words."""
+        return {Form.TEXT: "as text", Form.HEX: "as hexadecimal digits", Form.BASE64: "as base64"}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +50,9 @@ class ShownDocument:
 
     Attributes:
         form, text: the value as it stands in the field; cut to its beginning where it can't be edited.
-        editable: whether it is whole, and can be sent back.
-        xattrs: the extended attributes, by name their JSON text.
+        editable: whether it is whole, and can be sent back. shown_bytes: how many of the value's bytes stand there.
+        json: a text for reading, a line for each member; None where that says nothing new.
+        xattrs: the extended attributes, by name their JSON text; long ones cut.
     """
 
     key: bytes
@@ -46,6 +61,8 @@ class ShownDocument:
     form: Form
     text: str
     editable: bool
+    shown_bytes: int
+    json: str | None
     xattrs: Mapping[str, str]
 
 
@@ -53,11 +70,20 @@ def shown(
     document: Document, meta: DocumentMeta, form: Form | None = None, xattrs: Mapping[str, bytes] | None = None
 ) -> ShownDocument:
     """Return a document for a page, in the form asked for if its value bears it."""
-    chosen = form_for(document.value) if form is not Form.HEX else Form.HEX
+    chosen = form if form in (Form.HEX, Form.BASE64) else form_for(document.value)
     editable = len(document.value) <= EDIT_BYTES_MAX
-    text = written(document.value if editable else document.value[:SHOWN_BYTES_MAX], chosen)
-    told = {name: printable(value.decode(errors="replace")) for name, value in (xattrs or {}).items()}
-    return ShownDocument(document.key, document.value, meta, chosen, text, editable, told)
+    part = document.value if editable else document.value[:SHOWN_BYTES_MAX]
+    text = written(part, chosen)
+    readable = indented(document.value) if len(document.value) <= SHOWN_BYTES_MAX and form is None else None
+    if readable == text:
+        readable = None
+    told = {name: _cut(printable(value.decode(errors="replace"))) for name, value in (xattrs or {}).items()}
+    return ShownDocument(document.key, document.value, meta, chosen, text, editable, len(part), readable, told)
+
+
+def _cut(text: str) -> str:
+    more = len(text) - XATTR_CHARACTERS_MAX
+    return text if more <= 0 else f"{text[:XATTR_CHARACTERS_MAX]}\u2026 ({more:,} characters more)"
 
 
 def form_for(data: bytes) -> Form:
@@ -80,6 +106,8 @@ def written(data: bytes, form: Form) -> str:
     """Return bytes as a field has them; those of a text that was cut inside of a character lose its rest."""
     if form is Form.TEXT:
         return data.decode(errors="ignore")
+    if form is Form.BASE64:
+        return encodebytes(data).decode().rstrip("\n")
     lines = (data[at : at + HEX_GROUPS] for at in range(0, len(data), HEX_GROUPS))
     return "\n".join(line.hex(" ") for line in lines)
 
@@ -88,10 +116,15 @@ def read_field(text: str, form: Form) -> bytes:
     """Return the bytes that a field was filled with; the browser's line ends become line feeds again.
 
     Raises:
-        OptionError: no hexadecimal digits, or too many.
+        OptionError: no hexadecimal digits, no base64, or too many bytes.
     """
     if form is Form.TEXT:
         data = text.replace("\r\n", "\n").replace("\r", "\n").encode()
+    elif form is Form.BASE64:
+        try:
+            data = b64decode("".join(text.split()), validate=True)
+        except ValueError:
+            raise OptionError("value", text[:40], "base64: AP9/ for 00 ff 7f") from None
     else:
         try:
             data = bytes.fromhex("".join(text.split()))
@@ -111,6 +144,11 @@ def read_key(text: str, form: Form) -> bytes:
         OptionError: it is empty, too long, or not in this form.
     """
     return as_key(text.encode() if form is Form.TEXT else read_field(text, form))
+
+
+def read_part(text: str, form: Form) -> bytes:
+    """Return a part of a key, maybe empty, as `read_key`."""
+    return as_part("prefix", text.encode() if form is Form.TEXT else read_field(text, form))
 
 
 def key_field(key: bytes) -> tuple[str, Form]:

@@ -240,4 +240,5 @@ def plain(error: HeadwaterError) -> str:
 
 def all_rights() -> frozenset[str]:
     """The names of all privileges: what is offered where no node tells, which refuses what it does not allow."""
-    return frozenset((each.name or "").lower() for each in EVERYTHING)
+    names = [(each.name or "").lower() for each in EVERYTHING]
+    return frozenset([*names, *(f"{name}_somewhere" for name in names)])

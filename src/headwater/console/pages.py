@@ -14,8 +14,9 @@ from headwater.console import editing, figures
 from headwater.console.desk import Desk, desk_of, status_of
 from headwater.console.editing import Form, ShownDocument
 from headwater.console.guard import form_of
+from headwater.console.listing import KeyList, ListPlace, list_keys
 from headwater.console.lookout import Look, Said, plain
-from headwater.errors import HeadwaterError, KeyExists, KeyNotFound, OptionError
+from headwater.errors import HeadwaterError, KeyExists, KeyNotFound, NotSupported, OptionError, UnknownCommand
 from headwater.wire.datatype import Datatype
 
 READ_TRIES = 5
@@ -106,23 +107,41 @@ def _whole(text: str) -> int:
 
 
 async def documents(request: Request) -> Response:
-    """A document by its key, or the form that asks for one."""
+    """A document by its key, the keys that begin with a prefix, or the forms that ask for them."""
     asked = request.query_params
     done = DONE.get(asked.get("done", ""), "")
     if "key" not in asked:
-        return await _documents(request, done=done)
+        return await (_listed(request) if "prefix" in asked else _documents(request, done=done))
     try:
-        key = editing.read_key(asked["key"], _form(asked.get("form", "")))
+        key = editing.read_key(asked["key"], Form.of(asked.get("form", "")))
     except OptionError as error:
         return await _documents(request, problem=plain(error), status=400, asked=asked["key"])
-    return await _documents(request, key=key, done=done, form=Form.HEX if asked.get("as") == "hex" else None)
+    return await _documents(request, key=key, done=done, form=Form.of(asked["as"]) if asked.get("as") else None)
+
+
+async def _listed(request: Request) -> Response:
+    """A page of the keys that begin with a prefix."""
+    desk, asked = desk_of(request), request.query_params
+    try:
+        prefix = editing.read_part(asked["prefix"], Form.of(asked.get("form", "")))
+        vbuckets = (await desk.client()).map.vbuckets
+        documents = await desk.documents(_collection(asked))
+        found = await list_keys(documents, vbuckets, prefix, ListPlace.of(asked, vbuckets))
+    except HeadwaterError as error:
+        return await _documents(request, problem=_not_listed(error), status=status_of(error))
+    return await _documents(request, listed=found)
+
+
+def _not_listed(error: HeadwaterError) -> str:
+    is_old = isinstance(error, UnknownCommand | NotSupported)
+    return plain(error) + (": this server can't list keys; read documents by theirs" if is_old else "")
 
 
 async def value(request: Request) -> Response:
     """The value of a document as a file, byte for byte, whatever its size; the browser is not to look into it."""
     desk, asked = desk_of(request), request.query_params
     try:
-        key = editing.read_key(asked.get("key", ""), _form(asked.get("form", "")))
+        key = editing.read_key(asked.get("key", ""), Form.of(asked.get("form", "")))
         found = await (await desk.documents(asked.get("collection", ""))).get(key)
     except HeadwaterError as error:
         raise HTTPException(status_of(error), plain(error)) from None
@@ -134,9 +153,9 @@ async def store(request: Request) -> Response:
     """Store a document over the version that the form was made from, a new one only where there is none."""
     desk = desk_of(request)
     fields = await form_of(request, desk.secrets.token)
-    key, form = b"", _form(fields.get("value_form", ""))
+    key, form = b"", Form.of(fields.get("value_form", ""))
     try:
-        key = editing.read_key(fields.get("key", ""), _form(fields.get("form", "")))
+        key = editing.read_key(fields.get("key", ""), Form.of(fields.get("form", "")))
         value = editing.read_field(fields.get("value", ""), form)
         await _write(desk, key, value, fields)
     except KeyExists:
@@ -197,7 +216,7 @@ async def delete(request: Request) -> Response:
     fields = await form_of(request, desk.secrets.token)
     key = b""
     try:
-        key = editing.read_key(fields.get("key", ""), _form(fields.get("form", "")))
+        key = editing.read_key(fields.get("key", ""), Form.of(fields.get("form", "")))
         if not (cas := _number(fields, "cas")):
             raise OptionError("cas", 0, "that of the version which is to go")
         await (await desk.documents(_collection(fields))).delete(key, cas=cas)
@@ -220,10 +239,6 @@ def _collection(fields: Mapping[str, str]) -> str:
     return fields.get("collection", "").strip()
 
 
-def _form(text: str) -> Form:
-    return Form.HEX if text == Form.HEX else Form.TEXT
-
-
 async def _documents(
     request: Request,
     *,
@@ -235,13 +250,14 @@ async def _documents(
     form: Form | None = None,
     collection: str | None = None,
     draft: tuple[str, Form] | None = None,
+    listed: KeyList | None = None,
 ) -> Response:
-    """Fill in the page: what was done or went wrong, the form for a key, and the document if there is one."""
+    """Fill in the page: what was done or went wrong, the forms, and the document or the list if there is one."""
     desk = desk_of(request)
     rights = await desk.rights()
     collection = _collection(request.query_params) if collection is None else collection
     document, missing = None, False
-    if key and "read" in rights:
+    if key and ("read" in rights or "read_somewhere" in rights):
         try:
             document = await read(desk, key, collection, form)
         except KeyNotFound:
@@ -260,10 +276,22 @@ async def _documents(
         "document": document,
         "missing": missing,
         "draft": draft,
+        "listed": listed,
+        "prefix": request.query_params.get("prefix", ""),
+        "prefix_form": Form.of(request.query_params.get("form", "")).value,
+        "to_place": lambda place: _address(request, place),
         "collection": collection,
         "vbucket": desk_vbucket(desk, key),
     }
     return desk.render(request, "documents.html", context, status)
+
+
+def _address(request: Request, place: ListPlace) -> str:
+    """The address of the part of a list that begins at a place."""
+    kept = {name: request.query_params.get(name, "") for name in ("prefix", "form", "collection")}
+    return "/documents?" + urlencode(
+        {name: told for name, told in kept.items() if told or name == "prefix"} | place.fields()
+    )
 
 
 def desk_vbucket(desk: Desk, key: bytes) -> int | None:

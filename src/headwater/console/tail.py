@@ -19,6 +19,8 @@ import pyarrow.compute
 from headwater.client.aio import AsyncClient, Connecting
 from headwater.client.changes import ChangeBatch
 from headwater.client.lines import printable, text
+from headwater.console.desk import clock
+from headwater.console.editing import key_field
 from headwater.errors import OptionError, RollbackRequired, TransportError
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import vbucket_set
@@ -45,7 +47,7 @@ KINDS = {
     "expiration": int(Opcode.DCP_EXPIRATION),
 }
 _NAMES = {number: name for name, number in KINDS.items()}
-COLUMNS = ("opcode", "vbucket", "seqno", "key", "value")
+COLUMNS = ("opcode", "vbucket", "seqno", "cas", "key", "value")
 PATH = ("scope", "collection")
 
 
@@ -131,12 +133,15 @@ class Delivery:
 
 
 def _row(values: Sequence[Any], keys_only: bool) -> dict[str, Any]:
-    opcode, vbucket, seqno, key, value, *path = values
+    opcode, vbucket, seqno, cas, key, value, *path = values
     shown = "" if keys_only or not value else _cut(value, VALUE_SHOWN_BYTES)
     kind = _NAMES.get(opcode, str(opcode))
     # As text: JavaScript's numbers keep 53 bits.
     told = {"vbucket": vbucket, "seqno": str(seqno), "kind": kind, "key": _cut(key, KEY_SHOWN_BYTES), "value": shown}
-    return told | {"collection": ".".join(filter(None, path))}
+    field, form = key_field(key)
+    within = ".".join(filter(None, path))
+    link = {"key": field, "form": form.value, "collection": within}
+    return told | {"time": clock(cas / 1e9), "collection": within, "document": link}
 
 
 def _cut(data: bytes, most: int) -> str:

@@ -91,6 +91,10 @@ class OneLine(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's
+        """The moment, as JsonLine has it."""
+        return _moment(record)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         """The line, without the traceback that may follow it."""
         return super().formatMessage(record).translate(self._escapes)
@@ -102,7 +106,7 @@ class JsonLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         told: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": _moment(record),
             "level": record.levelname.lower(),
             "module": record.name.removeprefix(f"{ROOT}."),
             "event": getattr(record, "event", None),
@@ -112,6 +116,11 @@ class JsonLine(logging.Formatter):
         if record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)
         return json.dumps(told, default=str)
+
+
+def _moment(record: logging.LogRecord) -> str:
+    """UTC in RFC 3339, as the console and the commands tell it: 2026-01-02T03:04:05.678Z."""
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_levels(text: str) -> dict[str, str]:

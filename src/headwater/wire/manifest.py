@@ -155,7 +155,7 @@ class CollectionsManifest:
 
     @classmethod
     def decode(cls, data: bytes, *, is_whole: bool = True) -> CollectionsManifest:
-        """Read a manifest that somebody sets, or (not `is_whole`) that a user is shown: the parts in which he has rights.
+        """Read a manifest that somebody sets; or, not `is_whole`, the parts of one that a user is shown.
 
         Raises:
             ManifestRefused: it is none, or breaks a rule that holds for each by itself.

@@ -1,62 +1,90 @@
-// Draws the figures that the console sends: a small chart for each measure, a line for each node. A node that did not
-// say a figure has a gap there. Nothing is drawn for a time without figures.
+// Gives the figures that the console sends to uPlot: a small chart for each measure, a line for each node. A node that
+// did not say a figure has a gap there. Nothing is drawn for a time without figures. Times are UTC, as on every page.
 "use strict";
 
-const WIDTH = 400, HEIGHT = 120, LEFT = 46, BOTTOM = 16, TOP = 6, POINTS_MAX = 450, STALE_MS = 10000;
-const SVG = "http://www.w3.org/2000/svg";
+const HEIGHT = 150, POINTS_MAX = 450, STALE_MS = 10000, GAP_SECONDS = 10, COLOURS = 8;
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 const points = [];
 const nodes = [];
+const plots = new Map();
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
 let heardAt = 0;
 
-function make(name, attributes, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
 function plain(number) {
-  if (number === undefined) return "–";
+  if (number === undefined || number === null) return "–";
   if (number >= 100 || Number.isInteger(number)) return Math.round(number).toLocaleString("en");
   return number.toPrecision(2);
 }
 
-function ceiling(highest) {
-  if (highest <= 0) return 1;
-  const power = 10 ** Math.floor(Math.log10(highest));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= highest);
+function utc(seconds) {
+  return new Date(seconds * 1000).toISOString().slice(11, 19);
+}
+
+// A column for the times and one for each node, as uPlot takes them: null is a gap. Where no point came for a while
+// there is a gap as well, for all nodes.
+function columns(measure) {
+  const found = [[], ...nodes.map(() => [])];
+  let before = 0;
+  for (const point of points) {
+    if (before && point.at - before >= GAP_SECONDS) {
+      found[0].push(before + GAP_SECONDS / 2);
+      nodes.forEach((_, place) => found[place + 1].push(null));
+    }
+    found[0].push(point.at);
+    nodes.forEach((node, place) => found[place + 1].push((point.nodes[node] || {})[measure] ?? null));
+    before = point.at;
+  }
+  return found;
+}
+
+function plot(chart) {
+  const axis = {
+    stroke: colour("--quiet"), font: "11px system-ui, sans-serif", grid: { stroke: colour("--panel") },
+    ticks: { stroke: colour("--line") },
+  };
+  const lines = nodes.map((node, place) => ({
+    label: node, stroke: colour(`--c${place % COLOURS}`), width: 1.8, dash: DASHES[place % DASHES.length],
+    points: { show: false },
+  }));
+  const options = {
+    width: chart.clientWidth, height: HEIGHT, legend: { show: false }, cursor: { show: false }, pxAlign: 0,
+    scales: {
+      x: { time: true, range: (u, low, high) => [low, Math.max(high, low + 30)] },
+      y: { range: (u, low, high) => [0, high > 0 ? uPlot.rangeNum(0, high, 0.1, true)[1] : 1] },
+    },
+    series: [{}, ...lines],
+    axes: [
+      { ...axis, size: 28, space: 90, values: (u, splits) => splits.map(utc) },
+      { ...axis, size: 56, values: (u, splits) => splits.map(plain) },
+    ],
+  };
+  return new uPlot(options, columns(chart.dataset.measure), chart.querySelector(".plot"));
 }
 
 function draw(chart) {
-  const measure = chart.dataset.measure, unit = chart.dataset.unit, svg = chart.querySelector("svg");
-  const values = points.flatMap((point) => Object.values(point.nodes).map((told) => told[measure]));
-  const known = values.filter((value) => value !== undefined);
-  const top = ceiling(Math.max(0, ...known));
-  const first = points[0].at, last = Math.max(points[points.length - 1].at, first + 30);
-  const x = (at) => LEFT + (WIDTH - LEFT - 4) * (at - first) / (last - first);
-  const y = (value) => HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / top;
-  const parts = [
-    make("line", { class: "axis", x1: LEFT, x2: WIDTH - 4, y1: y(0), y2: y(0) }),
-    make("line", { class: "grid", x1: LEFT, x2: WIDTH - 4, y1: y(top), y2: y(top) }),
-    make("text", { class: "tick", x: LEFT - 4, y: y(top) + 8, "text-anchor": "end" }, plain(top)),
-    make("text", { class: "tick", x: LEFT - 4, y: y(0), "text-anchor": "end" }, "0"),
-    make("text", { class: "tick", x: LEFT, y: HEIGHT - 3 }, new Date(first * 1000).toLocaleTimeString()),
-    make("text", { class: "tick", x: WIDTH - 4, y: HEIGHT - 3, "text-anchor": "end" }, new Date(last * 1000).toLocaleTimeString()),
-  ];
-  nodes.forEach((node, place) => {
-    let path = "", before = 0;
-    for (const point of points) {
-      const value = (point.nodes[node] || {})[measure];
-      if (value === undefined) { before = 0; continue; }
-      path += `${before && point.at - before < 10 ? "L" : "M"}${x(point.at).toFixed(1)} ${y(value).toFixed(1)}`;
-      before = point.at;
-    }
-    if (path) parts.push(make("path", { class: `line${place % 8}`, d: path }));
-  });
-  svg.replaceChildren(...parts);
+  const measure = chart.dataset.measure, unit = chart.dataset.unit, drawn = plots.get(chart);
+  if (drawn && drawn.series.length === nodes.length + 1) {
+    drawn.setData(columns(measure));
+  } else {
+    if (drawn) drawn.destroy();
+    plots.set(chart, plot(chart));
+  }
   const latest = points[points.length - 1].nodes;
   const said = nodes.map((node) => `${node} ${plain((latest[node] || {})[measure])}`).join(", ");
-  svg.setAttribute("aria-label", `${chart.querySelector("h2").textContent.trim()}; now ${said || "not known"} ${unit}`);
+  chart.querySelector(".plot").setAttribute(
+    "aria-label", `${chart.querySelector("h2").textContent.trim()}; now ${said || "not known"} ${unit}`);
+}
+
+function drawAnew() {
+  for (const [chart, drawn] of plots) {
+    drawn.destroy();
+    plots.delete(chart);
+  }
+  if (points.length) for (const chart of document.querySelectorAll(".chart")) draw(chart);
 }
 
 function table() {
@@ -79,8 +107,9 @@ function table() {
 
 function legend() {
   document.getElementById("legend").replaceChildren(...nodes.map((node, place) => {
-    const item = document.createElement("li"), mark = make("svg", { viewBox: "0 0 20 10", "aria-hidden": "true" });
-    mark.append(make("path", { class: `line${place % 8}`, d: "M0 5L20 5" }));
+    const item = document.createElement("li"), mark = document.createElement("span");
+    mark.className = `mark line${place % COLOURS}`;
+    mark.setAttribute("aria-hidden", "true");
     item.append(mark, ` ${node}`);
     return item;
   }));
@@ -105,7 +134,7 @@ function tell() {
   if (refused) line.textContent = "Stale: this console knows this browser no more; open the address that it printed when it began.";
   line.classList.toggle("stale", refused);
   if (refused || !points.length) return;
-  const latest = points[points.length - 1], at = new Date(latest.at * 1000).toLocaleTimeString();
+  const latest = points[points.length - 1], at = moment(latest.at * 1000);
   const stale = Date.now() - heardAt > STALE_MS;
   const away = nodes.filter((node) => !(node in latest.nodes));
   let text = `As of ${at}.`;
@@ -134,3 +163,7 @@ document.addEventListener("visibilitychange", () => {
 });
 if (!document.hidden) connect();
 setInterval(tell, 1000);
+dark.addEventListener("change", drawAnew);
+window.addEventListener("resize", () => {
+  for (const [chart, drawn] of plots) drawn.setSize({ width: chart.clientWidth, height: HEIGHT });
+});

@@ -5,10 +5,16 @@
 const lost = document.getElementById("lost");
 const news = document.getElementById("news");
 const held = document.getElementById("held");
+const busy = new Set();
 let answeredAt = new Date(), shownAt = answeredAt;
 
+// A moment as every page, the log and the commands tell it: UTC, RFC 3339.
+function moment(at) {
+  return `${new Date(at).toISOString().slice(0, 19)}Z`;
+}
+
 function tellLost(why) {
-  lost.textContent = `This console does not answer (${why}). What stands here is of ${answeredAt.toLocaleTimeString()}.`;
+  lost.textContent = `This console does not answer (${why}). What stands here is of ${moment(answeredAt)}.`;
   lost.hidden = false;
 }
 
@@ -24,8 +30,19 @@ function place(part, fresh) {
   part.querySelectorAll(".wide").forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
 }
 
+// Nodes that do not answer make a page slower than its interval: it is not asked for again until it came. Otherwise the
+// requests would take all six connections of the browser, and an older answer could come behind a newer one.
 async function refresh(part) {
-  if (document.hidden) return;
+  if (document.hidden || busy.has(part)) return;
+  busy.add(part);
+  try {
+    await fetchAnew(part);
+  } finally {
+    busy.delete(part);
+  }
+}
+
+async function fetchAnew(part) {
   let answer;
   try {
     answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", redirect: "error" });
@@ -54,7 +71,7 @@ async function refresh(part) {
     place(part, fresh);
     shownAt = answeredAt;
   } else {
-    held.textContent = `Kept as it was at ${shownAt.toLocaleTimeString()} while the focus or a selection is in it.`;
+    held.textContent = `Kept as it was at ${moment(shownAt)} while the focus or a selection is in it.`;
   }
   if (before !== undefined && before !== part.dataset.news) news.textContent = `Now: ${part.dataset.news}`;
 }

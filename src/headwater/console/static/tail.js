@@ -22,10 +22,17 @@ function count() {
 
 function add(change) {
   const row = document.createElement("tr");
-  for (const name of ["vbucket", "seqno", "kind", "collection", "key", "value"]) {
+  for (const name of ["time", "vbucket", "seqno", "kind", "collection", "key", "value"]) {
     const cell = document.createElement(name === "key" ? "th" : "td");
-    if (name === "key") cell.scope = "row";
-    cell.textContent = change[name];
+    if (name === "key") {
+      const link = document.createElement("a");
+      link.href = `/documents?${new URLSearchParams(change.document)}`;
+      link.textContent = change.key;
+      cell.scope = "row";
+      cell.append(link);
+    } else {
+      cell.textContent = change[name];
+    }
     row.append(cell);
   }
   row.className = change.kind;

@@ -234,7 +234,9 @@ def _rights(session: Session, arguments: list[str]) -> Pairs:
     """Tell who asks and what he may do, so that a page offers nothing that would be refused."""
     yield "user", session.user or ""
     for each in EVERYTHING:
-        yield (each.name or "").lower(), str(bool(session.rights & each)).lower()
+        name = (each.name or "").lower()
+        yield name, str(bool(session.rights & each)).lower()
+        yield f"{name}_somewhere", str(bool(session.rights_anywhere & each)).lower()  # in a scope or a collection
 
 
 def _timings(session: Session, arguments: list[str]) -> Pairs:

@@ -1,0 +1,181 @@
+"""The keys of a vbucket that begin with a prefix, a page at a time, by range scans of its node.
+
+A scan is of one vbucket, on the connection's node, and ends with whatever ends the vbucket there. So each page has a
+scan of its own, which goes on behind the last key that is known and is given up again when the page is full: nothing is
+left open on the node between two pages, and a vbucket that moved between them is read on where it is by then.
+
+Source: KV engine, docs/range_scans.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from contextlib import suppress
+from dataclasses import dataclass
+
+from headwater.client.backoff import for_requests
+from headwater.client.cluster import Cluster, tried
+from headwater.client.collections import CollectionId
+from headwater.client.kv import check_vbuckets
+from headwater.client.pipeline import Pipeline
+from headwater.errors import (
+    BucketNotFound,
+    ConnectionLost,
+    HeadwaterError,
+    KeyNotFound,
+    NotMyVbucket,
+    RemoteProtocolError,
+    UnknownCollection,
+)
+from headwater.protocol.handshake import refused
+from headwater.transport.waiting import Ready, Steps
+from headwater.wire import leb128
+from headwater.wire.datatype import Datatype
+from headwater.wire.header import KEY_BYTES_MAX, Frame
+from headwater.wire.scans import RangeScanCancel, RangeScanContinue, RangeScanCreate, RangeScanCreated, RangeScanPart
+from headwater.wire.status import Status
+
+KEYS_MAX = 10_000
+"""Of one page; a node brings 1 MiB at a time."""
+BYTES_MAX = 1 << 20
+_HIGHEST = b"\xff" * KEY_BYTES_MAX
+"""Behind a prefix: no key that begins with it is higher."""
+_MORE = frozenset({Status.SUCCESS, Status.RANGE_SCAN_MORE, Status.RANGE_SCAN_COMPLETE})
+_GONE = frozenset({Status.KEY_ENOENT, Status.RANGE_SCAN_CANCELLED, Status.NOT_MY_VBUCKET})
+"""Refusals to go on that are about the scan: its vbucket moved, or was rolled back. Of keys they say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """Keys of a vbucket in their order; `is_last`: there are no more behind them."""
+
+    keys: list[bytes]
+    is_last: bool
+
+
+class _ScanGoneError(Exception):
+    """The scan that was begun is not there any more; a new one goes on behind the last key."""
+
+    def __init__(self, refusal: NotMyVbucket) -> None:
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class WantedKeys:
+    """The first `most` keys of a vbucket that begin with `prefix` and come behind `after`."""
+
+    vbucket: int
+    prefix: bytes = b""
+    after: bytes = b""
+    most: int = 100
+
+    def description(self, collection: int) -> bytes:
+        """The JSON that begins the scan. No key is empty, so the lowest is one byte of zero."""
+        is_behind = self.after >= self.prefix and self.after != b""
+        first = {"excl_start" if is_behind else "start": _written(self.after if is_behind else self.prefix or b"\0")}
+        last = {"end": _written(self.prefix + _HIGHEST)}
+        return json.dumps({"collection": f"{collection:x}", "key_only": True, "range": first | last}).encode()
+
+
+def keys_page(cluster: Cluster, collection: CollectionId | None, wanted: WantedKeys) -> Steps[KeyPage]:
+    """Return keys of documents that are durable, and have not expired, when the node begins to look.
+
+    Raises:
+        OptionError: it is no vbucket of the bucket. NoAccess: the user may not read. UnknownCommand, NotSupported: the
+            node knows no range scans. TransportError, StatusError: as `Cluster.call`.
+    """
+    check_vbuckets(cluster, [wanted.vbucket])
+    if wanted.after > wanted.prefix + _HIGHEST:
+        return KeyPage([], is_last=True)
+    began, backoff = cluster.clock(), for_requests()
+    deadline = cluster.deadline()
+    while True:
+        number = 0 if collection is None else leb128.decode((yield from collection.prefix()))[0]
+        try:
+            return (yield from _page(cluster, number, wanted, deadline))
+        except UnknownCollection:  # under its name there may be another by now
+            if collection is None or not (yield from collection.look_up()):
+                raise
+            continue
+        except ConnectionLost as error:
+            lost: NotMyVbucket | ConnectionLost = error
+        except _ScanGoneError as gone:
+            lost = gone.refusal
+        moment = cluster.clock() + backoff.next_seconds()
+        if moment >= deadline:
+            raise tried(lost, backoff.failures, cluster.clock() - began)
+        yield Ready((), moment)
+
+
+def _written(key: bytes) -> str:
+    return b64encode(key).decode()
+
+
+def _page(cluster: Cluster, collection: int, wanted: WantedKeys, deadline: float) -> Steps[KeyPage]:
+    told = wanted.description(collection)
+    asked = RangeScanCreate(vbucket=wanted.vbucket, value=told, datatype=int(Datatype.JSON))
+    try:
+        answer = yield from cluster.call(wanted.vbucket, asked.frame(), "list keys", reads=True)
+    except KeyNotFound as error:
+        if isinstance(error, BucketNotFound):
+            raise
+        return KeyPage([], is_last=True)
+    created = RangeScanCreated.decode(answer)
+    owner = cluster.map.owner(wanted.vbucket)
+    if owner is None:  # it moved while the answer was on its way
+        raise _ScanGoneError(cluster.ownerless(wanted.vbucket, "list keys"))
+    link = yield from cluster.link(owner, deadline)
+    return (yield from _collect(link, wanted, created, deadline))
+
+
+def _collect(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, deadline: float) -> Steps[KeyPage]:
+    """Go on with a scan until the page is full or the scan is through, and leave none behind."""
+    keys: list[bytes] = []
+    while len(keys) < wanted.most:
+        asked = RangeScanContinue(
+            vbucket=wanted.vbucket,
+            scan_high=created.scan_high,
+            scan_low=created.scan_low,
+            item_limit=wanted.most - len(keys),
+            byte_limit=BYTES_MAX,
+        )
+        frames = yield from link.call_until(asked.frame(), _ends, deadline)
+        last = frames[-1]
+        if last.status in _GONE:
+            told = f"list the keys of vbucket {wanted.vbucket}: the scan was ended by its node"
+            raise _ScanGoneError(NotMyVbucket(told))
+        if last.status not in _MORE:
+            raise refused(f"list the keys of vbucket {wanted.vbucket}", last)
+        found = [key for frame in frames for key in keys_of(RangeScanPart.decode(frame).value)]
+        keys += found
+        if last.status == Status.RANGE_SCAN_COMPLETE:
+            return KeyPage(keys, is_last=True)
+        if not found:
+            raise RemoteProtocolError("RANGE_SCAN_CONTINUE (opcode 0xdb): there is more, and no key came")
+    with suppress(HeadwaterError):  # the node gives up what nobody goes on with, later
+        over = RangeScanCancel(vbucket=wanted.vbucket, scan_high=created.scan_high, scan_low=created.scan_low)
+        yield from link.call(over.frame(), deadline)
+    return KeyPage(keys, is_last=False)
+
+
+def _ends(frame: Frame) -> bool:
+    """Whether no part follows: those before the last have SUCCESS."""
+    return frame.status != Status.SUCCESS
+
+
+def keys_of(value: bytes) -> list[bytes]:
+    """Return the keys in the value of a part.
+
+    Raises:
+        RemoteProtocolError: it ends within one of them, or one is empty or longer than keys are.
+    """
+    found, at = [], 0
+    while at < len(value):
+        size, taken = leb128.decode(value[at : at + 5])
+        at += taken
+        if not 0 < size <= KEY_BYTES_MAX or at + size > len(value):
+            raise RemoteProtocolError(f"RANGE_SCAN_CONTINUE (opcode 0xdb): a key of {size} bytes at {at}")
+        found.append(value[at : at + size])
+        at += size
+    return found

@@ -1,0 +1,129 @@
+"""Keys by their prefix, a page at a time, as far as the nodes bring them in a few seconds.
+
+A bucket has no order of keys: each vbucket is looked through by itself, in the order of their numbers, several at once
+where they bring little. A page ends with so many keys, or when its time is over; the next goes on behind it, by the
+vbucket and the key in its address. What is written meanwhile may be missed or shown, as in any list that is paged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.console.editing import Form, key_field, read_part
+from headwater.console.lookout import plain
+from headwater.errors import OptionError, StatusError, TransportError
+
+if TYPE_CHECKING:
+    from headwater.client.aio import AsyncDocuments
+    from headwater.client.scans import KeyPage
+
+KEYS_SHOWN = 100
+LOOK_SECONDS = 4.0
+"""For a page: with a hundred million documents a rare prefix takes longer, and the page says how far it looked."""
+AT_ONCE_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ListPlace:
+    """A place in the list: in a vbucket behind a key, or before all of its keys."""
+
+    vbucket: int = 0
+    after: bytes = b""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str], vbuckets: int) -> ListPlace:
+        """Read the place in a page's address.
+
+        Raises:
+            OptionError: it is none.
+        """
+        text = asked.get("from", "") or "0"
+        if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < vbuckets):
+            raise OptionError("from", text[:40], f"one of the bucket's {vbuckets} vbuckets, 0 to {vbuckets - 1}")
+        return cls(int(text), read_part(asked.get("after", ""), Form.HEX))
+
+    def fields(self) -> dict[str, str]:
+        """The same for an address."""
+        return {"from": str(self.vbucket)} | ({"after": self.after.hex()} if self.after else {})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key of the list: its vbucket, and how a field of a form has it."""
+
+    key: bytes
+    vbucket: int
+    text: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyList:
+    """A part of the list.
+
+    Attributes:
+        rows: in the order of vbuckets and keys.
+        looked, vbuckets: up to which vbucket, of how many, it was looked through.
+        more: where the next part begins; None at the end.
+        problem: why vbucket `looked` was left out; empty if it was not.
+    """
+
+    rows: list[ListedKey]
+    looked: int
+    vbuckets: int
+    more: ListPlace | None
+    problem: str = ""
+
+
+async def list_keys(
+    documents: AsyncDocuments,
+    vbuckets: int,
+    prefix: bytes,
+    place: ListPlace,
+    clock: Callable[[], float] = time.monotonic,
+) -> KeyList:
+    """Return the keys that begin with a prefix from a place on: KEYS_SHOWN at most, and those of LOOK_SECONDS.
+
+    Raises:
+        StatusError: it is refused, for all vbuckets alike.
+    """
+    until, at_once, rows, at = clock() + LOOK_SECONDS, 1, list[ListedKey](), place.vbucket
+    while at < vbuckets and len(rows) < KEYS_SHOWN and clock() < until:
+        wave = range(at, min(at + at_once, vbuckets))
+        afters = {vb: place.after if vb == place.vbucket else b"" for vb in wave}
+        pages = await _together(documents, prefix, afters, KEYS_SHOWN - len(rows))
+        for vb, page in zip(wave, pages, strict=True):
+            if isinstance(page, BaseException):
+                behind = ListPlace(vb + 1) if vb + 1 < vbuckets else None
+                return KeyList(rows, vb, vbuckets, behind, _problem(page))
+            taken = page.keys[: KEYS_SHOWN - len(rows)]
+            rows += [ListedKey(key, vb, *_field(key)) for key in taken]
+            if not page.is_last or len(taken) < len(page.keys):
+                return KeyList(rows, vb, vbuckets, ListPlace(vb, taken[-1] if taken else afters[vb]))
+        at = wave.stop
+        at_once = min(2 * at_once, AT_ONCE_MAX)
+    return KeyList(rows, at, vbuckets, ListPlace(at) if at < vbuckets else None)
+
+
+def _problem(error: BaseException) -> str:
+    """Why a vbucket was not looked through, if others may be; what is refused for all of them is raised."""
+    if isinstance(error, TransportError) or (isinstance(error, StatusError) and error.retriable):
+        return plain(error)
+    raise error
+
+
+async def _together(
+    documents: AsyncDocuments, prefix: bytes, afters: Mapping[int, bytes], most: int
+) -> list[KeyPage | BaseException]:
+    """Ask for several vbuckets at once: for each its keys, or why there are none."""
+    asked = (documents.keys_of_vbucket(vb, prefix, after=after, most=most) for vb, after in afters.items())
+    return await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _field(key: bytes) -> tuple[str, str]:
+    text, form = key_field(key)
+    return text, form.value
