@@ -126,8 +126,8 @@ def test_a_failover_log_with_a_seqno_that_nobody_can_reach_is_not_believed(node:
 
 @pytest.mark.parametrize(
     ("cas", "rev", "status"),
-    [(END - 1, 1, 0x0F), (HALF, 1, 0x0F), (5, END, Status.EINVAL), (5, HELD_MAX + 1, Status.EINVAL)],
-    ids=["CAS", "half a CAS", "revision", "one more than is held"],
+    [(END, 1, 0x0F), (HELD_MAX + 1, 1, 0x0F), (5, END, Status.EINVAL), (5, HELD_MAX + 1, Status.EINVAL)],
+    ids=["CAS", "one more CAS than is held", "revision", "one more than is held"],
 )
 @pytest.mark.parametrize("opcode", [Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DEL_WITH_META])
 def test_a_client_gives_no_cas_or_revision_beyond_what_is_taken(
@@ -145,6 +145,19 @@ def test_after_the_highest_cas_of_a_client_it_still_rises_and_the_highest_revisi
         seen.append(call(node, opcode, b"high", value, bytes(8) if opcode == Opcode.SET else b"").cas)
     assert seen == [HALF - 1, HALF, HALF + 1, HALF + 2]
     assert content(node, 0)[b"high"][1:] == (HALF + 2, HALF - 1, b"123")
+
+
+@pytest.mark.parametrize("given", [HALF - 1, HELD_MAX - 1, HELD_MAX])
+def test_every_cas_that_a_node_gives_is_one_that_another_takes(node: Node, given: int) -> None:
+    """A backup whose documents have higher ones could not be restored, nor be replicated."""
+    high = call(node, Opcode.SET_WITH_META, b"high", b"1", pack(">IIQQ", 0, 0, 1, given)).cas
+    seen = [high, *(call(node, opcode, b"high", b"2", b"").cas for opcode in (Opcode.APPEND, Opcode.PREPEND))]
+    for number in range(3):
+        put(node, 0, f"k{number}", b"v")
+    seen += [content(node, 0)[b"k%d" % number][1] for number in range(3)]
+    assert len(set(seen)) == 6
+    for cas in seen:
+        assert call(node, Opcode.SET_WITH_META, b"copy %d" % cas, b"1", pack(">IIQQ", 0, 0, 1, cas)).status == 0
 
 
 def test_tap_brings_no_cas_that_leaves_no_next_one(node: Node) -> None:

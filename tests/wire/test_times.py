@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.wire.numbers import HELD_MAX
 from headwater.wire.times import absolute_expiry, is_expired, next_cas
 
 NOW = 1_700_000_000
@@ -29,10 +30,15 @@ def test_a_document_runs_out_at_its_second():
 def test_cas_only_grows_whatever_the_clock_does(clock):
     given_out = []
     for now in clock:
-        given_out.append(next_cas(given_out[-1] if given_out else 0, now))
+        given_out.append(next_cas(given_out[-1] if given_out else 0, now, 1))
     assert given_out == sorted(set(given_out))
 
 
 def test_cas_is_the_clock_with_16_bits_to_count_in():
-    assert next_cas(0, 0x1234_5678_9ABC) == 0x1234_5678_0000
-    assert next_cas(0x1234_5678_0000, 0x1234_5678_9ABC) == 0x1234_5678_0001
+    assert next_cas(0, 0x1234_5678_9ABC, 7) == 0x1234_5678_0000
+    assert next_cas(0x1234_5678_0000, 0x1234_5678_9ABC, 7) == 0x1234_5678_0001
+
+
+def test_behind_the_highest_cas_it_is_the_clock_again_and_another_for_each_change():
+    assert next_cas(HELD_MAX - 1, 0x1234_5678_9ABC, 7) == HELD_MAX
+    assert next_cas(HELD_MAX, 0x1234_5678_9ABC, 0x5_0007) == 0x1234_5678_0007

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.kernels.index import CAS
+from headwater.kernels.index import CAS, HIGH
 from headwater.kernels.intrinsics import copy, load32, store8, store16, store32, store64
 from headwater.kernels.jit import inline_kernel
 from headwater.kernels.json import is_json, may_be_json
@@ -42,23 +42,26 @@ _ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
 _MUTATION_HEAD, _DELETION_HEAD = U(MUTATION_HEAD), U(DELETION_HEAD)
 _SET_BYTES = HEADER + SET_EXTRAS
 _JSON = U(0x01)
-CAS_MAX = U(0xFFFFFFFFFFFFFFFE)
-"""The highest CAS that a document can have."""
+CAS_MAX = U(numbers.HELD_MAX)
+"""The highest CAS that others take."""
 _GIVEN_MAX = U(numbers.GIVEN_MAX)
 _RELATIVE_MAX = U(30 * 86400)
 _EXPIRY_MAX = U(0xFFFFFFFF)
-_CLOCK_MASK = U(0xFFFFFFFFFFFF0000)
+_CLOCK_MASK, _LOGICAL_BITS = U(0xFFFFFFFFFFFF0000), U(0xFFFF)
 
 
 @inline_kernel
 def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
     """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1).
 
-    Where a CAS taken from elsewhere has used the numbers up, the clock alone: all ones means "locked" to clients.
+    Where a CAS taken from elsewhere has used the numbers up, the clock, with the last bits of the seqno; as in
+    wire/times.py.
     """
     clock = now_ns & _CLOCK_MASK
     last = table[vb, CAS]
-    return clock if clock > last or last >= CAS_MAX else last + _ONE
+    if last >= CAS_MAX:
+        return clock | ((table[vb, HIGH] + _ONE) & _LOGICAL_BITS)
+    return clock if clock > last else last + _ONE
 
 
 @inline_kernel

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headwater.kernels import changes, index, sweep
+from headwater.kernels import index, sweep
 from headwater.node.collections import Collections
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
@@ -29,8 +29,6 @@ from headwater.protocol.dcp.failover import VB_UUID_BITS
 from headwater.wire import times
 from headwater.wire.numbers import GIVEN_MAX
 from headwater.wire.vbucket import State
-
-CAS_MAX = int(changes.CAS_MAX)
 
 KEYS_BYTES = 64 << 10
 RECORD_BYTES = 4 << 10
@@ -275,12 +273,9 @@ class Bucket:
         return None if is_over else found
 
     def next_cas(self, vbucket: int) -> int:
-        """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py).
-
-        Where a CAS taken from elsewhere has used the numbers up, the clock alone counts: all ones means "locked".
-        """
-        last = int(self.store.table[vbucket, index.CAS])
-        return times.next_cas(last if last < CAS_MAX else 0, self.clock.time_ns())
+        """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py)."""
+        last, seqno = int(self.store.table[vbucket, index.CAS]), self.store.high_seqno(vbucket) + 1
+        return times.next_cas(last, self.clock.time_ns(), seqno)
 
     def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
         """The revision of the next version of a key, which has `old` or, newly made, nothing; as the kernel's.

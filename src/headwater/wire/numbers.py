@@ -1,10 +1,10 @@
 """How high seqnos, CAS values and revisions may be when they come from somebody else.
 
 The wire has 64 bits for each, and a number at their end leaves none for the next change: a seqno would begin at 0
-again, a CAS would be the one that means "locked", and go down. So what a client gives ends at half of them (as
-nanoseconds the year 2262), and what a producer tells leaves room for four billion changes more: it may have counted
-on from there. A revision that a node gives ends there as well, and is then the same for all versions that follow: else
-it would give what SET_WITH_META of another node refuses.
+again, and a CAS would be the one that means "locked". So seqnos end at half of them, and CAS values and revisions a
+little below the highest, whoever tells them: what one node holds another one takes, by DCP and by SET_WITH_META, or a
+backup could not be restored. So a node gives none above these either. A revision that a node gives ends at half of the
+numbers, and is then the same for all versions that follow; a CAS behind the highest is the time again (wire/times.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ __all__ = ["GIVEN_MAX", "HELD_MAX", "SEQNO_MAX"]
 SEQNO_MAX: Final = (1 << 63) - 1
 """The highest seqno that is stored, whoever gave it."""
 GIVEN_MAX: Final = (1 << 63) - 1
-"""The highest CAS that a client may give a document, and the highest revision that a node gives by itself."""
+"""The highest revision that a node gives by itself."""
 HELD_MAX: Final = (1 << 64) - (1 << 32) - 1
-"""The highest CAS that is taken from a producer, and the highest revision from anybody."""
+"""The highest CAS and the highest revision that are taken from anybody, and the highest CAS that a node gives."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headwater.wire.numbers import HELD_MAX
+
 __all__ = ["RELATIVE_SECONDS_MAX", "absolute_expiry", "is_expired", "next_cas"]
 
 RELATIVE_SECONDS_MAX = 30 * 24 * 60 * 60
@@ -27,10 +29,14 @@ def is_expired(expiry: int, now_seconds: int) -> bool:
     return 0 < expiry <= now_seconds
 
 
-def next_cas(last: int, now_nanoseconds: int) -> int:
+def next_cas(last: int, now_nanoseconds: int, seqno: int) -> int:
     """Return the CAS after `last`: a hybrid logical clock.
 
     The upper 48 bits are the wall clock in nanoseconds, its low 16 bits cleared to count changes within one tick; so
     CAS values of a vbucket only grow, whatever the wall clock does.
+
+    Where a CAS taken from elsewhere has used the numbers up, one above would be refused by others. Then it is the time,
+    and the last bits of the change's `seqno` keep changes of one tick apart.
     """
-    return max(now_nanoseconds & ~_LOGICAL_BITS, last + 1)
+    clock = now_nanoseconds & ~_LOGICAL_BITS
+    return max(clock, last + 1) if last < HELD_MAX else clock | seqno & _LOGICAL_BITS

@@ -16,7 +16,7 @@ from headwater.wire import meta as wire
 from headwater.wire.datatype import Datatype
 from headwater.wire.documents import Add, Delete, Set, Stored
 from headwater.wire.meta import MetaOption
-from headwater.wire.numbers import GIVEN_MAX, HELD_MAX
+from headwater.wire.numbers import HELD_MAX
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -57,9 +57,10 @@ def _value(request: wire.SetWithMeta) -> bytes:
 
 def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
     """FORCE_ACCEPT is for last-write-wins buckets; REGENERATE_CAS needs SKIP_CONFLICT_RESOLUTION."""
-    if not 0 < request.stored_cas <= GIVEN_MAX:
-        raise CommandRefused(Status.CAS_VALUE_INVALID, f"a CAS is 1 to {GIVEN_MAX}")
-    if request.rev_seqno > HELD_MAX:  # what a node may hold can be copied to another
+    # What a node may hold can be copied to another.
+    if not 0 < request.stored_cas <= HELD_MAX:
+        raise CommandRefused(Status.CAS_VALUE_INVALID, f"a CAS is 1 to {HELD_MAX}")
+    if request.rev_seqno > HELD_MAX:
         raise CommandRefused(Status.EINVAL, f"a revision is {HELD_MAX} at most")
     options = request.options or 0
     if options & ~(_OF_DELETES if deletes else _OF_SETS):
