@@ -5,6 +5,8 @@ import pytest
 from headwater.client.options import DrainOptions
 from headwater.client.worker import AGAIN, SERVER_IDLE_SECONDS, Task, opening, silence_seconds
 from headwater.errors import ConnectionLost
+from headwater.protocol.dcp.position import ClaimedPosition, Position
+from headwater.testing import node
 from headwater.transport.waiting import Ready, Resolve
 from headwater.wire.dcp import OpenFlag
 
@@ -20,6 +22,22 @@ def test_the_controls_are_asked_in_their_order():
             ("enable_expiry_opcode", "true"),
         ),
     )
+
+
+def test_who_begins_with_claims_says_so():
+    controls = [dict(opening(DrainOptions(), claims=claims).optional) for claims in (False, True)]
+    assert [each.get("headwater_claims") for each in controls] == [None, "true"]
+
+
+@pytest.mark.parametrize(("kind", "seqnos"), [(ClaimedPosition, [3]), (Position, [3, 4, 5])])
+def test_a_claimed_range_is_read_to_the_end_that_is_asked_for(kind: type[Position], seqnos: list[int]):
+    """Other positions inside of a snapshot are led to its end."""
+    with node(vbuckets=1) as running, running.client() as bucket:
+        for number in range(5):
+            bucket.set(f"k{number}", b"v")
+        uuid = bucket.failover_log(0)[0][0]
+        with bucket.batches({0: kind(0, uuid, 2, 1, 5)}, until={0: 3}) as batches:
+            assert [each for batch in batches for each in batch.records["seqno"].to_pylist()] == seqnos
 
 
 def test_without_a_window_none_is_asked_for():

@@ -1,7 +1,7 @@
 import pytest
 
 from headwater.errors import RollbackRequired
-from headwater.protocol.dcp.position import Position
+from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.planner import Range
 from headwater.spark.reader import claim, read
 from headwater.spark.schema import COLUMNS
@@ -130,5 +130,5 @@ def test_a_refusal_that_nothing_explains_is_an_error() -> None:
 
 
 def test_the_claim_is_checked_up_to_what_the_planner_had_seen() -> None:
-    assert claim(Range(0, 0xA, 5, 9, 12)) == Position(0, 0xA, 5, 4, 12)
+    assert claim(Range(0, 0xA, 5, 9, 12)) == ClaimedPosition(0, 0xA, 5, 4, 12)
     assert claim(Range(0, 0xA, 0, 9, 12)) == Position.beginning(0)

@@ -21,9 +21,10 @@ from headwater.client.progress import Part
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, NotSupported, PeerSilent
 from headwater.kernels.columns import Arena
+from headwater.protocol.dcp.controls import CLAIMS
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
-from headwater.protocol.dcp.position import Position
+from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.protocol.end import PeerGone
 from headwater.protocol.handshake import DCP_FEATURES, Opening, open_producer
 from headwater.transport.waiting import Ready, Resolve, Steps
@@ -218,7 +219,11 @@ class Worker(Task):
         if self._streamed is not None and not (self._knows_collections or self._streamed.asked.is_whole):
             raise NotSupported(f"a choice of collections: {self.address} does not know collections")
         deadline = self._cluster.clock() + settings.connect_timeout_seconds
-        asked = opening(options, modified=self._streamed is not None and self._knows_collections)
+        asked = opening(
+            options,
+            modified=self._streamed is not None and self._knows_collections,
+            claims=any(isinstance(position, ClaimedPosition) for position, _ in self.todo.values()),
+        )
         accepted = yield from self._link.converse(open_producer(asked), deadline)
         if options.min_persisted is not None and "connection_buffer_size" not in accepted:
             raise NotSupported(f"min_persisted: {self.address} has no flow control, so what waits can't be bounded")
@@ -246,8 +251,13 @@ def _check_alive(drain: Drain, now: float) -> None:
             raise PeerSilent(what, event.silent_seconds or 0.0)
 
 
-def opening(options: DrainOptions, *, modified: bool = False) -> Opening:
-    """Return what to open and negotiate for these options; `modified`: ask to be told of modified collections too."""
+def opening(options: DrainOptions, *, modified: bool = False, claims: bool = False) -> Opening:
+    """Return what to open and negotiate for these options.
+
+    Args:
+        modified: ask to be told of modified collections too.
+        claims: positions are `ClaimedPosition`s. Who refuses the control takes them for what they look like.
+    """
     flags = OpenFlag.PRODUCER
     if options.xattrs:
         flags |= OpenFlag.INCLUDE_XATTRS
@@ -260,6 +270,8 @@ def opening(options: DrainOptions, *, modified: bool = False) -> Opening:
     controls.append(("enable_expiry_opcode", "true"))
     if modified:  # only events of version 2 tell of those; where it is refused, all else comes as before (dcp 2.16)
         controls.append(("flatbuffers_system_events", "true"))
+    if claims:
+        controls.append((CLAIMS, "true"))
     return Opening(options.name, flags, OpenFlag.INCLUDE_DELETE_TIMES, optional=tuple(controls))
 
 

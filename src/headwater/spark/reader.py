@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import RollbackRequired
-from headwater.protocol.dcp.position import Position
+from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.columns import RowMaker
 from headwater.spark.history import BranchHistory
 from headwater.spark.nodes import STATS, connect, patiently, purge_seqno
@@ -208,12 +208,12 @@ def claim(part: Range) -> Position:
 
     Its snapshot reaches to what the planner had observed, so that the node refuses unless all of that is still its
     history: then everything up to the end is, too. It starts one below, for a claim whose snapshot starts at its very
-    seqno would not be checked to its end (failover 2, rule 5).
+    seqno would not be checked to its end (failover 2, rule 5). Nodes of headwater are told that it is a claim.
     """
     start = part.start_seqno
     if start == 0:
         return Position.beginning(part.vbucket)
-    return Position(part.vbucket, part.vb_uuid, start, start - 1, max(part.snapshot_end, part.end_seqno))
+    return ClaimedPosition(part.vbucket, part.vb_uuid, start, start - 1, max(part.snapshot_end, part.end_seqno))
 
 
 def _shared(vb_uuid: int, log: Any) -> int:

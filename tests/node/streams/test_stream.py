@@ -455,11 +455,20 @@ def test_who_holds_a_part_of_a_snapshot_is_led_to_its_end_though_it_asks_for_les
         desk.set(0, key)
     desk.commit()
     reader = Producer(desk)
-    reader.stream(start_seqno=1, snap_start_seqno=0, snap_end_seqno=5, end_seqno=3, vb_uuid=uuid(desk))
-    assert [each[:2] for each in told(reader.read())] == [("marker", 0), ("mutation", 2), ("mutation", 3), ("end", 0)]
-    reader.stream(start_seqno=2, snap_start_seqno=0, snap_end_seqno=5, end_seqno=3, vb_uuid=uuid(desk))
-    expected = [("marker", 0, 5, DISK), ("mutation", 3, "c"), ("mutation", 4, "d"), ("mutation", 5, "a"), ("end", 0)]
-    assert told(reader.read()) == expected
+    for snap_start in (0, 1):  # a marker of another server starts one behind the state before
+        reader.stream(start_seqno=2, snap_start_seqno=snap_start, snap_end_seqno=5, end_seqno=3, vb_uuid=uuid(desk))
+        rest = [("mutation", 3, "c"), ("mutation", 4, "d"), ("mutation", 5, "a"), ("end", 0)]
+        assert told(reader.read()) == [("marker", snap_start, 5, DISK), *rest]
+
+
+def test_who_claims_a_range_to_have_it_checked_gets_what_it_asks_for(desk: StreamDesk) -> None:
+    for key in ("a", "b", "c", "d", "e"):
+        desk.set(0, key)
+    desk.commit()
+    reader = Producer(desk)
+    assert reader.control("headwater_claims", "true") == 0
+    reader.stream(start_seqno=2, snap_start_seqno=1, snap_end_seqno=5, end_seqno=3, vb_uuid=uuid(desk))
+    assert [each[:2] for each in told(reader.read())] == [("marker", 1), ("mutation", 3), ("end", 0)]
 
 
 @pytest.mark.parametrize("features", [(0x07, 0x08), AWARE], ids=["plain", "aware"])

@@ -64,6 +64,7 @@ OK, EINVAL, NOT_SUPPORTED = Status.SUCCESS, Status.EINVAL, Status.NOT_SUPPORTED
         ("cache_transfer", "true", NOT_SUPPORTED, "window_bytes", 0),
         ("headwater_purge_seqno", "true", OK, "purge_seqnos", True),
         ("headwater_purge_seqno", "no", OK, "purge_seqnos", False),
+        ("headwater_claims", "true", OK, "claims", True),
         ("no_such_control", "x", EINVAL, "window_bytes", 0),
         ("conn", "65536", EINVAL, "window_bytes", 0),
         ("", "true", EINVAL, "window_bytes", 0),

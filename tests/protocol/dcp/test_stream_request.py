@@ -256,11 +256,18 @@ def test_13_an_end_that_counts_must_not_lie_below_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("start", "snapshot", "partial_end"),
-    [(25, (20, 40), 40), (25, (20, 25), 0), (20, (20, 40), 0), (21, (20, 40), 0), (22, (20, 40), 40), (0, (0, 40), 0)],
+    [(25, (20, 40), 40), (25, (20, 25), 0), (20, (20, 40), 0), (21, (20, 40), 40), (22, (20, 40), 40), (0, (0, 40), 0)],
 )
 def test_who_holds_a_part_of_a_snapshot_is_known_by_it(start: int, snapshot: tuple[int, int], partial_end: int) -> None:
-    """The one seqno behind the start of a snapshot makes a whole state: in front of it nothing was merged away."""
+    """Also with the first seqno behind its start, which a marker of another server has one behind the state before."""
     answer = verdict(request(start=start, snapshot=snapshot))
+    assert isinstance(answer, Accepted)
+    assert answer.partial_end_seqno == partial_end
+
+
+@pytest.mark.parametrize(("start", "partial_end"), [(21, 0), (22, 40)])
+def test_who_says_so_claims_a_range_that_starts_one_below_and_has_no_part_of_it(start: int, partial_end: int) -> None:
+    answer = verdict(request(start=start, snapshot=(20, 40)), settings=ControlSettings(claims=True))
     assert isinstance(answer, Accepted)
     assert answer.partial_end_seqno == partial_end
 

@@ -24,6 +24,11 @@ DELETED_REVS = "headwater_deleted_rev"
 """Another one: those markers tell the highest revision of all tombstones as well, purged or not."""
 
 
+CLAIMS = "headwater_claims"
+"""One more, from clients: a snapshot that starts one below the start seqno of a request is a claim (position.py,
+`ClaimedPosition`), and not one that the consumer holds in part."""
+
+
 @dataclass(slots=True)
 class Negotiated:
     """The facts settled before the first CONTROL: HELLO features, and the name and flags of OPEN.
@@ -64,6 +69,7 @@ class ControlSettings:
     v7_status_codes: bool = False
     purge_seqnos: bool = False
     deleted_revs: bool = False
+    claims: bool = False
     consumer_name: str = ""
     sync_writes: bool = False
 
@@ -260,4 +266,5 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),
     PURGE_SEQNOS: ControlRule("true, else off; headwater's own", _switch("purge_seqnos")),
     DELETED_REVS: ControlRule("true, else off; headwater's own", _switch("deleted_revs")),
+    CLAIMS: ControlRule("true, else off; headwater's own", _switch("claims")),
 }

@@ -129,6 +129,15 @@ class Position:
             ) from None
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedPosition(Position):
+    """The place of one who has read up to a seqno, and claims the range behind it to have it checked.
+
+    A planner that has seen a node at 900 asks for 301 to 400 with the snapshot 299 to 900, so that it is refused unless
+    all of that is still the node's history. He has no part of a snapshot, and wants nothing behind 400.
+    """
+
+
 def history_at(log: Sequence[Sequence[int]], seqno: int) -> int:
     """Return the uuid of the history that `seqno` belongs to, 0 when the log does not tell.
 

@@ -214,7 +214,8 @@ def judge(
     key = (request.vbucket, filtered.stream_id)
     if key in live:
         return RequestRefusal(Status.KEY_EEXISTS, f"a stream of vbucket {request.vbucket} is open on this connection")
-    return _place(request, claim, facts, key, filtered, aware=negotiated.collections)
+    partial_end = _partial_end(claim, claims=settings.claims)
+    return _place(request, claim, facts, key, filtered, partial_end=partial_end, aware=negotiated.collections)
 
 
 def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> RequestRefusal | None:
@@ -254,7 +255,14 @@ def _claim(request: StreamRequest, facts: Facts) -> Claim:
 
 
 def _place(
-    request: StreamRequest, claim: Claim, facts: Facts, key: StreamKey, filtered: StreamFilter, *, aware: bool
+    request: StreamRequest,
+    claim: Claim,
+    facts: Facts,
+    key: StreamKey,
+    filtered: StreamFilter,
+    *,
+    partial_end: int,
+    aware: bool,
 ) -> Accepted | RequestRefusal:
     """Checks 12 to 16: where in the history the stream begins and ends."""
     flags = request.flags
@@ -281,16 +289,19 @@ def _place(
         return RequestRefusal(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
     if (not_now := _not_now(request, facts, aware=aware)) is not None:
         return not_now
-    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags, filtered, _partial_end(claim))
+    return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags, filtered, partial_end)
 
 
-def _partial_end(claim: Claim) -> int:
+def _partial_end(claim: Claim, *, claims: bool) -> int:
     """Return the end of the snapshot that a consumer holds in part; 0 if what it holds is whole.
 
-    So it is with the one seqno behind the snapshot's start, between which and the start nothing can have been merged
-    away. Spark's tasks claim such a snapshot (spark/reader.py), and are to get no more than they ask for.
+    Also with the one seqno behind the snapshot's start: other servers' markers, and those of earlier ones of ours,
+    start one behind the state before, and that seqno may have been merged away. But where the consumer has said so, a
+    snapshot that starts one below is a claim to be checked (controls.CLAIMS), and ends where he asks for.
     """
-    return claim.snap_end_seqno if claim.snap_start_seqno + 1 < claim.start_seqno < claim.snap_end_seqno else 0
+    if claims and claim.snap_start_seqno + 1 == claim.start_seqno:
+        return 0
+    return claim.snap_end_seqno if claim.snap_start_seqno < claim.start_seqno < claim.snap_end_seqno else 0
 
 
 def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRefusal | None:
