@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import threading
 import urllib.request
@@ -277,6 +278,49 @@ def test_killed_while_it_is_dropped_a_bucket_is_whole_or_gone_with_all_its_files
         node.start()
         assert buckets_of(node) == {"default": 1, "carts": b"carts"} | ({"orders": b"orders"} if is_there else {})
         assert folders(node) == (["1", "2"] if is_there else ["1"])
+
+
+@pytest.mark.parametrize("place", ["buckets.before_rename", "buckets.after_rename"])
+def test_a_bucket_whose_drop_was_refused_keeps_what_it_acknowledges_from_then_on(place: str) -> None:
+    """The folder could not be synced behind the rename, so the list that says "dropping" is in place."""
+    with testing.node(vbuckets=2, environment={"HEADWATER_FAILPOINTS": f"{place}=eio@3"}) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("orders") == 0
+            assert guest.drop("orders") == Status.ETMPFAIL
+            assert guest.select("orders") == guest.put(b"k", b"acknowledged") == 0
+        node.kill()
+        node.environment.clear()
+        node.start()
+        assert buckets_of(node) == {"default": 1, "orders": b"acknowledged"}
+
+
+def test_a_bucket_of_which_nobody_knows_how_it_is_listed_is_served_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither could the list with its drop be synced nor the one before be put back: the next start goes by either."""
+    gone = list[str]()
+
+    async def leave(opened: OpenBucket) -> None:
+        gone.append(opened.entry.name)
+        opened.committer.close()
+
+    def broken(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    async def story() -> None:
+        disk = FaultyDisk()
+        disk.make_directory(Path("/data"))
+        config = NodeConfig(data=Path("/data"), vbuckets=2)
+        buckets = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=lambda _: None, leave=leave)
+        await buckets.create(NewBucket("orders"))
+        monkeypatch.setattr(disk, "sync_directory", broken)
+        with pytest.raises(StorageError, match="whether it is dropped is not known"):
+            await buckets.drop("orders")
+        monkeypatch.undo()
+        assert gone == ["orders"]
+        after = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=lambda _: None, leave=leave)
+        after.open()
+        after.close(clean=True)
+
+    asyncio.run(story())
 
 
 def test_a_list_that_is_damaged_or_missing_and_a_folder_of_another_stop_the_start_and_are_named() -> None:

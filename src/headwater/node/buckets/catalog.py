@@ -13,8 +13,10 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Never, TypeVar
 
 from headwater.errors import DiskFull, OptionError, StorageError
 from headwater.failpoints import failpoint
@@ -204,7 +206,8 @@ class Catalog:
 
         Raises:
             CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first one.
-            DiskFull, StorageError: that could not be written down, and the bucket is served as before.
+            DiskFull, StorageError: that could not be written down, and the bucket is served as before; or it is not known
+                whether it was, and the bucket is served no more: the next start drops it or has it again.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -215,12 +218,27 @@ class Catalog:
             if opened is None:
                 raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
             entry = replace(opened.entry, state=DROPPING)
-            await self._in_thread(self._list_drop, opened, entry)
+            try:
+                await self._in_thread(self._list_drop, opened, entry)
+            except StorageError as error:
+                if self._file.unsure:
+                    await self._withdraw(opened, error)
+                raise
             failpoint("buckets.drop_listed")
             del self._open[name]
             await self._leave(opened)
             await self._in_thread(self._removed, opened.store, entry)
             log.info('bucket "%s" is dropped', name, extra=event("bucket.dropped", bucket=name))
+
+    async def _withdraw(self, opened: OpenBucket, error: StorageError) -> Never:
+        """Serve a bucket no more of which nobody knows how it is listed: what it acknowledged from now on could be gone
+        with the next start. Its files stay."""
+        name = opened.entry.name
+        del self._open[name]
+        await self._leave(opened)
+        await self._in_thread(partial(opened.store.close, clean=False))
+        told = "whether it is dropped is not known until the node is started anew, and it is served no more"
+        raise StorageError(f'bucket "{name}": {told}: {error}') from error
 
     def quota_mib(self, name: str) -> int:
         """The quota of a bucket; 0 for none, as of the first one."""
@@ -354,7 +372,14 @@ class Catalog:
         self._serve(opened)
 
     def _save(self, known: BucketList) -> None:
-        self._file.save(known)
+        """Put a list in the place of the one before, which is put back if that fails in its midst."""
+        try:
+            self._file.save(known)
+        except StorageError:
+            if self._file.unsure:
+                with suppress(StorageError):
+                    self._file.save(self._known)
+            raise
         self._known = known
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:

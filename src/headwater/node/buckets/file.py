@@ -76,10 +76,14 @@ class BucketList:
 
 
 class BucketsFile:
-    """The file in the folder of a node's store."""
+    """The file in the folder of a node's store.
+
+    `unsure`: a list was put in place and the folder not synced, so that after a crash it may be there or the one before.
+    """
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path = folder / NAME
+        self.unsure = False
         self._disk = disk
         self._folder = folder
 
@@ -110,15 +114,17 @@ class BucketsFile:
         """Put a list in the place of the one before; durable on return. Blocking.
 
         Raises:
-            DiskFull, StorageError: the old one is still there.
+            DiskFull, StorageError: the old one is still there; or, if `unsure`, either of them.
         """
         told = {"next": found.next, "buckets": [asdict(each) for each in found.entries]}
         data, fresh = encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()), self._folder / _NEXT_NAME
         try:
             write_synced(self._disk, fresh, data)
             failpoint("buckets.before_rename")
+            self.unsure = True
             self._disk.rename(fresh, self.path)
             failpoint("buckets.after_rename")
             self._disk.sync_directory(self._folder)
+            self.unsure = False
         except OSError as error:
             raise full_error(self.path, len(data), error) from error
