@@ -171,9 +171,25 @@ class Server:
         opened.committer.close()
 
     def commit_now(self) -> None:
-        """Commit what the start has staged, of all buckets: nobody else runs yet."""
-        self.first.committer.commit_now()
-        self.catalog.commit_now()
+        """Commit what the start has staged, of all buckets: nobody else runs yet.
+
+        Where one of them can't, the stores that could are closed in order. Nothing was told of them, and each start
+        after another end would be one more branch of their vbuckets, until a supervisor that tries again has used up
+        their failover logs.
+
+        Raises:
+            StorageError: a batch could not be written.
+        """
+        done: list[Store] = []
+        try:
+            for committer, store in ((self.committer, self.first.bucket.store), *self.catalog.stores()):
+                committer.commit_now()
+                done.append(store)
+        except (OSError, StorageError):
+            for store in done:
+                with suppress(OSError, StorageError):
+                    store.close(clean=True)
+            raise
 
     @property
     def committer(self) -> Committer:

@@ -25,7 +25,7 @@ from headwater.node.buckets.catalog import VBUCKETS_PER_TURN, Catalog, NewBucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.testing.faults import FaultyDisk
-from headwater.testing.node import Node
+from headwater.testing.node import Node, NodeError
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -321,6 +321,23 @@ def test_a_bucket_of_which_nobody_knows_how_it_is_listed_is_served_no_more(monke
         after.close(clean=True)
 
     asyncio.run(story())
+
+
+def test_starts_that_one_bucket_refuses_are_no_branches_of_the_others() -> None:
+    """A supervisor tries again every few seconds, and a failover log keeps 25 branches."""
+    with testing.node(vbuckets=2) as node:
+        with Guest(node.port) as guest:
+            assert guest.create("orders") == guest.put(b"k", b"v") == 0
+        node.kill()
+        node.environment["HEADWATER_FAILPOINTS"] = "log.before_sync=eio@2"  # the first batch of the second bucket
+        for _ in range(3):
+            with pytest.raises(NodeError, match=r"buckets/1: injected at log.before_sync"):
+                node.start()
+        node.environment.clear()
+        node.start()
+        with node.client() as bucket:
+            assert bucket.get("k").value == b"v"
+            assert len(bucket.failover_log(0)) == 2, "one for the kill -9"
 
 
 def test_a_list_that_is_damaged_or_missing_and_a_folder_of_another_stop_the_start_and_are_named() -> None:

@@ -149,10 +149,9 @@ class Catalog:
             except (OSError, StorageError) as error:
                 self._complain(entry, error)
 
-    def commit_now(self) -> None:
-        """Commit what the start has staged: nobody else runs yet."""
-        for each in self._open.values():
-            each.committer.commit_now()
+    def stores(self) -> list[tuple[Committer, Store]]:
+        """The stores that are open, and what commits to each."""
+        return [(each.committer, each.store) for each in self._open.values()]
 
     def close(self, *, clean: bool) -> None:
         """Close the stores; their buckets are served no more.
@@ -206,7 +205,7 @@ class Catalog:
 
         Raises:
             CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first one.
-            DiskFull, StorageError: that could not be written down, and the bucket is served as before; or it is not known
+            DiskFull, StorageError: that could not be written down, and the bucket is served as before. Or nobody knows
                 whether it was, and the bucket is served no more: the next start drops it or has it again.
         """
         if name == self._config.bucket:

@@ -78,7 +78,7 @@ class BucketList:
 class BucketsFile:
     """The file in the folder of a node's store.
 
-    `unsure`: a list was put in place and the folder not synced, so that after a crash it may be there or the one before.
+    `unsure`: a list was put in place and the folder not synced, so that a crash may leave it or the one before.
     """
 
     def __init__(self, disk: Disk, folder: Path) -> None:
