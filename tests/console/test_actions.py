@@ -81,6 +81,23 @@ def test_a_flush_is_begun_by_the_name_of_the_bucket_alone() -> None:
             bucket.get("a")
 
 
+def test_a_form_that_is_sent_twice_begins_its_work_once() -> None:
+    """A double click, or a browser that sends again what it had no answer to: the documents written since would go."""
+    with testing.node(vbuckets=4) as node, console(node.url) as browser, node.client() as bucket:
+        _, page = plan(browser, "flush")
+        form = confirmed(page, "default")
+        post(browser, "/actions/flush/begin", **form)
+        until_ended(browser)
+        bucket.set("a", "written since")
+        status, answer = post(browser, "/actions/flush/begin", **form)
+        told = until_ended(browser)
+        assert bucket.get("a").value == b"written since"
+        assert status == 200 and "Work of this console" in answer and told.count("Flush") == 2, "the job and the form"
+        _, page = plan(browser, "flush")
+        post(browser, "/actions/flush/begin", **confirmed(page, "default"))
+        assert until_ended(browser).count("have deleted their documents") == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "status", "told"),
     [

@@ -1,10 +1,14 @@
 import http.client
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from headwater import testing
+from headwater.client.routing import Address
+from headwater.cluster.survey import Survey
 from headwater.console import live
 from tests.cluster.nodes import empty_nodes, init
 
@@ -30,6 +34,27 @@ def test_replicas_streams_are_shown_from_both_ends() -> None:
             page = until_told(browser, "/streams", f"{one.address}/default yes", f"{two.address}/default yes", "sends")
     assert words(page).count("sends") >= 2
     assert words(page).count("receives") >= 2
+
+
+def test_a_node_that_leaves_while_the_streams_are_asked_for_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page shares one look at the nodes: another one may take a newer look between two questions of this one."""
+    with empty_nodes(2) as (one, two):
+        init(one, two)
+        with console(one.url) as browser:
+            lookout = browser.app.state.desk.lookout  # type: ignore[attr-defined]
+            assert two.address in browser.get("/streams").text
+            before, stats = lookout._look.said, lookout.stats
+            left = Survey(before.answer.survey.map, dict(list(before.answer.survey.nodes.items())[:1]))
+
+            async def leaving(address: Address, group: str, seconds: float) -> Any:
+                told = await stats(address, group, 0.0)
+                with_one = replace(before, answer=replace(before.answer, survey=left))
+                lookout._look.said = before if group == "replication" else with_one
+                return told
+
+            monkeypatch.setattr(lookout, "stats", leaving)
+            for _ in range(2):
+                assert browser.get("/streams").status_code == 200
 
 
 def test_streams_of_nodes_that_are_gone_say_so() -> None:

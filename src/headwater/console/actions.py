@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -57,15 +59,20 @@ async def begin(request: Request) -> Response:
     """Begin what was planned, if the plan is still the one that was shown and the words were typed."""
     desk, kind = desk_of(request), request.path_params["kind"]
     fields = await form_of(request, desk.secrets.token)
+    ticket = fields.get("ticket", "")
+    if desk.foreman.has_begun(ticket):  # sent twice, by a double click or by the browser: its work is done once
+        return RedirectResponse("/actions", 303)
     try:
         asked, shown = await _planned(desk, kind, fields)
         words = asked.confirmation(desk.settings.target.bucket)
+        if desk.foreman.has_begun(ticket):  # by the other one, while this one was planned
+            return RedirectResponse("/actions", 303)
         if fields.get("digest") != shown.digest:
             return _confirm(request, fields, asked, shown, problem=CHANGED, status=409)
         if " ".join(fields.get("words", "").split()) != words:
             missing = f"Nothing was begun: type {words} to begin."
             return _confirm(request, fields, asked, shown, problem=missing, status=400)
-        desk.foreman.begin(asked)
+        desk.foreman.begin(asked, ticket)
     except HeadwaterError as error:
         return _refused(request, kind, error)
     return RedirectResponse("/actions", 303)
@@ -94,12 +101,13 @@ def _confirm(
     request: Request, fields: dict[str, str], asked: Work, shown: Shown, *, problem: str = "", status: int = 200
 ) -> Response:
     desk = desk_of(request)
-    kept = {name: value for name, value in fields.items() if name not in ("words", "digest", "token")}
+    kept = {name: value for name, value in fields.items() if name not in ("words", "digest", "ticket", "token")}
     context = {
         "title": asked.title,
         "kind": asked.kind,
         "fields": kept,
         "shown": shown,
+        "ticket": secrets.token_hex(8),
         "words": asked.confirmation(desk.settings.target.bucket),
         "problem": problem,
         "home": _home(asked.kind),

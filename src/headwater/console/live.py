@@ -25,13 +25,12 @@ STREAMS_SHOWN_MAX = 50
 async def streams(request: Request) -> Response:
     """The connections on which changes flow, of each node, and how far behind they are."""
     desk = desk_of(request)
-    look, ask = desk.lookout, desk.lookout.stats_by_node
-    said = await look.look()
-    dcp, tap, replication = [await ask(group, STREAMS_SECONDS) for group in ("dcp", "tap", "replication")]
+    said = await desk.lookout.look()
+    groups = await desk.lookout.groups_by_node(("dcp", "tap", "replication"), STREAMS_SECONDS)
     nodes = []
-    for address, told in dcp.items():
-        rows = reading.connections(address, told.answer or {}, tap[address].answer or {})
-        nodes.append((address, told, rows, reading.followed(replication[address].answer or {})))
+    for address, told in groups["dcp"].items():
+        rows = reading.connections(address, told.answer or {}, groups["tap"][address].answer or {})
+        nodes.append((address, told, rows, reading.followed(groups["replication"][address].answer or {})))
     context = {"title": "Streams", "said": said, "nodes": nodes, "most": STREAMS_SHOWN_MAX}
     return desk.render(request, "streams.html", context)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -135,10 +135,17 @@ class Lookout:
     async def stats_by_node(
         self, group: str, seconds: float = FIGURES_SECONDS
     ) -> dict[Address, Said[Mapping[str, str]]]:
-        """A group of statistics of every node that is known, all asked at once."""
+        """Ask all members and seeds for a group of statistics."""
+        return (await self.groups_by_node((group,), seconds))[group]
+
+    async def groups_by_node(
+        self, groups: Sequence[str], seconds: float = FIGURES_SECONDS
+    ) -> dict[str, dict[Address, Said[Mapping[str, str]]]]:
+        """Ask for several groups, each of the same nodes: who joins or leaves meanwhile is in all or in none."""
         nodes = await self.nodes()
-        told = await asyncio.gather(*(self.stats(each, group, seconds) for each in nodes))
-        return dict(zip(nodes, told, strict=True))
+        told = await asyncio.gather(*(self.stats(each, group, seconds) for group in groups for each in nodes))
+        answers = iter(told)
+        return {group: {each: next(answers) for each in nodes} for group in groups}
 
     async def nodes(self) -> list[Address]:
         """The members and seeds, by the names of the map."""

@@ -97,9 +97,7 @@ class RateWatch:
         """Ask all nodes once, and return what came of it."""
         await self._lookout.look(LOOK_SECONDS)  # a node that joined meanwhile has its line as well
         seconds = self._seconds / 2
-        general, timings = await asyncio.gather(
-            self._lookout.stats_by_node("", seconds), self._lookout.stats_by_node("timings", seconds)
-        )
+        general, timings = (await self._lookout.groups_by_node(("", "timings"), seconds)).values()
         found = {}
         for address, said in general.items():
             if said.is_fresh and said.answer is not None:

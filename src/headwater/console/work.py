@@ -24,6 +24,7 @@ from headwater.console.lookout import plain
 from headwater.errors import HeadwaterError, OptionError
 
 KEPT = 10
+TICKETS = 100
 END_SECONDS = 30.0
 HOURS_MAX = 24 * 365 * 10
 REPLICAS_MAX = 3
@@ -258,6 +259,11 @@ class Foreman:
         self.jobs: deque[Job] = deque(maxlen=KEPT)
         self._members, self._seeds = members, seeds
         self._task: asyncio.Task[None] | None = None
+        self._tickets: deque[str] = deque(maxlen=TICKETS)
+
+    def has_begun(self, ticket: str) -> bool:
+        """Whether work was begun by the form that had this ticket; each plan that is shown has one of its own."""
+        return ticket in self._tickets
 
     @property
     def running(self) -> Job | None:
@@ -273,8 +279,8 @@ class Foreman:
         async with self._members() as members:
             return await asked.plan(members, self._seeds())
 
-    def begin(self, asked: Work) -> Job:
-        """Begin in the background.
+    def begin(self, asked: Work, ticket: str = "") -> Job:
+        """Begin in the background; with a ticket, by which it is known that it was begun.
 
         Raises:
             OptionError: something is under way.
@@ -283,6 +289,8 @@ class Foreman:
             raise OptionError("work", asked.title, f"begun once this has ended: {other.title}")
         job = Job(asked.kind, asked.title, time.time())
         self.jobs.appendleft(job)
+        if ticket:
+            self._tickets.append(ticket)
         self._task = asyncio.create_task(self._run(job, asked))
         return job
 
