@@ -21,7 +21,7 @@ from tests.interop.follower import Follower, named
 from tests.interop.observed import DEFAULT
 
 WHAT = "changes through a crash and a rollback"
-THROUGH_FAILOVER = "changes through a node's death, the failover, a hand-over"
+THROUGH_FAILOVER = "changes through a node's death, the failover, a hand-over, a restart"
 WITH_COLLECTIONS = "changes of collections, made and dropped meanwhile, a crash"
 VBUCKETS = 1024
 WINDOW_BYTES = 256 << 10  # what both programs ask for
@@ -90,8 +90,8 @@ def follow_collections(program: Callable[..., Sequence[str]], folder: Path) -> i
 def follow_through_failover(program: Callable[[int], Sequence[str]], folder: Path) -> int:
     """Tell the one of a cluster; `program` makes the client's command of a port. Returns how many documents it held.
 
-    Of two nodes one is killed while the client follows both, and failed over; it joins again, and gets vbuckets back by
-    takeovers. The client must find the new owners by itself each time.
+    Of two nodes one is killed while the client follows both, and failed over; it joins again, gets vbuckets back by
+    takeovers, and is killed and started as their owner. The client must find the new owners by itself each time.
     """
     empty = {"vbuckets": 64, "vbucket_state": "none"}
     with testing.node(**empty) as seed, testing.node(**empty) as mate:  # type: ignore[arg-type]
@@ -104,11 +104,15 @@ def follow_through_failover(program: Callable[[int], Sequence[str]], folder: Pat
             client.follow_until(lambda: client.documents() == stored)
             mate.kill()
             operate("failover", seed.address, "--dead", mate.address, "--yes")
-            _write(seed, stored, "after the failover")
+            _write_everywhere(seed, stored, "after the failover")
             client.follow_until(lambda: client.documents() == stored)
             mate.start()
             operate("rebalance", seed.address, "--add", mate.address, "--yes")
-            _write(seed, stored, "after the rebalance")
+            _write_everywhere(seed, stored, "after the rebalance")
+            client.follow_until(lambda: client.documents() == stored)
+            mate.kill()
+            mate.restart()
+            _write_everywhere(seed, stored, "after the restart")
             client.follow_until(lambda: client.documents() == stored)
             return len(stored)
 
@@ -177,3 +181,12 @@ def _write(node: Node, stored: dict[str, bytes], name: str) -> None:
         bucket.delete(gone)
     del stored[gone]
     stored.update({name: b"new", changed: name.encode()})
+
+
+def _write_everywhere(node: Node, stored: dict[str, bytes], name: str) -> None:
+    """The same, and new documents in vbuckets of each node."""
+    _write(node, stored, name)
+    more = {f"{name}-{number}": b"new" for number in range(200)}
+    with node.client() as bucket:
+        bucket.set_many(more.items())
+    stored.update(more)

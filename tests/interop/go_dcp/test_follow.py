@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from headwater.testing.node import Node
 from tests.interop import observed
 from tests.interop.follower import Follower, named
 from tests.interop.observed import DEFAULT
-from tests.interop.story import manage
+from tests.interop.story import THROUGH_FAILOVER, follow_through_failover, manage
 from tests.interop.toolchains import GO, go_program, needs, pinned
 
 HERE = Path(__file__).parent
@@ -76,3 +76,13 @@ def test_go_dcp_goes_on_from_the_checkpoints_that_it_keeps_in_the_bucket(
         assert sorted(name.rpartition(":")[2] for name in told) == sorted(f"more-{n}" for n in range(10))
         assert client.counts["mutation"] == 10
         compared(NUMBER + 10 + len(checkpoints(node)))
+
+
+@pytest.mark.program("go-dcp", VERSION, f"{THROUGH_FAILOVER}, by itself")
+def test_go_dcp_finds_the_new_owners_of_a_dead_nodes_vbuckets(tmp_path: Path, compared: Callable[[int], None]) -> None:
+    binary = go_program(HERE)
+
+    def program(port: int) -> Sequence[str]:
+        return [binary, str(port), "_default", "_default"]
+
+    compared(follow_through_failover(program, tmp_path))

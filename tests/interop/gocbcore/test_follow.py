@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.story import WHAT, WITH_COLLECTIONS, follow_collections, follow_through_everything
+from tests.interop.story import (
+    THROUGH_FAILOVER,
+    WHAT,
+    WITH_COLLECTIONS,
+    follow_collections,
+    follow_through_everything,
+    follow_through_failover,
+)
 from tests.interop.toolchains import GO, go_program, needs, pinned
 
 HERE = Path(__file__).parent
@@ -35,3 +42,16 @@ def test_gocbcore_holds_what_each_collection_holds(tmp_path: Path, compared: Cal
         return [binary, str(port), "collections", *names]
 
     compared(follow_collections(program, tmp_path))
+
+
+@pytest.mark.battery
+@pytest.mark.program("gocbcore DCPAgent", VERSION, f"{THROUGH_FAILOVER}; the program opens what ended again")
+def test_gocbcore_finds_the_new_owners_of_a_dead_nodes_vbuckets(
+    tmp_path: Path, compared: Callable[[int], None]
+) -> None:
+    binary = go_program(HERE)
+
+    def program(port: int) -> Sequence[str]:
+        return [binary, str(port)]
+
+    compared(follow_through_failover(program, tmp_path))
