@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import socket
 import threading
 import time
@@ -275,3 +278,24 @@ def test_an_idle_limit_is_on_by_default() -> None:
     with testing.node(vbuckets=1) as node:
         told = stats(node, "config")
         assert (told["idle_seconds"], told["login_seconds"]) == ("360", "30")
+
+
+def test_a_short_request_is_answered_before_those_of_a_crowd_that_wants_a_large_document() -> None:
+    """All of them are there at once, the short one last: the node is stopped while they are sent, and counted then."""
+    with testing.node(vbuckets=4) as node, ExitStack() as stack:
+        bystander = stack.enter_context(Client(node.port))
+        for key, size in ((b"large", 10 * MIB), (b"short", 10)):
+            assert bystander.ask(Opcode.SET, key=key, extras=bytes(8), value=bytes(size)).status == 0
+        crowd = [stack.enter_context(Client(node.port)) for _ in range(100)]
+        assert {each.ask(Opcode.NOOP).status for each in crowd} == {0}
+        os.kill(node.pid, signal.SIGSTOP)
+        for each in crowd:
+            each.send(Frame(0x80, Opcode.GET, b"large").encode())
+        bystander.send(Frame(0x80, Opcode.GET, b"short").encode())
+        os.kill(node.pid, signal.SIGCONT)
+        answer = bystander.read()
+        os.kill(node.pid, signal.SIGSTOP)
+        served, _, _ = select.select([each.socket for each in crowd], [], [], 0)
+        os.kill(node.pid, signal.SIGCONT)
+        assert answer is not None and answer.value == bytes(10)
+        assert len(served) < 50, f"{len(served)} of 100 were served before"

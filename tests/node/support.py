@@ -101,6 +101,7 @@ class FakeConnection:
         self.tls = None
         self.called_at = ("127.0.0.1", 11210)
         self.dropped = ""
+        self.is_crowded = False
         self.session: KvSession
 
     @property
@@ -142,6 +143,12 @@ class FakeConnection:
 
     def gives_way(self) -> bool:
         return False
+
+    def others_wait(self) -> bool:
+        return self.is_crowded
+
+    def stand_behind(self) -> None:
+        self.pause("turn")
 
     def measures(self, measure: Callable[[memoryview], int]) -> None:
         self.measure = measure

@@ -315,7 +315,9 @@ def test_who_asked_for_much_the_last_time_waits_behind_those_who_did_not() -> No
         greedy = Connection(host, ours, "peer:2", ConnectionInbox(memoryview(bytearray(4096))))  # type: ignore[arg-type]
         greedy.session = Slow(greedy)
         greedy.start()
-        await send(theirs, b"long.")
+        host.run_queue.behind(lambda: None)  # it is one of several
+        theirs.send(b"long.")
+        greedy._readable()
         assert await read(theirs, 5) == b"LONG."
         order: list[str] = []
         connection.session = Told(connection, order, "modest")
@@ -333,7 +335,51 @@ def test_who_asked_for_much_the_last_time_waits_behind_those_who_did_not() -> No
     run(story)
 
 
+def test_who_was_interrupted_for_longer_than_a_slice_has_not_asked_for_much() -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        connection.session = Interrupted(connection)
+        host.run_queue.behind(lambda: None)
+        peer.send(b"short.")
+        connection._readable()
+        assert await read(peer, 6) == b"SHORT."
+        order: list[str] = []
+        connection.session = Told(connection, order, "modest")
+        host.run_queue.spend(1.0)
+        host.run_queue.behind(lambda: order.append("behind"))
+        peer.send(b"more.")
+        connection._readable()
+        await read(peer, 5)
+        assert order == ["modest", "behind"]
+
+    run(story)
+
+
+def test_what_takes_long_stands_once_behind_those_in_line() -> None:
+    async def story(host: Host, connection: Connection, _: Lines, peer: socket.socket) -> None:
+        order: list[str] = []
+        connection.session = Considerate(connection, order, "large")
+        assert not connection.others_wait()
+        host.run_queue.first(lambda: order.append("first"))
+        host.run_queue.behind(lambda: order.append("behind"))
+        peer.send(b"large.")
+        connection._readable()
+        host.run_queue.behind(lambda: order.append("who came later"))
+        await read(peer, 6)
+        await asyncio.sleep(0)
+        assert order == ["first", "behind", "large", "who came later"]
+
+    run(story)
+
+
 class Slow(Lines):
+    def receive(self, data: memoryview) -> int:
+        ends = time.thread_time() + 2 * SLICE_SECONDS
+        while time.thread_time() < ends:
+            pass
+        return super().receive(data)
+
+
+class Interrupted(Lines):
     def receive(self, data: memoryview) -> int:
         time.sleep(2 * SLICE_SECONDS)
         return super().receive(data)
@@ -346,6 +392,16 @@ class Told(Lines):
 
     def receive(self, data: memoryview) -> int:
         self.order.append(self.name)
+        return super().receive(data)
+
+
+class Considerate(Told):
+    """Takes nothing while others wait."""
+
+    def receive(self, data: memoryview) -> int:
+        if self.connection.others_wait():
+            self.connection.stand_behind()
+            return 0
         return super().receive(data)
 
 

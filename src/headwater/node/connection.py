@@ -18,9 +18,8 @@ import asyncio
 import logging
 import os
 import socket
-import sys
-from array import array
 from collections.abc import Callable
+from time import thread_time
 from typing import Protocol, TypeVar
 
 from headwater.errors import CorruptStore, ProtocolError, TlsError
@@ -28,7 +27,7 @@ from headwater.node.budget import Budget
 from headwater.node.committer import Committer
 from headwater.node.inbox import ConnectionInbox
 from headwater.node.log_lines import event
-from headwater.node.memory import MAPPED_BYTES_MIN, mapped_copy
+from headwater.node.memory import MAPPED_BYTES_MIN, mapped_copy, socket_bytes
 from headwater.node.outbox import Outbox
 from headwater.node.requests import Requests
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
@@ -49,11 +48,6 @@ _WORKING = frozenset({"parked", "changing", "preparing"})
 """The pauses during which an answer is made."""
 PUMPS_PER_TURN = 4
 """How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
-
-_MEMINFO = 55 if sys.platform == "linux" else None
-"""SO_MEMINFO, which the library has no name for: an option of Linux's sockets that tells the memory of one."""
-_MEMINFO_FIELDS = 9  # of an unsigned int each
-_RECEIVED, _FORWARD, _QUEUED = 0, 4, 5
 
 T = TypeVar("T")
 
@@ -178,7 +172,7 @@ class Connection:
         self._woken = False
         self._feeding = False
         self._flushes = False
-        self._was_long = False
+        self._was_long = self._has_stood = False
         self._sends = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -319,9 +313,17 @@ class Connection:
         """Whether the session has to stop here; it goes on behind all that others have sent meanwhile."""
         if not self.turn_is_over():
             return False
+        self.stand_behind()
+        return True
+
+    def others_wait(self) -> bool:
+        """Whether some stand in line whom this connection, in what it does now, has not let go first."""
+        return len(self._run_queue) > 0 and not self._has_stood
+
+    def stand_behind(self) -> None:
+        """Have the session stop here, and go on behind all that stand in line."""
         self.pause("turn")
         self._run_queue.behind(self._have_turn)
-        return True
 
     def _have_turn(self) -> None:
         """Go on where this connection stood when it had to stand in line."""
@@ -330,7 +332,9 @@ class Connection:
             return
         self._paused.clear()
         self._listen()
+        self._has_stood = True
         self._feed_pending()
+        self._has_stood = False
 
     @property
     def _budget(self) -> Budget:
@@ -344,8 +348,8 @@ class Connection:
 
     def weigh_kernel(self) -> int:
         """Look how much the system keeps for the socket, both ways, and count it as held here; bytes."""
-        if not self.is_closed and _MEMINFO is not None:
-            self.kernel_bytes = _kernel_bytes(self._raw)
+        if not self.is_closed:
+            self.kernel_bytes = socket_bytes(self._raw)
             self._account()
         return self.kernel_bytes
 
@@ -389,14 +393,18 @@ class Connection:
             return
         self._listen()
         if not self.is_closed:
+            self._has_stood = self._was_long
             self._receive()
+            self._has_stood = False
 
     def _receive(self) -> None:
-        # Two looks at the clock are all that an event has: what happens in between goes by the first of them.
-        begun = self._time()
+        # Two looks at the clock are all that an event has: what happens in between goes by the first of them. While
+        # others stand in line there are two at the processor time as well: who was interrupted has asked for little.
+        begun, is_alone = self._time(), not len(self._run_queue)
+        worked = 0.0 if is_alone else thread_time()
         self._take_bytes(begun)
         spent = self._time() - begun
-        self._was_long = spent >= SLICE_SECONDS
+        self._was_long = not is_alone and spent >= SLICE_SECONDS <= thread_time() - worked
         if spent:
             self._run_queue.spend(spent)
 
@@ -684,9 +692,3 @@ class Connection:
         if now >= deadline:
             self._safely(self.session.tick, now)
         self._arm()
-
-
-def _kernel_bytes(sock: socket.socket) -> int:
-    """Bytes of memory the system keeps for a socket: received and not read, queued to leave, set aside for both."""
-    told = array("I", sock.getsockopt(socket.SOL_SOCKET, _MEMINFO or 0, 4 * _MEMINFO_FIELDS))
-    return told[_RECEIVED] + told[_FORWARD] + told[_QUEUED] if len(told) == _MEMINFO_FIELDS else 0

@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import mmap
+import socket
+import sys
 import time
+from array import array
 from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-__all__ = ["MAPPED_BYTES_MIN", "Trimmer", "libc", "mapped", "mapped_copy"]
+__all__ = ["MAPPED_BYTES_MIN", "Trimmer", "libc", "mapped", "mapped_copy", "socket_bytes"]
 
 MAPPED_BYTES_MIN: Final = 1 << 20
 """Smaller ones come from the allocator: to map one takes some microseconds, and some pages are left over."""
@@ -141,3 +144,20 @@ class Trimmer:
             self._least_bytes = free
             self.trims += 1
             self._trim()
+
+
+_MEMINFO: Final = 55 if sys.platform == "linux" else None
+"""SO_MEMINFO, which the library has no name for: an option of Linux's sockets that tells the memory of one."""
+_MEMINFO_FIELDS: Final = 9  # of an unsigned int each
+_RECEIVED, _FORWARD, _QUEUED = 0, 4, 5
+
+
+def socket_bytes(sock: socket.socket) -> int:
+    """Bytes of memory the system keeps for a socket: received and not read, queued to leave, set aside for both.
+
+    0 where the system does not tell.
+    """
+    if _MEMINFO is None:
+        return 0
+    told = array("I", sock.getsockopt(socket.SOL_SOCKET, _MEMINFO, 4 * _MEMINFO_FIELDS))
+    return told[_RECEIVED] + told[_FORWARD] + told[_QUEUED] if len(told) == _MEMINFO_FIELDS else 0

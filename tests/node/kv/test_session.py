@@ -6,6 +6,7 @@ import asyncio
 import json
 import tempfile
 from pathlib import Path
+from struct import pack
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from headwater.node.storage.staging import ArenaFull
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from tests.node.support import QUIET, Desk, Talk, desk
 
 # What changes the connection itself, waits in the loop, or belongs to DCP is tried elsewhere.
@@ -220,3 +222,40 @@ def test_what_changes_the_node_comes_to_its_end_though_its_client_is_gone_and_wh
 
     with desk(tmp_path / "s") as counter:
         asyncio.run(main(counter))
+
+
+LARGE = b"{" + b" " * (1 << 20) + b"}"
+OF_A_LARGE_DOCUMENT = {
+    "read": Frame(0x80, Opcode.GET, b"large"),
+    "read with its key": Frame(0x80, Opcode.GETK, b"large"),
+    "touched": Frame(0x80, Opcode.GAT, b"large", bytes(4)),
+    "appended to": Frame(0x80, Opcode.APPEND, b"large", value=b" "),
+    "looked into": Frame(0x80, Opcode.SUBDOC_GET, b"large", pack(">HB", 1, 0), b"a"),
+}
+
+
+@pytest.mark.parametrize("request_", OF_A_LARGE_DOCUMENT.values(), ids=OF_A_LARGE_DOCUMENT)
+def test_a_request_for_a_large_document_lets_those_in_line_go_first_and_is_answered_then(
+    talk: Talk, counter: Desk, request_: Frame
+) -> None:
+    talk.ask(Opcode.SET, key=b"large", extras=bytes(8), value=LARGE)
+    counter.committer.commit()
+    other = counter.session()
+    other.hello(7)  # or it is hung up on for a path that is not there
+    other.connection.is_crowded = True
+    data = request_.encode()
+    assert other.give(data) == 0 and other.bytes_sent() == b""
+    assert other.connection.paused == {"turn"}
+    other.connection.is_crowded = False  # it has stood behind them
+    other.connection.resume("turn")
+    assert other.give(data) == len(data)
+    counter.committer.commit()
+    (answer,) = FrameBuffer().receive_data(other.bytes_sent())
+    assert answer.opcode == request_.opcode
+
+
+def test_a_request_for_a_short_document_or_none_waits_for_nobody(talk: Talk) -> None:
+    talk.connection.is_crowded = True
+    assert talk.ask(Opcode.SET, key=b"short", extras=bytes(8), value=b"x" * 1000)[0].status == 0
+    assert talk.ask(Opcode.GET, key=b"short")[0].value == b"x" * 1000
+    assert talk.ask(Opcode.GET, key=b"none")[0].status == Status.KEY_ENOENT

@@ -27,6 +27,7 @@ from headwater.node.log_lines import event
 from headwater.node.memory import MAPPED_BYTES_MIN
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.node.requests import UNKNOWN
+from headwater.node.run_queue import LARGE_BYTES
 from headwater.node.storage.store import ArenaFull
 from headwater.wire import leb128
 from headwater.wire.datatype import Datatype, legal
@@ -259,12 +260,14 @@ class KvSession:
     def handle(self, frame: Frame) -> None:
         """Answer one request. Public: a DCP session passes on what is not DCP.
 
-        Raises NoRoom when the request must be given again after the next commit.
+        Raises NoRoom when the request must be given again: after the next commit, or when others have had their turn.
         """
         if frame.magic not in REQUESTS:
             return  # a response to something we sent (a notification): nothing waits for it
         try:
             command, request = self._admit(frame)
+            if command.document and isinstance(request, Request):
+                self._let_short_ones_first(request)
             answer = command.handler(self, request)
             if self._write is not None:
                 write, self._write = self._write, None
@@ -294,6 +297,18 @@ class KvSession:
             self._count(command, frame.opcode, Status.SUCCESS)
         if self._finishes:
             self.connection.finish()
+
+    def _let_short_ones_first(self, request: Request) -> None:
+        """Put a request for a large document off while others stand in line: a first one each, of hundreds of guests,
+        would else be seconds in front of everybody's short one. Raises NoRoom: it is given again behind them."""
+        if self.prepared is not None or not self.connection.others_wait():
+            return
+        if (
+            request.key
+            and self.store_bucket.store.document_bytes(request.vbucket, request.key, self.collection) >= LARGE_BYTES
+        ):
+            self.connection.stand_behind()
+            raise NoRoom
 
     def finish(self) -> None:
         """Close the connection once the request being handled is answered."""

@@ -225,14 +225,22 @@ class Store:
         """
         if not key:
             return None
-        key, mark = stored_key(collection, key)
-        row = int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
+        row = self._row_of(vbucket, key, collection)
         if row < 0:
             if vbucket in self.quarantine.vbuckets:
-                self.quarantine.check_key(vbucket, key)
+                self.quarantine.check_key(vbucket, stored_key(collection, key)[0])
             return None
         frame = self.slots.seen(self.index.columns[vbucket].loc.item(row))  # of 20 MiB each copy takes milliseconds
         return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
+
+    def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
+        """Bytes of the record that `document` reads; 0 where there is none."""
+        row = self._row_of(vbucket, key, collection)
+        return 0 if row < 0 else len(self.slots.seen(self.index.columns[vbucket].loc.item(row)))
+
+    def _row_of(self, vbucket: int, key: bytes, collection: int) -> int:
+        key, mark = stored_key(collection, key)
+        return int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
 
     def has_change(self, vbucket: int, seqno: int) -> bool:
         """Whether the change of a seqno is here, durable or not. False if it was superseded and compacted away."""
