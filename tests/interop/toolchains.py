@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,14 @@ from headwater.kernels.jit import cache_home
 
 BUILD_SECONDS_MAX = 540
 CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-SOURCES = {".go", ".mod", ".sum", ".java", ".xml", ".json", ".js"}
+SOURCES = {".go", ".mod", ".sum", ".java", ".xml", ".json", ".js", ".rs", ".toml", ".lock"}
+RUSTUP = Path.home() / ".cargo" / "bin"
+"""The folder of what rustup installs, which is in the PATH of login shells only."""
+
+
+def found(command: str) -> str | None:
+    """The path of a command; None if it is not there."""
+    return shutil.which(command, path=os.pathsep.join([os.environ.get("PATH", os.defpath), str(RUSTUP)]))
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class Tool:
     @property
     def missing(self) -> str:
         """Which command is not there and how to get it; empty if all are."""
-        lacking = [command for command in self.commands if shutil.which(command) is None]
+        lacking = [command for command in self.commands if found(command) is None]
         return f"{self.name}: no `{lacking[0]}` here; {self.get}" if lacking else ""
 
 
@@ -46,6 +54,9 @@ JAVA = Tool(
     "Java 17 with Maven", ("mvn", "javac"), "apt-get install openjdk-17-jdk-headless maven, or brew install maven"
 )
 NODE = Tool("Node.js 18 or newer", ("node", "npm"), "apt-get install nodejs npm, or brew install node")
+RUST = Tool(
+    "Rust 1.88 or newer with a C compiler", ("cargo", "cc", "cmake"), "https://rustup.rs, and apt-get install gcc cmake"
+)
 LIBMEMCACHED = Tool("libmemcached", ("memccapable",), "apt-get install libmemcached-tools")
 
 
@@ -96,6 +107,19 @@ def node_program(folder: Path, script: str) -> str:
     return str(_built(folder, "npm", build) / script)
 
 
+def rust_program(folder: Path) -> str:
+    """Build the Rust program of a folder; returns its path."""
+
+    def build(target: Path) -> None:
+        cargo = found("cargo")
+        assert cargo is not None
+        _run([cargo, "build", "--quiet", "--locked", "--target-dir", str(target / "built")], folder)
+        shutil.copy(target / "built" / "debug" / "program", target / "program")
+        shutil.rmtree(target / "built")  # hundreds of MiB
+
+    return str(_built(folder, "Cargo", build) / "program")
+
+
 def printed_go(text: str, manifest: Path, folder: Path) -> list[str]:
     """Build a Go program as a page prints it, with the modules that another folder's manifest pins; its command."""
     for name in ("go.mod", "go.sum"):
@@ -108,11 +132,11 @@ def printed_go(text: str, manifest: Path, folder: Path) -> list[str]:
 def printed_java(text: str, manifest: Path, folder: Path) -> list[str]:
     """Compile a Java program as a page prints it, with what another folder's manifest pins; its command."""
     path = java_program(manifest)
-    found = re.search(r"public class (\w+)", text)
-    assert found is not None
-    (folder / f"{found[1]}.java").write_text(text, "utf-8")
-    _run(["javac", "-cp", path, f"{found[1]}.java"], folder)
-    return ["java", "-cp", os.pathsep.join([str(folder), path]), found[1]]
+    named = re.search(r"public class (\w+)", text)
+    assert named is not None
+    (folder / f"{named[1]}.java").write_text(text, "utf-8")
+    _run(["javac", "-cp", path, f"{named[1]}.java"], folder)
+    return ["java", "-cp", os.pathsep.join([str(folder), path]), named[1]]
 
 
 def printed_node(text: str, manifest: Path, script: str, folder: Path) -> list[str]:
@@ -163,14 +187,16 @@ def python_version(package: str) -> str:
 
 
 def pinned(folder: Path, package: str) -> str:
-    """The version of a package that the manifest of a folder (go.mod, pom.xml or package.json) names."""
+    """The version of a package that the manifest of a folder (go.mod, pom.xml, package.json, Cargo.toml) names."""
     if (manifest := folder / "package.json").exists():
         return str(json.loads(manifest.read_text("utf-8"))["dependencies"][package])
+    if (manifest := folder / "Cargo.toml").exists():
+        return str(tomllib.loads(manifest.read_text("utf-8"))["dependencies"][package]["version"]).lstrip("=")
     if (manifest := folder / "go.mod").exists():
-        found = re.search(rf"{re.escape(package)} v(\S+)", manifest.read_text("utf-8"))
+        named = re.search(rf"{re.escape(package)} v(\S+)", manifest.read_text("utf-8"))
     else:
         text = (folder / "pom.xml").read_text("utf-8")
         dependencies = text[text.index("<dependencies>") :]  # before them is the program's own name
-        found = re.search(rf"<artifactId>{re.escape(package)}</artifactId>\s*<version>([^<]+)", dependencies)
-    assert found is not None, f"{folder} names no version of {package}"
-    return found[1]
+        named = re.search(rf"<artifactId>{re.escape(package)}</artifactId>\s*<version>([^<]+)", dependencies)
+    assert named is not None, f"{folder} names no version of {package}"
+    return named[1]
