@@ -14,7 +14,8 @@ Written by `make docs` from `src/headwater/node/log_lines.py`; edit there.
 
 A node writes a line an event to stderr. With `--log-format json` it is an object: `time` (UTC), `level`, `module`,
 `event`, `message`, what else is known of it (`peer`, `vbucket`, `producer` and so on), and `traceback` after a fault of
-the node's own. Names of events stay from release to release; words of messages may not.
+the node's own. Names of events stay from release to release; words of messages may not. The one line on stdout, which
+says at any level that the node listens, and where, has the same form.
 
 `--log-level warning,replication=info` tells more of a part of the node: the modules are the files and folders of
 `headwater/node`, as in the field `module`.

@@ -134,3 +134,16 @@ def test_a_node_tells_its_life_in_json() -> None:
     events = [each["event"] for each in told]
     assert events == ["node.ready", "node.stopping", "node.stopped"]
     assert told[0]["port"] == node.port and told[0]["level"] == "info"
+
+
+def test_with_a_log_of_json_the_line_ready_is_json_whatever_the_level(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", "--http-port", "0", "--vbuckets", "2"]
+    command += ["--log-format", "json", "--log-level", "error", "--data", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        process.terminate()
+    assert (ready["event"], ready["level"], ready["host"]) == ("node.ready", "info", "127.0.0.1")
+    assert ready["message"] == f"ready on 127.0.0.1:{ready['port']}"
+    assert (ready["bucket"], ready["vbuckets"]) == ("default", 2)
+    assert ready["http"] != ready["port"] > 0 and "tls" not in ready

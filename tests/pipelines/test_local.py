@@ -586,8 +586,30 @@ def test_json_documents_become_columns_whatever_they_hold(bucket: Node, tmp_path
     assert json.loads(held["k1"]["_rest"]) == {"event": 1}
     assert json.loads(held["k9"]["_rest"]) == {"user": "nine"} and held["k9"]["new"] == [1]
     assert "user: long in the table, string in documents" in told.conflicts
-    with pytest.raises(TableError, match="mirror with --unfold, or elsewhere"):
+
+
+def test_a_table_stays_unfolded_when_the_next_run_does_not_say_so(tmp_path: Path) -> None:
+    """As when a line of cron was written anew."""
+    with node(vbuckets=4) as bucket, bucket.client() as client:
+        client.set("k1", json.dumps({"n": 1}))
+        run_mirror(None, bucket.url, tmp_path, once=True, json=True, quarantine=True)
+        client.set("k2", json.dumps({"n": 2}))
+        client.set("k3", b"no JSON")
         run_mirror(None, bucket.url, tmp_path, once=True)
+        assert {key: row["n"] for key, row in table(tmp_path, "n").items()} == {"k1": 1, "k2": 2, "k3": None}
+        with pytest.raises(TableError, match="mirror without --variant"):
+            run_mirror(None, bucket.url, tmp_path, once=True, variant=True)
+
+
+def test_a_table_of_variants_stays_one_when_the_next_run_does_not_say_so(tmp_path: Path) -> None:
+    with node(vbuckets=4) as bucket, bucket.client() as client:
+        client.set("k1", json.dumps({"n": 1}))
+        run_mirror(None, bucket.url, tmp_path, once=True, variant=True)
+        client.set("k2", json.dumps({"n": 2}))
+        run_mirror(None, bucket.url, tmp_path, once=True)
+        assert sorted(table(tmp_path, "document")) == ["k1", "k2"]
+        with pytest.raises(TableError, match="mirror without --unfold"):
+            run_mirror(None, bucket.url, tmp_path, once=True, json=True)
 
 
 def test_tasks_that_see_a_field_differently_agree_on_the_second_try(tmp_path: Path) -> None:

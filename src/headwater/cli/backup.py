@@ -1,12 +1,13 @@
 """`headwater backup`: copies of a bucket in a folder or an object store: made, looked at, written back, removed."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater.cli.ages import read_age
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, remark, report
 from headwater.cli.options import (
@@ -43,7 +44,6 @@ EXAMPLES = examples(
     "headwater backup restore ./backups --node couchbase://10.1.0.7:11210/orders --dry-run",
     "headwater backup prune ./backups --keep 4",
 )
-DAYS = timedelta(days=1)
 
 PlaceName = Annotated[
     str, typer.Argument(metavar="PLACE", help="A folder, or a URL that fsspec can open: s3://, gs://, abfs://.")
@@ -200,7 +200,7 @@ def prune(
         int | None, typer.Option("--keep", metavar="N", help="Keep N full backups and what goes on from them.")
     ] = None,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", metavar="DAYS", help="Only what ended longer ago than that.")
+        str | None, typer.Option("--older-than", metavar="AGE", help="Only what ended longer ago: 12h, 30d, 8w.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would go.")] = False,
     as_json: Json = False,
@@ -208,7 +208,7 @@ def prune(
     """Remove old backups: full ones with all their increments. The newest full one stays, whatever is asked."""
     from headwater.backup import prune as pruning
 
-    age = None if older_than is None else older_than * DAYS
+    age = None if older_than is None else read_age("older-than", older_than, before="d")
     gone = pruning.plan(_archive(place), keep, age) if dry_run else pruning.carry_out(_place(place), keep, age)
     would = "would be" if dry_run else "were"
     line = f"{several(len(gone.backups), 'backup')}, {count(gone.bytes)} bytes {would} removed; {len(gone.kept)} stay"
@@ -380,7 +380,7 @@ for _name, _command, _examples in (
         "prune",
         prune,
         examples(
-            "headwater backup prune ./backups --keep 4 --dry-run", "headwater backup prune ./backups --older-than 30"
+            "headwater backup prune ./backups --keep 4 --dry-run", "headwater backup prune ./backups --older-than 30d"
         ),
     ),
 ):

@@ -1,10 +1,12 @@
 """`headwater lake`: a mirror's table by hand: look at it, fold its files, remove old ones, compare it with a bucket."""
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater.cli.ages import read_age
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, report
 from headwater.cli.meter import Meter
@@ -38,7 +40,7 @@ EXAMPLES = examples(
     "headwater lake vacuum ./lake/default --dry-run",
     "headwater lake describe --table spark_catalog.shop.orders --conf spark.sql.catalogImplementation=hive",
 )
-HOUR = 3600.0
+HOUR = timedelta(hours=1)
 
 Place = Annotated[str | None, typer.Argument(metavar="DIR", help="The table's folder or url, or that of a change log.")]
 
@@ -82,9 +84,9 @@ def optimize(
 
 def vacuum(
     place: Place = None,
-    hours: Annotated[
-        float | None,
-        typer.Option("--older-than", metavar="HOURS", min=1.0, help="Instead of the table's own retention, 7 days."),
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="12h, 2d, ..., instead of the table's own retention, 7 days."),
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only tell which files would go.")] = False,
     table: TableName = None,
@@ -96,9 +98,10 @@ def vacuum(
     """
     from headwater.lake import upkeep
 
+    age = None if older_than is None else read_age("older-than", older_than, before="h", at_least=HOUR)
     log, _ = _table(_placed(place, table, conf))
     with Meter("vacuum", "files") as meter:
-        gone = upkeep.vacuum(log, None if hours is None else hours * HOUR, dry=dry, tell=meter.show)
+        gone = upkeep.vacuum(log, None if age is None else age.total_seconds(), dry=dry, tell=meter.show)
     line = f"{count(len(gone))} files {'would be' if dry else 'were'} removed"
     if dry:
         answer("\n".join([*gone, line]), files=gone, removed=0)
@@ -258,7 +261,7 @@ for _name, _command, _examples in (
         optimize,
         examples("headwater lake optimize ./lake/default", "headwater lake optimize ./lake/default --all"),
     ),
-    ("vacuum", vacuum, examples("headwater lake vacuum ./lake/default --older-than 24")),
+    ("vacuum", vacuum, examples("headwater lake vacuum ./lake/default --older-than 24h")),
     (
         "repair",
         repair,

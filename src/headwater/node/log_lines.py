@@ -21,7 +21,7 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 ROOT = "headwater.node"
 EVENTS: Mapping[str, str] = {
-    "node.ready": "it listens; the same as its line `ready`",
+    "node.ready": "it listens; to stdout this is the line `ready`, in JSON with `--log-format json`, at any level",
     "node.stopping": "it was asked to stop, by SIGTERM or SIGINT",
     "node.stopped": "it has stopped, and all is on disk",
     "node.open": "it can be reached by others without TLS, or without a login",
@@ -121,6 +121,12 @@ class JsonLine(logging.Formatter):
 def _moment(record: logging.LogRecord) -> str:
     """UTC in RFC 3339, as the console and the commands tell it: 2026-01-02T03:04:05.678Z."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_line(logger: logging.Logger, message: str, extra: Mapping[str, Any]) -> str:
+    """Return the line of JSON that a message at level info would be in the log, whatever the log's level."""
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, message, (), None, extra=dict(extra))
+    return JsonLine().format(record)
 
 
 def parse_levels(text: str) -> dict[str, str]:

@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 
 def serve(config: NodeConfig, out: TextIO | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=...` once it listens.
+    """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=...` once it listens, or, with
+    the log as JSON, the event `node.ready` as an object with `host`, `port`, `bucket`, `vbuckets`, `tls`, `http`.
 
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
@@ -88,13 +89,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         host, port = server.listen()
         loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_tls(asked=True))
         _warn_of_the_open_network(config, host, server)
-        shown = f"[{host}]" if ":" in host else host
-        told = f"bucket={config.bucket} vbuckets={server.first.bucket.vbucket_count}"
-        told += "" if server.tls_port is None else f" tls={server.tls_port}"
-        told += "" if server.http_port is None else f" http={server.http_port}"
-        print(f"ready {shown}:{port} {told}", file=out, flush=True)
-        log.info("ready on %s:%d", shown, port, extra=event("node.ready", host=host, port=port))
-        supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
+        _tell_ready(config, server, host, port, out)
         collector.start()
         trimmer.start()
         if not config.no_metrics:
@@ -112,6 +107,22 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         committer.close()
         if server is not None:  # else none was opened; after an orderly stop they are closed
             server.catalog.close(clean=False)
+
+
+def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: TextIO) -> None:
+    """Say that it listens, and where: to whoever reads its output, to the log and to a supervisor."""
+    shown = f"[{host}]" if ":" in host else host
+    ports = {"tls": server.tls_port, "http": server.http_port}
+    told: dict[str, object] = {"bucket": config.bucket, "vbuckets": server.first.bucket.vbucket_count}
+    told |= {name: number for name, number in ports.items() if number is not None}
+    ready = event("node.ready", host=host, port=port, **told)
+    if config.log_format == "json":
+        line = log_lines.json_line(log, f"ready on {shown}:{port}", ready)
+    else:
+        line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in told.items())
+    print(line, file=out, flush=True)
+    log.info("ready on %s:%d", shown, port, extra=ready)
+    supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
 
 
 def _server(

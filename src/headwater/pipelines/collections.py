@@ -29,7 +29,7 @@ from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts
 from headwater.pipelines.local import Folds
-from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, engine_of, retry_options
+from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, engine_of, retry_options, shape_of
 from headwater.pipelines.query import own_session
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.table import DOCUMENTS, Making
@@ -439,7 +439,7 @@ def mirror_collections(
     tables = Tables(to, bucket_of(source), dropped)
     chosen, seconds = retry_options(source, options, retry_seconds, once=once)
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    kept = {"unfold" if name == "json" else name: on for name, on in shape.items()}
+    kept = shape_of(**shape)
 
     seen: dict[Mirrored, set[str]] = {}
 

@@ -148,7 +148,7 @@ def run(
     asked |= {"retry_seconds": retry_seconds, "progress": progress, "stop": stop, "watch": watch, "table": table}
     if engine == "local":
         return mirror(None, url, to, **asked)
-    shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
+    shape = shape_of(json=json, variant=variant, copy_on_write=copy_on_write, quarantine=quarantine)
     if table is None and to is not None and once:
         found = _level(url, to, changelog=changelog, shape=shape, options=login)
         if found is not None:
@@ -188,10 +188,11 @@ def mirror(
             log and the quarantine have names beside it. With a name `to` is only where a new table is made.
         once: end when everything that was there at the start is in the table.
         changelog: keep every change as a row, too.
-        json: unfold JSON documents into columns; keys are then text.
+        json: unfold JSON documents into columns; keys are then text. A table that is made so stays so, without it too.
         copy_on_write: for readers without deletion vectors: a file that loses rows is written anew, which costs as much
             as the files that a batch touches are large. A new table only; one that was made so stays so.
-        variant: instead, keep each JSON document as one VARIANT, in the column `document`; keys are then text.
+        variant: instead, keep each JSON document as one VARIANT, in the column `document`; keys are then text. It stays
+            so likewise.
         quarantine: with one of the two, keep a table `<to>_quarantine` of the documents that are no JSON (with `json`:
             no JSON objects), or whose keys are no text, and why (`lake/quarantine.py`). A table that has one keeps it.
         options: more options of the source, such as `maxChangesPerTrigger` or `user`.
@@ -211,7 +212,7 @@ def mirror(
     """
     named = table_of(spark, table, to)
     chosen, seconds = retry_options(source, options, retry_seconds, once=once)
-    shape = {"unfold": json, "variant": variant, "copy_on_write": copy_on_write, "quarantine": quarantine}
+    shape = shape_of(json=json, variant=variant, copy_on_write=copy_on_write, quarantine=quarantine)
     attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
     seen: set[str] = set()
 
@@ -229,7 +230,7 @@ def mirror(
 
 
 def _level(
-    url: str, to: str | Path, *, changelog: bool, shape: Mapping[str, bool], options: Mapping[str, str]
+    url: str, to: str | Path, *, changelog: bool, shape: Mapping[str, bool | None], options: Mapping[str, str]
 ) -> MirrorProgress | None:
     """Return the progress of a table that has all there is, None if there is something to do: starting Spark to find
     that out takes longer than many a batch.
@@ -266,6 +267,13 @@ def table_of(spark: SparkSession | None, table: str | None, to: str | Path | Non
     if to is None:
         raise OptionError("to", "", "the table's folder or url; or a name in a catalog is given with --table")
     return place_of(to)
+
+
+def shape_of(**asked: bool) -> dict[str, bool | None]:
+    """Return arguments of `TableSink` from those of `mirror`. A table that is there keeps its shape: who does not ask
+    for it again, as when a line of cron was written anew, does not ask for another."""
+    names = {"json": "unfold"}
+    return {names.get(name, name): on or (None if name in ("json", "variant") else on) for name, on in asked.items()}
 
 
 def opened(

@@ -63,7 +63,7 @@ class TableSink(Table):
         making, seen: of the table and those beside it, as of `Table`.
 
     Raises:
-        TableError: a table that is unfolded and should not be, or the other way round; one with deletion vectors that
+        TableError: a table that is not unfolded and should be, or the other way round; one with deletion vectors that
             should have none; a quarantine for a table that every document fits; and as `Table`.
     """
 

@@ -13,6 +13,7 @@ second or two (processes.py says how, and when not).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -115,12 +116,11 @@ class Node:
             arguments.append(f"--http-port={self.http_port}")
         with self._log.open("ab") as log:
             self._process = processes.start(arguments, {**os.environ, **self.environment}, log)
-        line = self._ready_line(self._process)
-        told = dict(word.partition("=")[::2] for word in line.split()[2:])
+        told = _ready_of(self._ready_line(self._process))
         self.tls_port = int(told["tls"]) if "tls" in told else None
         self.http_port = int(told["http"]) if "http" in told else None
         if self.options.get("without_tls") != "nobody":
-            self.port = int(line.split()[1].rpartition(":")[2])
+            self.port = int(told["port"])
         self.let_go()
         return self
 
@@ -225,7 +225,7 @@ class Node:
         _close(self._held)
 
     def _ready_line(self, process: Process) -> str:
-        """The line `ready HOST:PORT ...`."""
+        """The line that the node prints once it listens."""
         out = process.stdout
         if out is None:
             raise NodeError("the node has no output")
@@ -241,6 +241,14 @@ class Node:
                 raise NodeError(f"the node did not come up (status {status}): it {why}\n{self.log}")
             data += piece
         return data.decode()
+
+
+def _ready_of(line: str) -> dict[str, str]:
+    """Return what the line `ready` says, in either form: `port`, and `tls` and `http` where there are such."""
+    if line.startswith("{"):
+        return {name: str(value) for name, value in json.loads(line).items()}
+    _, address, *words = line.split()
+    return dict(word.partition("=")[::2] for word in words) | {"port": address.rpartition(":")[2]}
 
 
 def _close(sockets: list[socket.socket]) -> None:
