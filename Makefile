@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model attack disk-battery power-cuts lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 .PHONY: man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
@@ -93,6 +93,11 @@ SECONDS ?= 600
 
 disk-battery: $(READY) warm ## a node on a small disk, filled, held and killed for SECONDS=600 from SEED=1 (as root)
 	@$(RUN) $(BIN)/python -m harness.disk_battery --seconds $(SECONDS) --seed $(SEED)
+
+CUTS ?= 1000
+
+power-cuts: $(READY) warm ## the disk of a node, and of a mirror's table, loses what was not synced: CUTS=1000 SEED=1 (as root; Debian: fuse3)
+	@$(RUN) $(BIN)/python -m harness.power_cuts --cuts $(CUTS) --seed $(SEED) $(POWER_CUTS)
 
 ATTACK_SECONDS ?= 600
 

@@ -25,14 +25,19 @@ from numpy.typing import NDArray
 from headwater.errors import StoreLocked
 from headwater.node.storage.disk import Buffer
 
-__all__ = ["FaultyDisk"]
+__all__ = ["Content", "FaultyDisk"]
 
 SECTOR = 512
+GROWTH_BYTES_MAX = 8 << 20
 
 
 @dataclass(slots=True)
-class _Inode:
-    """A file: as programs see it, as the disk has it, and the changes in between, (offset, bytes) or a new size."""
+class Content:
+    """A file: as programs see it, as the disk has it, and the changes in between, (offset, bytes) or a new size.
+
+    Attributes: memory: what programs see is in its first `size` bytes. durable: what is synced. pending: the changes
+        since then. reserved: bytes that take room on the disk.
+    """
 
     memory: NDArray[np.uint8]
     size: int
@@ -40,18 +45,46 @@ class _Inode:
     pending: list[tuple[int, bytes] | int] = field(default_factory=list)
     reserved: int = 0
 
+    @classmethod
+    def of(cls, content: bytes) -> Content:
+        """A file that has always been there."""
+        memory = np.frombuffer(content, np.uint8).copy()
+        return cls(memory, len(content), bytearray(content), reserved=len(content.rstrip(b"\0")))
+
     def resize(self, size: int) -> None:
+        """Have another size, not synced."""
+        self._grow(size)
+        self.pending.append(size)
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Have these bytes, not synced."""
+        if offset + len(data) > self.size:
+            self._grow(offset + len(data))
+        self.memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+        self.pending.append((offset, data))
+
+    def settle(self) -> None:
+        """Sync it."""
+        for change in self.pending:
+            _apply(self.durable, change)
+        self.pending.clear()
+
+    def after_cut(self, random: Random, lose: float) -> bytes:
+        """Return what a power cut leaves: what was synced, and of the rest each piece with probability 1 - `lose`."""
+        content = bytearray(self.durable)
+        for change in self.pending:
+            for piece in _pieces(change):
+                if random.random() >= lose:
+                    _apply(content, piece)
+        return bytes(content)
+
+    def _grow(self, size: int) -> None:
         if size > len(self.memory):
-            grown = np.zeros(size, np.uint8)
+            grown = np.zeros(max(size, min(2 * size, size + GROWTH_BYTES_MAX)), np.uint8)
             grown[: self.size] = self.memory[: self.size]
             self.memory = grown
         self.memory[min(size, self.size) : max(size, self.size)] = 0
         self.size = size
-
-    def settle(self) -> None:
-        for change in self.pending:
-            _apply(self.durable, change)
-        self.pending.clear()
 
 
 def _apply(content: bytearray, change: tuple[int, bytes] | int) -> None:
@@ -65,7 +98,7 @@ def _apply(content: bytearray, change: tuple[int, bytes] | int) -> None:
 
 
 class _File:
-    def __init__(self, disk: FaultyDisk, inode: _Inode) -> None:
+    def __init__(self, disk: FaultyDisk, inode: Content) -> None:
         self._disk = disk
         self._inode = inode
 
@@ -75,10 +108,7 @@ class _File:
         if error:
             data = data[: len(data) // 2]
         self._disk.take(inode, offset + len(data))
-        if offset + len(data) > inode.size:
-            inode.resize(offset + len(data))
-        inode.memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
-        inode.pending.append((offset, data))
+        inode.write(data, offset)
         if error:
             raise error
 
@@ -94,12 +124,10 @@ class _File:
         self._disk.take(self._inode, offset + count)
         if offset + count > self._inode.size:
             self._inode.resize(offset + count)
-            self._inode.pending.append(offset + count)
 
     def truncate(self, size: int) -> None:
         self._disk.step()
         self._inode.resize(size)
-        self._inode.pending.append(size)
         self._inode.reserved = min(self._inode.reserved, size)
 
     def size(self) -> int:
@@ -147,9 +175,9 @@ class FaultyDisk:
         self.locks: set[Path] = set()
         self._failures: dict[int, int] = {}
         self._broken: int | None = None
-        self._names: dict[Path, _Inode] = {}
-        self._durable_names: dict[Path, _Inode] = {}
-        self._renames: list[dict[Path, _Inode]] = []  # what the names were after each change since the last sync
+        self._names: dict[Path, Content] = {}
+        self._durable_names: dict[Path, Content] = {}
+        self._renames: list[dict[Path, Content]] = []  # what the names were after each change since the last sync
 
     # ------------------------------------------------------------------ faults
 
@@ -179,7 +207,7 @@ class FaultyDisk:
         if error := self.turn():
             raise error
 
-    def take(self, inode: _Inode, end: int) -> None:
+    def take(self, inode: Content, end: int) -> None:
         """Give a file room up to `end`, or OSError (ENOSPC)."""
         used = sum(one.reserved for one in self._names.values())
         more = max(0, end - inode.reserved)
@@ -193,19 +221,12 @@ class FaultyDisk:
         states = [self._durable_names, *self._renames]
         kept = states[random.randrange(len(states)) if 0 < lose < 1 else (0 if lose else -1)]
         for path, inode in kept.items():
-            content = bytearray(inode.durable)
-            for change in inode.pending:
-                for piece in _pieces(change):
-                    if random.random() >= lose:
-                        _apply(content, piece)
-            after.put(path, bytes(content))
+            after.put(path, inode.after_cut(random, lose))
         return after
 
     def put(self, path: Path, content: bytes) -> None:
         """Place a file as if it had always been there."""
-        memory = np.frombuffer(content, np.uint8).copy()
-        inode = _Inode(memory, len(content), bytearray(content), reserved=len(content.rstrip(b"\0")))
-        self._names[path] = self._durable_names[path] = inode
+        self._names[path] = self._durable_names[path] = Content.of(content)
 
     def files(self) -> dict[Path, bytes]:
         """All files as programs see them."""
@@ -230,7 +251,7 @@ class FaultyDisk:
     def create(self, path: Path, size: int) -> _File:
         """Create a file of `size` zero bytes."""
         self.step()
-        inode = _Inode(np.zeros(size, np.uint8), size, pending=[size])
+        inode = Content(np.zeros(size, np.uint8), size, pending=[size])
         self._rename({**self._names, path: inode})
         return _File(self, inode)
 
@@ -272,7 +293,7 @@ class FaultyDisk:
         used = sum(one.reserved for one in self._names.values())
         return 1 << 62 if self.capacity is None else max(0, self.capacity - used)
 
-    def _rename(self, names: dict[Path, _Inode]) -> None:
+    def _rename(self, names: dict[Path, Content]) -> None:
         self._names = names
         self._renames.append(names)
 

@@ -1,0 +1,236 @@
+"""A disk of which power cuts leave what was synced, mounted until its standard input ends (root, or fusermount3):
+
+    python -m harness.power_cuts.filesystem FOLDER
+
+It is told what to do in lines, and answers each with one:
+
+    look             frozen or on, and how many changes there were
+    cut-at N         the Nth change from now on finds the power gone
+    freeze           the power is gone now
+    restore SEED P   mount what is left, then answer: of what was not synced a piece is lost with probability P
+
+The programs on it must be dead before `restore`. FUSE itself is spoken by mfusepy (of libfuse 3), for pyfuse3 has no
+`fallocate`, and the C library then writes into each block of the room that it is asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from threading import Thread
+from typing import Any, Final
+
+import mfusepy
+
+from harness.power_cuts.tree import Folder, Leaf, Tree
+
+__all__ = ["main"]
+
+BLOCK_BYTES: Final = 4096
+DISK_BYTES: Final = 4 << 30
+UNMOUNT_ATTEMPTS: Final = 50
+
+
+class Mount(mfusepy.Operations):  # type: ignore[misc]
+    """The calls of the kernel for a tree. Paths begin with a slash; `fh` is a number that `open` returned."""
+
+    use_ns = True
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._open: dict[int, Leaf] = {}
+        self._numbers = count(1)
+        self._modified: dict[int, int] = {}
+        self._begun = time.time_ns()
+
+    def init(self, path: str) -> None:
+        """Say that it is mounted."""
+        print("mounted", flush=True)
+
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+        """Return what `stat` shows."""
+        found = self._leaf(path, fh) if fh else self._tree.find(path)
+        changed = self._modified.get(found.number, self._begun)
+        seen = {"st_mode": found.mode, "st_ino": found.number, "st_mtime": changed, "st_ctime": changed}
+        seen |= {"st_atime": changed, "st_uid": os.getuid(), "st_gid": os.getgid(), "st_blksize": BLOCK_BYTES}
+        if isinstance(found, Folder):
+            return seen | {"st_nlink": 2, "st_size": 0, "st_blocks": 0}
+        content = found.content
+        return seen | {"st_nlink": found.links, "st_size": content.size, "st_blocks": -(-content.reserved // 512)}
+
+    def readdir(self, path: str, fh: int) -> Iterator[tuple[str, dict[str, int], int]]:
+        """Return the names in a folder. An entry without an inode would be passed over by the C library."""
+        folder = self._tree.folder(path)
+        for name, found in {".": folder, "..": folder, **folder.names}.items():
+            yield name, {"st_ino": found.number, "st_mode": found.mode}, 0
+
+    def mkdir(self, path: str, mode: int) -> int:
+        """Make a folder."""
+        self._touch(self._tree.make_folder(path, mode))
+        return 0
+
+    def rmdir(self, path: str) -> int:
+        """Remove an empty folder."""
+        self._tree.remove(path)
+        return 0
+
+    def unlink(self, path: str) -> int:
+        """Remove a name."""
+        self._tree.remove(path)
+        return 0
+
+    def rename(self, old: str, new: str) -> int:
+        """Give a file another name in its folder."""
+        self._tree.rename(old, new)
+        return 0
+
+    def link(self, target: str, source: str) -> int:
+        """Give the file `source` one more name."""
+        self._tree.link(target, self._tree.file(source))
+        return 0
+
+    def create(self, path: str, mode: int, fi: Any = None) -> int:
+        """Make a file and open it."""
+        return self._opened(self._touch(self._tree.create(path, mode)))
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file, and empty it if `flags` say so."""
+        leaf = self._tree.file(path)
+        if flags & os.O_TRUNC:
+            self._tree.resize(leaf, 0)
+        return self._opened(leaf)
+
+    def release(self, path: str, fh: int) -> int:
+        """Close a file."""
+        self._open.pop(fh, None)
+        return 0
+
+    def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        """Return what a file has there."""
+        content = self._leaf(path, fh).content
+        return content.memory[offset : min(offset + size, content.size)].tobytes()
+
+    def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
+        """Write into a file."""
+        self._tree.write(self._touch(self._leaf(path, fh)), data, offset)
+        return len(data)
+
+    def truncate(self, path: str, length: int, fh: int | None = None) -> int:
+        """Give a file another size."""
+        self._tree.resize(self._touch(self._leaf(path, fh)), length)
+        return 0
+
+    def fallocate(self, path: str, mode: int, offset: int, size: int, fh: int) -> int:
+        """Set room aside; holes are not punched."""
+        if mode:
+            raise mfusepy.FuseOSError(errno.EOPNOTSUPP)
+        self._tree.reserve(self._leaf(path, fh), offset + size)
+        return 0
+
+    def fsync(self, path: str, datasync: int, fh: int) -> int:
+        """Sync a file."""
+        self._tree.sync(self._leaf(path, fh))
+        return 0
+
+    def fsyncdir(self, path: str, datasync: int, fh: int) -> int:
+        """Sync the names of a folder."""
+        self._tree.sync_folder(self._tree.folder(path))
+        return 0
+
+    def chmod(self, path: str, mode: int) -> int:
+        """Give a file other rights; that is on the disk at once."""
+        found = self._tree.find(path)
+        found.mode = found.mode & ~0o7777 | mode & 0o7777
+        return 0
+
+    def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
+        """Set when a file was changed."""
+        self._modified[self._tree.find(path).number] = times[1] if times else time.time_ns()
+        return 0
+
+    def statfs(self, path: str) -> dict[str, int]:
+        """Return how much room there is."""
+        left = max(0, DISK_BYTES - self._tree.used()) // BLOCK_BYTES
+        blocks = {"f_blocks": DISK_BYTES // BLOCK_BYTES, "f_bfree": left, "f_bavail": left}
+        return blocks | {"f_bsize": BLOCK_BYTES, "f_frsize": BLOCK_BYTES, "f_namemax": 255}
+
+    def _opened(self, leaf: Leaf) -> int:
+        self._open[number := next(self._numbers)] = leaf
+        return number
+
+    def _leaf(self, path: str | None, fh: int | None) -> Leaf:
+        if self._tree.is_frozen:
+            raise mfusepy.FuseOSError(errno.EIO)
+        if fh in self._open:
+            return self._open[fh]
+        if path is None:  # mfusepy does not say which open file without a name gets another size
+            raise mfusepy.FuseOSError(errno.EOPNOTSUPP)
+        return self._tree.file(path)
+
+    def _touch(self, found: Any) -> Any:
+        self._modified[found.number] = time.time_ns()
+        return found
+
+
+class Power:
+    """The lines from standard input, read in a thread of its own, and what they want."""
+
+    def __init__(self, place: Path) -> None:
+        self.tree = Tree()
+        self.restores: tuple[int, float] | None = None
+        self._place = place
+
+    def run(self) -> None:
+        """Obey until the input ends."""
+        for line in sys.stdin:
+            said = self._obey(*line.split())
+            if said:
+                print(said, flush=True)
+        unmount(self._place)
+
+    def _obey(self, word: str, *given: str) -> str:
+        tree = self.tree
+        if word == "cut-at":
+            tree.cut_at = tree.changes + int(given[0])
+        elif word == "freeze":
+            tree.is_frozen = True
+        elif word == "restore":
+            tree.is_frozen = True
+            self.restores = int(given[0]), float(given[1])
+            unmount(self._place)
+            return ""  # `Mount.init` answers
+        return f"{'frozen' if tree.is_frozen else 'on'} {tree.changes}"
+
+
+def unmount(place: Path) -> None:
+    """Unmount a disk that nobody uses any more; one that somebody does is at least out of sight."""
+    for _ in range(UNMOUNT_ATTEMPTS):
+        if not subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False).returncode:
+            return
+        time.sleep(0.02)
+    subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def main(place: Path) -> None:
+    """Mount a disk, again after each power cut, until standard input ends."""
+    power = Power(place)
+    Thread(target=power.run, daemon=True).start()
+    while True:
+        options: dict[str, Any] = {"hard_remove": True, "use_ino": True, "attr_timeout": 0, "entry_timeout": 0}
+        mfusepy.FUSE(Mount(power.tree), str(place), foreground=True, nothreads=True, fsname="power-cuts", **options)
+        if power.restores is None:
+            return
+        seed, lose = power.restores
+        power.restores = None
+        power.tree = power.tree.after_cut(Random(seed), lose)  # noqa: S311 - must be repeatable
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,115 @@
+"""A disk of which power cuts leave what was synced, seen from the program that cuts.
+
+with mounted(folder) as disk:
+    ... processes write below `folder` ...
+    disk.cut_at(200)                 the 200th change from now on finds the power gone
+    disk.is_frozen()                 has it come to that?
+    disk.freeze()                    the power is gone now
+    ... kill the processes ...
+    disk.restore(seed=7, lose=0.5)   what is left is mounted at `folder`
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes.util import find_library
+from pathlib import Path
+from typing import IO
+
+from harness.small_disk import may_mount
+
+__all__ = ["PowerCutDisk", "mounted", "why_not"]
+
+ROOT = Path(__file__).parents[2]
+UNMOUNT_SECONDS = 10.0
+
+
+def why_not() -> str:
+    """Return why no such disk can be mounted here; "" if it can."""
+    if not Path("/dev/fuse").exists():
+        return "there is no /dev/fuse"
+    if not may_mount():
+        return "only root may mount"
+    if importlib.util.find_spec("mfusepy") is None:
+        return "no mfusepy: pip install mfusepy"
+    if find_library("fuse3") is None:
+        return "no libfuse 3 (Debian: fuse3)"
+    return ""
+
+
+class PowerCutDisk:
+    """The program that has the disk. Attributes: cuts: how often the power was cut. changes: as of the last look."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.cuts = 0
+        self.changes = 0
+        self._process = process
+
+    def cut_at(self, change: int) -> None:
+        """Let a change find the power gone, the nth from now on."""
+        self._look(f"cut-at {change}")
+
+    def is_frozen(self) -> bool:
+        """Whether the power is gone."""
+        return self._look("look")
+
+    def freeze(self) -> None:
+        """Cut the power now."""
+        self._look("freeze")
+
+    def restore(self, *, seed: int, lose: float) -> None:
+        """Mount what is left. `lose`: the probability for each piece of what was not synced."""
+        self.cuts += 1
+        self._say(f"restore {seed} {lose}", "mounted")
+
+    def wait(self) -> None:
+        """Wait until it is mounted."""
+        self._read("mounted")
+
+    def _look(self, said: str) -> bool:
+        state, changes = self._say(said, "").split()
+        self.changes = int(changes)
+        return state == "frozen"
+
+    def _say(self, line: str, answer: str) -> str:
+        _pipe(self._process.stdin).write(line + "\n")
+        _pipe(self._process.stdin).flush()
+        return self._read(answer)
+
+    def _read(self, answer: str) -> str:
+        line = _pipe(self._process.stdout).readline().strip()
+        if not line or answer not in line:
+            raise OSError(f"the disk of power cuts said {line!r} instead of {answer or 'its state'!r}")
+        return line
+
+
+def _pipe(found: IO[str] | None) -> IO[str]:
+    if found is None:
+        raise TypeError("the process has no pipes")
+    return found
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[PowerCutDisk]:
+    """A disk that is mounted at a folder, in a block."""
+    command = [sys.executable, "-m", "harness.power_cuts.filesystem", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        disk = PowerCutDisk(process)
+        disk.wait()
+        try:
+            yield disk
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let it unmount and end; it can't while somebody has a file open, and then its files are in nobody's sight."""
+    _pipe(process.stdin).close()
+    try:
+        process.wait(UNMOUNT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()

@@ -1,0 +1,252 @@
+"""Files and folders of a disk of which a power cut leaves what was synced, and chance of the rest.
+
+    disk = Tree()
+    disk.create("/a"); disk.write("/a", b"v", 0)
+    disk.sync("/a"); disk.sync_folder("/")      the file, and that its name is in the folder: two things
+    left = disk.after_cut(random, lose=0.5)     another Tree
+
+POSIX promises no more than this, and file systems differ in what they do beyond it, so this one does nothing beyond:
+
+- of a file that was not synced any 512-byte pieces of each write may have reached the disk, whatever their order;
+- a folder's names are those of its last sync, or of any moment since then, each folder for itself: a file that is
+  synced may have no name yet, and one whose name is there may have nothing in it;
+- a name is in one folder: nothing moves from one folder to another (EXDEV).
+
+Once it is `frozen` every change fails (EIO), as does every read: the power is gone, the program does not know it yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from stat import S_IFDIR, S_IFREG
+
+from headwater.testing.faults import Content
+
+__all__ = ["Folder", "Leaf", "Tree"]
+
+FOLDER, FILE = S_IFDIR | 0o755, S_IFREG | 0o644
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """A file. Attributes: number: its inode's. links: how many names it has."""
+
+    number: int
+    content: Content
+    mode: int = FILE
+    links: int = 1
+
+
+@dataclass(eq=False, slots=True)
+class Folder:
+    """A folder. Attributes: names: as programs see them. durable: as synced. since: as after each change since."""
+
+    number: int
+    mode: int = FOLDER
+    names: dict[str, Folder | Leaf] = field(default_factory=dict)
+    durable: dict[str, Folder | Leaf] = field(default_factory=dict)
+    since: list[dict[str, Folder | Leaf]] = field(default_factory=list)
+
+    def change(self, names: dict[str, Folder | Leaf]) -> None:
+        """Have other names, not synced."""
+        self.names = names
+        self.since.append(names)
+
+    def settle(self) -> None:
+        """Sync the names."""
+        self.durable = self.names
+        self.since.clear()
+
+
+def _error(number: int, path: str = "") -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+class Tree:
+    """A disk.
+
+    Attributes:
+        is_frozen: whether the power is gone.
+        changes: how many changes there were: writes, syncs, new sizes, and changes of names.
+        cut_at: the change with this number finds the power gone; None for never.
+    """
+
+    def __init__(self) -> None:
+        self.is_frozen = False
+        self.changes = 0
+        self.cut_at: int | None = None
+        self._numbers = count(2)
+        self._root = Folder(1)
+
+    # --- what programs do ---------------------------------------------------------------------------------------------
+
+    def find(self, path: str) -> Folder | Leaf:
+        """Return what has a path. Raises OSError ENOENT, ENOTDIR, or EIO once it is frozen."""
+        if self.is_frozen:
+            raise _error(errno.EIO, path)
+        found: Folder | Leaf = self._root
+        for name in filter(None, path.split("/")):
+            if not isinstance(found, Folder):
+                raise _error(errno.ENOTDIR, path)
+            if name not in found.names:
+                raise _error(errno.ENOENT, path)
+            found = found.names[name]
+        return found
+
+    def file(self, path: str) -> Leaf:
+        """Return the file that has a path. Raises OSError, EISDIR for a folder."""
+        found = self.find(path)
+        if isinstance(found, Folder):
+            raise _error(errno.EISDIR, path)
+        return found
+
+    def folder(self, path: str) -> Folder:
+        """Return the folder that has a path. Raises OSError, ENOTDIR for a file."""
+        found = self.find(path)
+        if not isinstance(found, Folder):
+            raise _error(errno.ENOTDIR, path)
+        return found
+
+    def create(self, path: str, mode: int = FILE) -> Leaf:
+        """Make an empty file. Raises OSError, EEXIST."""
+        made = Leaf(next(self._numbers), Content.of(b""), S_IFREG | (mode & 0o7777))
+        self._add(path, made)
+        return made
+
+    def make_folder(self, path: str, mode: int = FOLDER) -> Folder:
+        """Make a folder. Raises OSError, EEXIST."""
+        made = Folder(next(self._numbers), S_IFDIR | (mode & 0o7777))
+        self._add(path, made)
+        return made
+
+    def link(self, path: str, to: Leaf) -> None:
+        """Give a file one more name. Raises OSError, EEXIST."""
+        self._add(path, to)
+        to.links += 1
+
+    def write(self, leaf: Leaf, data: bytes, offset: int) -> None:
+        """Write into a file."""
+        self._step()
+        leaf.content.write(data, offset)
+        leaf.content.reserved = max(leaf.content.reserved, offset + len(data))
+
+    def resize(self, leaf: Leaf, size: int) -> None:
+        """Give a file another size."""
+        self._step()
+        leaf.content.resize(size)
+        leaf.content.reserved = min(leaf.content.reserved, size)
+
+    def reserve(self, leaf: Leaf, end: int) -> None:
+        """Have room up to `end`, which is its size if it was less."""
+        self._step()
+        if end > leaf.content.size:
+            leaf.content.resize(end)
+        leaf.content.reserved = max(leaf.content.reserved, end)
+
+    def sync(self, leaf: Leaf) -> None:
+        """Sync a file: what is in it, not that it has a name."""
+        self._step()
+        leaf.content.settle()
+
+    def sync_folder(self, folder: Folder) -> None:
+        """Sync a folder: which names are in it, not what those files have."""
+        self._step()
+        folder.settle()
+
+    def rename(self, source: str, target: str) -> None:
+        """Give what has one path another one in the same folder, in place of what has that. Raises OSError, EXDEV."""
+        folder, name = self._place(source)
+        other, new = self._place(target)
+        if folder is not other:
+            raise _error(errno.EXDEV, target)
+        moved, there = self.find(source), folder.names.get(new)
+        if isinstance(there, Folder) and there.names:
+            raise _error(errno.ENOTEMPTY, target)
+        self._step()
+        folder.change({**{each: kept for each, kept in folder.names.items() if each != name}, new: moved})
+        if isinstance(there, Leaf) and there is not moved:
+            there.links -= 1
+
+    def remove(self, path: str) -> None:
+        """Take a name away. Raises OSError, ENOTEMPTY for a folder that has names."""
+        gone, (folder, name) = self.find(path), self._place(path)
+        if isinstance(gone, Folder) and gone.names:
+            raise _error(errno.ENOTEMPTY, path)
+        self._step()
+        folder.change({each: kept for each, kept in folder.names.items() if each != name})
+        if isinstance(gone, Leaf):
+            gone.links -= 1
+
+    # --- power --------------------------------------------------------------------------------------------------------
+
+    def after_cut(self, random: Random, lose: float) -> Tree:
+        """Return the disk that is left: what was synced, and of the rest each piece with probability 1 - `lose`."""
+        left = Tree()
+        left._root = _Remains(random, lose, left._numbers).folder(self._root, 1)
+        return left
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Return all files by their paths, with what is in them."""
+        for path, leaf in self._leaves():
+            yield path, leaf.content.memory[: leaf.content.size].tobytes()
+
+    def used(self) -> int:
+        """Return how many bytes of room the files take that have a name."""
+        return sum(leaf.content.reserved for leaf in dict(self._leaves()).values())
+
+    def _leaves(self) -> Iterator[tuple[str, Leaf]]:
+        waiting: list[tuple[str, Folder]] = [("", self._root)]
+        while waiting:
+            at, folder = waiting.pop()
+            for name, found in sorted(folder.names.items()):
+                if isinstance(found, Folder):
+                    waiting.append((f"{at}/{name}", found))
+                else:
+                    yield f"{at}/{name}", found
+
+    def _add(self, path: str, made: Folder | Leaf) -> None:
+        folder, name = self._place(path)
+        if name in folder.names:
+            raise _error(errno.EEXIST, path)
+        self._step()
+        folder.change({**folder.names, name: made})
+
+    def _place(self, path: str) -> tuple[Folder, str]:
+        above, _, name = path.rpartition("/")
+        return self.folder(above), name
+
+    def _step(self) -> None:
+        self.changes += 1
+        if self.cut_at is not None and self.changes >= self.cut_at:
+            self.is_frozen = True
+        if self.is_frozen:
+            raise _error(errno.EIO)
+
+
+class _Remains:
+    """What a power cut leaves, of each file once: it may have several names."""
+
+    def __init__(self, random: Random, lose: float, numbers: Iterator[int]) -> None:
+        self._random, self._lose, self._numbers = random, lose, numbers
+        self._leaves: dict[Leaf, Leaf] = {}
+
+    def folder(self, before: Folder, number: int) -> Folder:
+        states = [before.durable, *before.since]
+        names = states[self._random.randrange(len(states)) if 0 < self._lose < 1 else (0 if self._lose else -1)]
+        kept = {name: self._kept(found) for name, found in names.items()}
+        return Folder(number, before.mode, kept, kept)
+
+    def _kept(self, found: Folder | Leaf) -> Folder | Leaf:
+        if isinstance(found, Folder):
+            return self.folder(found, next(self._numbers))
+        if found not in self._leaves:
+            content = Content.of(found.content.after_cut(self._random, self._lose))
+            self._leaves[found] = Leaf(next(self._numbers), content, found.mode, 0)
+        left = self._leaves[found]
+        left.links += 1
+        return left
