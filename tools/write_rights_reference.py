@@ -1,12 +1,14 @@
-"""Write docs/reference/rights.md: which role may send which command and read which page.
+"""Write docs/reference/rights.md: which role may send which command and read which page, and who else comes in.
 
-`make docs` runs this; tests/test_docs.py fails when the page is stale, and tests/conformance/test_rights.py tries each
-cell on a node.
+`make docs` runs this; tests/test_docs.py fails when the page is stale. tests/conformance/test_rights.py tries each cell
+on a node, tests/conformance/test_doors.py those of the console, of certificates and of files.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from headwater.console.actions import OF_TABLES
+from headwater.console.app import SERVED
 from headwater.node import server  # noqa: F401  (it registers all commands)
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.rights import rule_of
@@ -24,8 +26,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "rights.md"
 HEAD = """# Rights
 
 Written by `make docs` from the declarations of the requests (`src/headwater/wire/`), of the pages
-(`src/headwater/node/rest/pages.py`) and of the roles (`src/headwater/node/users/roles.py`); edit there. On a node
-without users everybody may do everything.
+(`src/headwater/node/rest/pages.py`, `src/headwater/console/app.py`) and of the roles
+(`src/headwater/node/users/roles.py`); edit there. On a node without users everybody may do everything.
 
 A user has roles; what a role does not grant is answered with EACCESS (0x24), or with 403 by HTTP, and written to the
 log: `user 'bob' may not FLUSH: it needs administer`. As the protocol has it, a client that did not ask for XERROR is
@@ -54,6 +56,50 @@ without users is called by its address or a name that it knows (421).
 
 """
 
+CONSOLE_HEAD = """
+## Console
+
+`headwater console` asks the nodes as one user, whoever opens it; so what it needs is a right of that user. All of it
+wants the cookie that is had by the key which the console printed (401), but for `/login` and `/static/`; what another
+page in a browser sends changes nothing (403), and other names than its own are refused (421). *nothing* asks no node,
+or leaves out what a node refused; of a bucket the quota is left out without `monitor`.
+
+"""
+CERTIFICATES_HEAD = """
+## Certificates
+
+A client at the port for TLS, by the certificate that it shows and by `--tls-clients`. *as the user*: it is logged in
+without a password. *by password*: it may log in with one, and before that do what needs nothing. *none*: no connection.
+
+"""
+CERTIFICATES = (
+    ("none", "by password", "by password", "none"),
+    ("of a user", "by password", "as the user", "as the user"),
+    ("of nobody here", "by password", "by password", "by password"),
+    ("of `@cluster`", "by password", "by password", "by password"),
+    ("of another CA", "by password", "none", "none"),
+    ("that has expired", "by password", "none", "none"),
+)
+FILES_HEAD = """
+## Files
+
+Whoever can read one of these needs no node. *made with* are the rights of what headwater makes, whatever the umask;
+*read by others* says what becomes of a file with 0644.
+
+"""
+FILES = (
+    ("the store's folder, and that of each bucket", "0700", "taken: its folder is closed"),
+    ("a file in it", "0600", "taken: its folder is closed"),
+    ("`USERS`", "0600", "refused"),
+    ("the key of `tls ca`, `tls node`, `tls user`", "0600", "refused"),
+    ("the certificate beside it", "0644", "taken"),
+    ("`--users-file`", "", "refused"),
+    ("`--cluster-secret-file`", "", "refused"),
+    ("`--password-file`", "", "refused"),
+    ("a backup's folder", "0700", "taken: its folder is closed"),
+    ("a file in a backup", "0600", "taken: its folder is closed"),
+    ("an export", "0600", ""),
+)
 OTHERS = """
 ## Other doors
 
@@ -61,9 +107,6 @@ OTHERS = """
 | --- | --- | --- |
 | DCP, UPR, TAP | who has opened one by its command | what its commands need, above; a stream goes by what it chooses |
 | another node of the cluster | who proves the members' secret | what `replicate` and `monitor` may, and hear of users |
-| a client's certificate | the user it names, where `--tls-clients` says so | what that user may |
-| the console | who has the key that it printed | what the user may with whose password it was begun |
-| the store's folder, a backup, an export | its owner (0600, 0700) | everything that is in it |
 """
 TEXT_HEAD = """
 ## Text
@@ -105,7 +148,11 @@ def page() -> str:
     commands = _table(("opcode", "command", "served", "needs", "in a part", *ROLES), _commands())
     pages = _table(("method", "page", "needs", *ROLES), _pages())
     text = _table(("line", "asks", "needs", *ROLES), _lines())
-    return f"{HEAD}{roles}{COMMANDS_HEAD}{commands}{TEXT_HEAD}{text}{PAGES_HEAD}{pages}{OTHERS}"
+    console = _table(("method", "page", "needs", *ROLES), _console())
+    certificates = _table(("certificate", "off", "optional", "required"), iter(CERTIFICATES))
+    files = _table(("file", "made with", "read by others"), iter(FILES))
+    head = f"{HEAD}{roles}{COMMANDS_HEAD}{commands}{TEXT_HEAD}{text}{PAGES_HEAD}{pages}{CONSOLE_HEAD}{console}"
+    return f"{head}{CERTIFICATES_HEAD}{certificates}{FILES_HEAD}{files}{OTHERS}"
 
 
 def _lines() -> Iterator[tuple[str, ...]]:
@@ -160,6 +207,15 @@ def _pages() -> Iterator[tuple[str, ...]]:
     for each in (*PAGES, *REFUSED):
         methods = ", ".join(method for method in each.methods if method != "HEAD" or each in REFUSED)
         yield methods, f"`{each.path}`", in_words(each.privilege), *_cells(each.privilege)
+
+
+def _console() -> Iterator[tuple[str, ...]]:
+    """A row for each page and form; what is done in folders of tables needs no right of a node."""
+    for each in SERVED:
+        yield each.method, f"`{each.path}`", in_words(each.needs), *_cells(each.needs)
+        if "{kind}" in each.path:
+            for kind in sorted(OF_TABLES):
+                yield each.method, f"`{each.path.format(kind=kind)}`", "nothing", *_cells(0)
 
 
 def _cells(needed: int) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,35 +19,53 @@ from headwater.console.desk import HERE, ConsoleSettings, Desk, desk_of
 from headwater.console.guard import Guard, Secrets, same
 from headwater.console.lookout import plain
 from headwater.errors import HeadwaterError
+from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, NONE, READ, STREAM, WRITE, Privilege
 
 OPEN_PATHS = ("/login", "/static/")
 NEVER_ENDS_SECONDS = 7 * 86400
-ROUTES = (
-    Route("/", pages.overview),
-    Route("/vbuckets", pages.vbuckets),
-    Route("/vbuckets/{number:int}", pages.vbucket),
-    Route("/streams", live.streams),
-    Route("/rates", live.rates),
-    Route("/rates/events", live.rate_events),
-    Route("/tail", live.tail),
-    Route("/tail/events", live.tail_events),
-    Route("/mirrors", actions.mirrors),
-    Route("/actions", actions.actions),
-    Route("/actions/stop", actions.stop, methods=["POST"]),
-    Route("/actions/{kind}/plan", actions.plan),
-    Route("/actions/{kind}/begin", actions.begin, methods=["POST"]),
-    Route("/collections", contents.collections),
-    Route("/buckets", contents.buckets),
-    Route("/users", users.users),
-    Route("/users/add", users.add, methods=["POST"]),
-    Route("/users/roles", users.roles, methods=["POST"]),
-    Route("/users/password", users.password, methods=["POST"]),
-    Route("/users/remove", users.remove, methods=["POST"]),
-    Route("/documents", pages.documents),
-    Route("/documents/value", pages.value),
-    Route("/documents/store", pages.store, methods=["POST"]),
-    Route("/documents/delete", pages.delete, methods=["POST"]),
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePage:
+    """A page or a form: its method and path, who answers it, and what it needs of the user that the console asks as.
+
+    NONE is for what asks no node, or is shown without what a node refused. Nodes check each request all the same.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Request], Awaitable[Response]]
+    needs: Privilege
+
+
+SERVED = (
+    ConsolePage("GET", "/", pages.overview, MONITOR),
+    ConsolePage("GET", "/vbuckets", pages.vbuckets, MONITOR),
+    ConsolePage("GET", "/vbuckets/{number:int}", pages.vbucket, MONITOR),
+    ConsolePage("GET", "/streams", live.streams, MONITOR),
+    ConsolePage("GET", "/rates", live.rates, NONE),
+    ConsolePage("GET", "/rates/events", live.rate_events, MONITOR),
+    ConsolePage("GET", "/tail", live.tail, NONE),
+    ConsolePage("GET", "/tail/events", live.tail_events, STREAM),
+    ConsolePage("GET", "/mirrors", actions.mirrors, NONE),
+    ConsolePage("GET", "/actions", actions.actions, NONE),
+    ConsolePage("POST", "/actions/stop", actions.stop, NONE),
+    ConsolePage("GET", "/actions/{kind}/plan", actions.plan, ADMINISTER),
+    ConsolePage("POST", "/actions/{kind}/begin", actions.begin, ADMINISTER),
+    ConsolePage("GET", "/collections", contents.collections, LOGIN),
+    ConsolePage("GET", "/buckets", contents.buckets, LOGIN),
+    ConsolePage("GET", "/users", users.users, ADMINISTER),
+    ConsolePage("POST", "/users/add", users.add, ADMINISTER),
+    ConsolePage("POST", "/users/roles", users.roles, ADMINISTER),
+    ConsolePage("POST", "/users/password", users.password, ADMINISTER),
+    ConsolePage("POST", "/users/remove", users.remove, ADMINISTER),
+    ConsolePage("GET", "/documents", pages.documents, READ),
+    ConsolePage("GET", "/documents/value", pages.value, READ),
+    ConsolePage("POST", "/documents/store", pages.store, WRITE),
+    ConsolePage("POST", "/documents/delete", pages.delete, WRITE),
 )
+"""All pages and forms; each wants the cookie."""
+ROUTES = tuple(Route(each.path, each.handler, methods=[each.method]) for each in SERVED)
 
 
 def make_app(settings: ConsoleSettings, kept: Secrets | None = None) -> Starlette:
