@@ -20,6 +20,7 @@ from headwater.protocol.handshake import (
     greet,
     open_producer,
 )
+from headwater.protocol.scram import Binding
 from headwater.wire.bootstrap import Hello, Noop
 from headwater.wire.features import Feature
 from headwater.wire.framing import FrameBuffer
@@ -118,6 +119,20 @@ def test_a_wrong_password_is_an_auth_error(step: int):
         lines.append((Op.SASL_AUTH, None, Status.AUTH_CONTINUE, CHALLENGE))
     with pytest.raises(AuthError, match='log in as "user" by SCRAM-SHA1'):
         converse(greet(Login("us", "", "user", "wrong", NONCE)), [*lines, (step, None, Status.AUTH_ERROR, b"")])
+
+
+@pytest.mark.parametrize(
+    ("data", "whom"), [(b"db1:1 10.0.0.1:1", '"db1:1 10.0.0.1:1"'), (b"\x80\0", "the certificate that was shown")]
+)
+def test_a_proof_for_one_connection_that_is_refused_says_for_whom_it_was(data: bytes, whom: str) -> None:
+    lines = [
+        (Op.HELLO, None, 0, b""),
+        (Op.SASL_LIST_MECHS, None, 0, b"SCRAM-SHA1"),
+        (Op.SASL_AUTH, None, Status.AUTH_ERROR, b""),
+    ]
+    login = Login("us", "", "@cluster", "secret", NONCE, binding=Binding("headwater-address", data))
+    with pytest.raises(AuthError, match=f"for {whom} .if the secret is right"):
+        converse(greet(login), lines)
 
 
 @pytest.mark.parametrize(("status", "error"), [(Status.KEY_ENOENT, KeyNotFound), (Status.EACCESS, NoAccess)])

@@ -238,7 +238,16 @@ def _authenticate(login: Login) -> Conversation[None]:
         if not answer.status:
             scram.verify(answer.value)
     if answer.status:
-        raise refused(f'log in as "{user}" by {mechanism}', answer)
+        raise refused(f'log in as "{user}" by {mechanism}{_bound_to(login)}', answer)
+
+
+def _bound_to(login: Login) -> str:
+    """Say whom a proof counts for, and who knows why it was refused: with the right password it may be the address."""
+    if login.binding is None:
+        return ""
+    told = login.binding.data
+    whom = f'"{told.decode()}"' if told.isascii() and told.decode().isprintable() else "the certificate that was shown"
+    return f", for {whom} (if the secret is right the node says in its log whom it takes itself for)"
 
 
 def choose(allowed: Sequence[str], offered: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from headwater import testing
-from headwater.node.users.binding import ADDRESS, END_POINT, bound, sees
+from headwater.node.users.binding import ADDRESS, END_POINT, bound, sees, why_for_another
 from headwater.protocol.handshake import Login
 from headwater.protocol.scram import Binding
 from headwater.testing.certificates import Certificates
@@ -51,7 +51,9 @@ def login(node: Node) -> Line:
 
 def test_a_members_login_that_is_passed_on_lets_nobody_in(options: dict[str, object]) -> None:
     with testing.node(**options) as one, testing.node(**options) as two:  # type: ignore[arg-type]
-        for rev, victim in ((10, one), (11, two)):  # back to the member that called, and on to another one
+        by_map = f"by its map this node is {one.address}"
+        # Back to the member that called, and on to another one.
+        for rev, victim, known in ((10, one, by_map), (11, two, "this node has no map")):
             steps: list[int] = []
 
             def read_along(way: Way, frame: Frame, steps: list[int] = steps) -> Fault:
@@ -64,6 +66,8 @@ def test_a_members_login_that_is_passed_on_lets_nobody_in(options: dict[str, obj
                 assert root.call(Opcode.SET_CLUSTER_CONFIG, b"default", config, pack(">qq", EPOCH, rev)).status == 0
                 until(lambda steps=steps: len(steps) > 1, "the member has called, and was passed on")
             assert set(steps) == {Status.AUTH_ERROR}
+            assert f'it is for "{relay.address} {relay.address}", and {known}, called at' in victim.log
+            assert "behind a translation of addresses give it the members' map, or call it by TLS" in victim.log
 
 
 @pytest.mark.parametrize("by_tls", [False, True])
@@ -111,6 +115,15 @@ def test_the_secret_is_taken_by_a_bound_proof_alone(options: dict[str, object]) 
 )
 def test_without_tls_one_of_both_addresses_has_to_be_the_nodes_own(data: bytes, *, is_seen: bool) -> None:
     assert sees(None, ("10.0.0.1", 11210), {"db1:11210"}, ADDRESS, data) is is_seen
+
+
+def test_over_tls_the_reason_is_the_certificate() -> None:
+    told = why_for_another(cast("TlsSocket", SimpleNamespace()), None, (), b"")
+    assert "not for the certificate of this node" in told
+
+
+def test_what_a_stranger_says_is_cut_off_in_the_reason() -> None:
+    assert len(why_for_another(None, "", {"db1:11210"}, b"\xff" * 100_000)) < 1000
 
 
 def test_one_form_of_an_address_is_as_good_as_the_other() -> None:

@@ -21,7 +21,7 @@ from headwater.node.kv.command import handles
 from headwater.node.loopback import is_local
 from headwater.node.refused import CommandRefused
 from headwater.node.users import scram
-from headwater.node.users.binding import sees
+from headwater.node.users.binding import sees, why_for_another
 from headwater.node.users.failures import TooManyWait
 from headwater.node.users.logins import OPEN_PASSWORD
 from headwater.node.users.roles import CLUSTER_USER
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 MECHANISMS = (*HASHES, "PLAIN")
-_FOR_ANOTHER = "a proof that was made for another node, or passed on"
 
 
 @handles(SaslListMechs)
@@ -84,7 +83,7 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
     except scram.Malformed as problem:
         raise await _refused(session, str(problem), user) from None
     if not is_right:
-        raise _wrong(session, _FOR_ANOTHER if exchange.is_for_another else _why_not(session), user)
+        raise _wrong(session, _why_not(session, exchange), user)
     await _succeed(session, user)
     return SaslResponse(value=outcome or b"")
 
@@ -103,7 +102,10 @@ def _why_not_offered(mechanism: str) -> str:
     return f"mechanism {mechanism!r} is not offered"
 
 
-def _why_not(session: Session) -> str:
+def _why_not(session: Session, exchange: scram.Exchange) -> str:
+    if exchange.is_for_another:
+        here = session.connection
+        return why_for_another(here.tls, here.called_at, _names(session), exchange.bound_to)
     if session.server.users.required:
         return "wrong name or password"
     return f"on a node without users SCRAM needs the password {OPEN_PASSWORD!r}; or start it with --user"
@@ -141,9 +143,13 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
 
 def _is_here(session: Session, kind: str, told: bytes) -> bool:
     """Whether a proof was made for this connection: for this node, by its certificate or one of its addresses."""
+    return sees(session.connection.tls, session.connection.called_at, _names(session), kind, told)
+
+
+def _names(session: Session) -> set[str]:
+    """Return what maps call this node."""
     maps = (each.membership.map for each in session.server.buckets.values())
-    names = {str(each.here) for each in maps if each is not None and each.here is not None}
-    return sees(session.connection.tls, session.connection.called_at, names, kind, told)
+    return {str(each.here) for each in maps if each is not None and each.here is not None}
 
 
 async def _judged(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:

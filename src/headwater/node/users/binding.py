@@ -17,7 +17,7 @@ Source: RFC 5802, 6; docs/decisions/0095.
 from __future__ import annotations
 
 import socket
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import replace
 
 from headwater.node.users.roles import CLUSTER_USER
@@ -27,10 +27,12 @@ from headwater.tls.certificates import read_der
 from headwater.tls.socket import TlsSocket
 from headwater.wire.address import Address
 
-__all__ = ["ADDRESS", "END_POINT", "bound", "sees"]
+__all__ = ["ADDRESS", "END_POINT", "bound", "sees", "why_for_another"]
 
 END_POINT = "tls-server-end-point"
 ADDRESS = "headwater-address"
+_FOR_ANOTHER = "a proof that was made for another node, or passed on"
+_SHOWN_BYTES_MAX = 300
 _MAPPED = "::ffff:"
 """IPv6's form of an address of IPv4: one end may see the one, and the other the other."""
 
@@ -61,6 +63,18 @@ def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind:
         return kind == END_POINT and bool(end_point) and data == end_point
     name, _, address = data.decode("utf-8", "replace").partition(" ")
     return kind == ADDRESS and (name in names or (address == _text(called_at) != ""))
+
+
+def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection[str], data: bytes) -> str:
+    """Return, for the log, why `sees` says no, and what to do where nobody passed the login on; arguments as there."""
+    if sock is not None:
+        return f"{_FOR_ANOTHER}; it is not for the certificate of this node: does something between the two end TLS?"
+    told = data[:_SHOWN_BYTES_MAX].decode("utf-8", "replace")
+    known = f"by its map this node is {' or '.join(sorted(names))}" if names else "this node has no map"
+    return (
+        f'{_FOR_ANOTHER}; it is for "{told}", and {known}, called at {_text(called_at) or "no address"}: behind a'
+        " translation of addresses give it the members' map, or call it by TLS"
+    )
 
 
 def _text(address: object) -> str:

@@ -93,7 +93,7 @@ class Exchange:
         sees: whether what the client binds its proof to is what we see of the connection; asked only if it binds.
 
     Attributes:
-        is_for_another: the proof was bound to another connection than this one.
+        is_for_another: the proof was bound to another connection than this one. bound_to: to what.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Exchange:
         self._keys = keys
         self._sees = sees
         self.is_for_another = False
+        self.bound_to = b""
         self._nonce = first.nonce + nonce
         salt = base64.b64encode(keys.salt).decode()
         self._challenge = f"r={self._nonce},s={salt},i={keys.iterations}"
@@ -123,7 +124,7 @@ class Exchange:
         if not separator or not is_whole or told.get("r") != self._nonce:
             raise Malformed("the final message does not continue this exchange")
         if bound and not self._sees(bound):
-            self.is_for_another = True
+            self.is_for_another, self.bound_to = True, bound
             return None
         said = f"{self._first.bare},{self._challenge},{without_proof}".encode()
         signature = hmac.digest(self._keys.stored_key, said, self._hash)
