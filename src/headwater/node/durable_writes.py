@@ -125,6 +125,7 @@ class DurableWrites:
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
         self._abandoned: set[int] = set()  # vbuckets in which what nobody waits for did not happen
         self._settling: set[int] = set()  # vbuckets in which it did, however many copies have it
+        self._unsettled: set[int] = set()  # vbuckets that can't change hands yet, for want of room
         self._retries: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -191,14 +192,19 @@ class DurableWrites:
 
     def settle_before(self, vbucket: int) -> bool:
         """Commit what nobody waits for, on this node's word alone, for the vbucket is about to change hands: whoever
-        asked may have been told that it happened, and what waits is aborted then. False: not yet, for want of room."""
+        asked may have been told that it happened, and what waits is aborted then. False: not yet, for want of room; the
+        vbucket's readers, one of which hands it over, are told when there may be some."""
         found = self._bucket.vbuckets[vbucket]
         if not found.prepares.pending or not self._bucket.is_active(vbucket):
             return True
         self._settling.add(vbucket)
         self.advance(vbucket)
         self._settling.discard(vbucket)
-        return all((vbucket, key) in self._writes for key in found.prepares.pending)
+        is_settled = all((vbucket, key) in self._writes for key in found.prepares.pending)
+        if not is_settled and vbucket not in self._unsettled:
+            self._unsettled.add(vbucket)
+            self._bucket.committer.when_room(lambda: self._settle_again(found))
+        return is_settled
 
     # --- what replicas tell -----------------------------------------------------------------------------------------
 
@@ -346,6 +352,10 @@ class DurableWrites:
         for each in [each for each in self._writes.values() if each.vbucket == vbucket]:
             del self._writes[each.vbucket, each.key]
             each.fail(_GONE)
+
+    def _settle_again(self, vbucket: VBucket) -> None:
+        self._unsettled.discard(vbucket.id)
+        vbucket.advanced()
 
     def _later(self, vbucket: int, seconds: float) -> None:
         if vbucket in self._retries or self._loop is None:  # without one, `start` looks again

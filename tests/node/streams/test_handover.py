@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater.node.durable_writes import Copies
+from headwater.node.storage.staging import ArenaFull
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason
 from headwater.wire.header import Frame, Magic
@@ -77,6 +78,32 @@ def test_what_a_former_owner_may_have_told_to_have_happened_goes_along_as_a_docu
     answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
     desk.commit()
     assert [(each.key, each.value) for each in reader.read() if each.opcode == Opcode.DCP_MUTATION] == [(b"\0k", b"v")]
+
+
+def test_a_hand_over_that_waits_for_room_goes_on_once_there_is_some(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing may become durable after that by which it would be woken."""
+
+    def full(_: int) -> None:
+        raise ArenaFull(1)
+
+    desk.bucket.durable_writes.copies_of = lambda _: Copies(3, frozenset({"b:1", "c:1"}))
+    prepare = dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", value=b"v", cas=1 << 16)
+    desk.bucket.vbuckets[0].prepares.add(prepare)
+    desk.bucket.durable_writes.look_at(0)
+    desk.commit()
+    reader = Producer(desk, "c", features=(COLLECTIONS,))
+    reader.stream(flags=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.store.prepares, "check_room", full)
+        reader.read()
+        answer(reader, Opcode.DCP_SNAPSHOT_MARKER)
+        assert states(reader.read()) == []
+    reader.connection.woken = False
+    desk.commit()
+    assert reader.connection.woken
+    assert states(reader.read()) == [State.PENDING]
 
 
 def test_active_is_not_told_before_dead_is_on_disk(desk: StreamDesk) -> None:
