@@ -214,10 +214,18 @@ def flags_of(end):
 
 
 def test_what_an_older_target_does_not_know_the_source_is_not_asked_for():
-    source, target = End(), End(opens=[Status.EINVAL, Status.EINVAL, Status.EINVAL])
+    source, target = End(), End(opens=[Status.EINVAL] * 5)
     opened(source, target)
     without = FLAGS & ~OpenFlag.INCLUDE_DELETE_TIMES
-    assert flags_of(target) == [FLAGS | 0x100, FLAGS | 0x100, FLAGS, without] and flags_of(source) == [without | 0x01]
+    tried = [FLAGS | 0x100, FLAGS | 0x100, FLAGS, FLAGS, without, without]
+    assert flags_of(target) == tried and flags_of(source) == [without | 0x01]
+
+
+def test_a_target_that_knows_names_and_not_the_youngest_flag_is_told_its_name():
+    source, target = End(), End(opens=[Status.EINVAL] * 2)
+    opened(source, target)
+    assert flags_of(target) == [FLAGS | 0x100, FLAGS | 0x100, FLAGS]
+    assert [b"consumer_name" in value for _, _, _, value in target.told(Opcode.DCP_OPEN)] == [True, False, True]
 
 
 def test_a_target_is_told_its_name_so_that_it_asks_for_prepares_and_one_that_refuses_is_not():

@@ -216,17 +216,24 @@ class _Opener:
         return tuple(feature for feature in features if feature in link.greeting.features)
 
     async def open(self, side: Side, name: str, flags: int, consumer_name: str = "") -> int:
-        """DCP_OPEN, with the consumer's own name and the flags as far as the server knows them; returns these."""
-        answer = await self._open(side, name, flags, consumer_name)
-        if answer.status == Status.EINVAL and consumer_name:
-            answer = await self._open(side, name, flags)
+        """DCP_OPEN, with the consumer's own name and the flags as far as the server knows them; returns these.
+
+        EINVAL does not say which of them it was: a server that knows names, and not the youngest flag, is to keep its.
+        """
+        answer = await self._named(side, name, flags, consumer_name)
         for younger in YOUNGER:
             if answer.status == Status.EINVAL and flags & younger:
                 flags &= ~younger
-                answer = await self._open(side, name, flags)
+                answer = await self._named(side, name, flags, consumer_name)
         if answer.status:
             raise refused(f'{self.links[side].address}: open the DCP connection "{name}"', answer)
         return flags
+
+    async def _named(self, side: Side, name: str, flags: int, consumer_name: str) -> Frame:
+        answer = await self._open(side, name, flags, consumer_name)
+        if answer.status == Status.EINVAL and consumer_name:
+            answer = await self._open(side, name, flags)
+        return answer
 
     async def _open(self, side: Side, name: str, flags: int, consumer_name: str = "") -> Frame:
         asked = dcp.Open(key=name.encode(), flags=flags).frame()
