@@ -17,7 +17,7 @@ from headwater.cluster.members import Members
 from headwater.errors import ClusterError
 from headwater.testing.node import Node
 from headwater.wire.cluster_map import ClusterMap
-from headwater.wire.manifest import CollectionsManifest, ManifestRefused
+from headwater.wire.manifest import CollectionsManifest, ManifestRefused, NoSuchName
 
 Result = TypeVar("Result")
 REVISION = time.time_ns() // 1_000_000 + 86_400_000
@@ -75,6 +75,25 @@ def test_all_nodes_of_a_map_get_the_manifest_and_who_missed_one_is_brought_up() 
         with pytest.raises(ManifestRefused, match="is there, with a maximum TTL of 60"):
             on(two, lambda members, seeds: change(members, seeds, creation(B)))
         assert on(two, lambda members, seeds: change(members, seeds, removal(CollectionPath("shop")))).scopes[1:] == ()
+
+
+def test_a_drop_that_did_not_come_to_all_nodes_goes_on_when_it_is_typed_again() -> None:
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4) as two:
+
+        async def begun(members: Members, seeds: list[Address]) -> None:
+            servers = tuple(Address("127.0.0.1", node.port) for node in (one, two))
+            await members.send(
+                ClusterMap("default", "ab" * 16, 1, REVISION, servers, tuple((vb % 2,) for vb in range(4)))
+            )
+            made = await change(members, seeds, creation(A))
+            await members.admin(seeds[0]).set_manifest(made.without_collection("shop", "a"))  # no more was done
+
+        on(one, begun)
+        dropped = on(one, lambda members, seeds: change(members, seeds, removal(A)))
+        assert on(two, lambda members, seeds: members.admin(seeds[0]).manifest()) == dropped
+        assert dropped.collection("shop", "a") is None
+        with pytest.raises(NoSuchName):
+            on(one, lambda members, seeds: change(members, seeds, removal(A)))
 
 
 def test_a_node_that_refuses_is_named() -> None:

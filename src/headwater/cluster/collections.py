@@ -143,7 +143,26 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
             the same again goes on.
         TransportError, StatusError: a node did not answer the question what there is; nothing was changed.
     """
-    return await _change(members, seeds, lambda told: edit(together(told), _free_ids(told)))
+
+    def edited(told: Sequence[NodeManifest]) -> CollectionsManifest:
+        newest, ids = together(told), _free_ids(told)
+        try:
+            return edit(newest, ids)
+        except NoSuchName:
+            if not any(_is_edited(edit, each.manifest, ids) for each in told):
+                raise
+            return newest  # it was dropped before, and some of the nodes were told in vain
+
+    return await _change(members, seeds, edited)
+
+
+def _is_edited(edit: Edit, manifest: CollectionsManifest, ids: tuple[int, int]) -> bool:
+    """Whether a node with this manifest has what an edit is about."""
+    try:
+        edit(manifest, ids)
+    except ManifestRefused:
+        return False
+    return True
 
 
 async def drop_everywhere(members: Members, seeds: Sequence[Address], path: CollectionPath) -> CollectionsManifest:
