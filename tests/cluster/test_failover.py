@@ -197,6 +197,20 @@ def test_a_copy_that_does_not_answer_when_it_is_asked_again_stops_a_failover_wit
     assert [each.owner(0) for each in members.sent] == [None] and not any("set_state" in call for call in members.calls)
 
 
+def test_a_vbucket_that_begins_anew_has_the_same_owner_in_both_maps():
+    nodes = FakeNode(A, "A A . .", is_gone=True), FakeNode(B, "r . A ."), FakeNode(C, ". . . A")
+    members = Out(a_map("AB", "A", "B", "C"), *nodes)
+    done = fail_over(members, B, lose_data=True)
+    assert [each.owner(1) for each in members.sent] == [done.anew[1]] * 2
+
+
+def test_a_failover_that_was_cut_off_and_is_typed_again_when_the_node_is_back_says_how_to_go_on():
+    members = Out(a_map("-BC", "CB", servers=(B, C)), FakeNode(A, "A ."), FakeNode(B, "r r"), FakeNode(C, "r A"))
+    with pytest.raises(ClusterError, match="out of the map already: a failover of before was cut off") as refused:
+        fail_over(members, B)
+    assert "headwater cluster rebalance" in str(refused.value)
+
+
 def test_without_anything_to_promote_one_map_is_enough():
     members = Out(a_map("BC", "CB"), FakeNode(A, ". .", is_gone=True), FakeNode(B, "A r"), FakeNode(C, "r A"))
     fail_over(members, B)

@@ -18,8 +18,9 @@ acknowledged and no replica had received yet is lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
@@ -82,6 +83,7 @@ def plan_failover(
     *,
     force: bool = False,
     lose_data: bool = False,
+    begun: Mapping[int, Address] = MappingProxyType({}),
 ) -> FailoverPlan:
     """Decide who takes over from the dead.
 
@@ -90,6 +92,7 @@ def plan_failover(
         force: take a majority out, too. Nodes that come back serve as soon as a majority of the map they have agrees
             (decision 0030), so the dead must not be one. And promote copies with a flaw, and one of two histories.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
+        begun: where that was decided already, and is in the map.
 
     Raises:
         ClusterError: copies are missing and `lose_data` was not given; or a majority is dead, or no copy is complete
@@ -119,7 +122,7 @@ def plan_failover(
     counts = {node: len(survey.map.held_by(node)[0]) for node in left}
     anew = {}
     for vb in without:
-        anew[vb] = min(left, key=lambda node: counts[node])
+        anew[vb] = begun[vb] if begun.get(vb) in left else min(left, key=lambda node: counts[node])
         counts[anew[vb]] += 1
     after = survey.map.with_servers(left)
     changed = {
@@ -258,7 +261,7 @@ class Failover:
 
     async def _chosen_now(self, first: FailoverPlan) -> tuple[FailoverPlan, Survey]:
         """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been."""
-        plan, survey = await self._look(is_out=True)
+        plan, survey = await self._look(is_out=True, begun=first.anew)
         lost = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
         return replace(plan, before=first.before, promotions=lost), survey
 
@@ -272,7 +275,9 @@ class Failover:
             owned = {vb: State.DEAD for vb, state in states.items() if state is State.ACTIVE}
             await self._members.set_states(node, owned)
 
-    async def _look(self, *, is_out: bool = False) -> tuple[FailoverPlan, Survey]:
+    async def _look(
+        self, *, is_out: bool = False, begun: Mapping[int, Address] = MappingProxyType({})
+    ) -> tuple[FailoverPlan, Survey]:
         """Survey and plan; `is_out`: the dead are out of the map, and may answer again by now."""
         seeds = [node for node in self._seeds if node not in self._dead]
         if not seeds:
@@ -288,7 +293,7 @@ class Failover:
         for node, vbuckets in wanted.items():
             found = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in found.items()}
-        plan = plan_failover(survey, self._dead, logs, force=self._force, lose_data=self._lose_data)
+        plan = plan_failover(survey, self._dead, logs, force=self._force, lose_data=self._lose_data, begun=begun)
         return plan, survey
 
     async def _check(self, survey: Survey, dead: Sequence[Address]) -> None:
@@ -301,6 +306,13 @@ class Failover:
         for node in dead:
             view = await self._members.view(node)
             if view.answers and not self._force:
+                if node not in survey.map.servers and any(
+                    survey.map.owner(vb) is None for vb in range(survey.map.vbuckets)
+                ):
+                    raise ClusterError(
+                        f"{node} answers, and is out of the map already: a failover of before was cut off",
+                        "go on from the copies that are left: headwater cluster rebalance, or this with --force",
+                    )
                 raise ClusterError(
                     f"{node} answers: it is not dead",
                     "take it out with headwater cluster rebalance --remove, which loses nothing; or --force",
