@@ -62,7 +62,7 @@ ASKED = {
     "/actions/{kind}/plan": {"vbucket": "0", "hours": "1"},
     "/actions/{kind}/begin": {"vbucket": "0", "hours": "1"},
 }
-"""What a page is asked; forms are such that nothing is done: of a version that is none, or without a plan."""
+"""Questions by page; forms are such that nothing is done: of a version that is none, or without a plan."""
 PLACES = {"{number:int}": "0", "{kind}": "compaction"}
 REFUSED = re.compile(r"EACCESS|The user may not (read|see)")
 SHOWS = {"/buckets": '<th scope="row">default</th>', "/collections": '<th scope="row">_default</th>'}
@@ -236,7 +236,7 @@ def test_files_are_made_and_taken_as_the_page_says(tmp_path: Path, monkeypatch: 
 
 
 def archives(folder: Path) -> dict[str, tuple[str, str]]:
-    """What is told of a backup and of an export, under the umask of most logins."""
+    """The rows of a backup and of an export, under the umask of most logins."""
     closed = "taken: its folder is closed"
     place, rows = folder / "backup", folder / "rows.jsonl"
     with testing.node(vbuckets=1) as node:
