@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
+from uuid import uuid4
 
 
 class SearchIndex:
@@ -19,7 +20,9 @@ class SearchIndex:
         busy: how many items more are answered 429. down: how many requests more are answered 503.
         poison: items with this in their body are answered 400. block: the status and type that all items are answered
         with, if any. largest: bytes of a body, at most.
-        login: what the header must say, if anything. applied: every change that was taken, (id, version, kind).
+        login: what the header must say, if anything. uuid: of the index, None while there is none; the first document
+        makes one. away: how many requests more meet a shard that is away. applied: every change that was taken, (id,
+        version, kind).
     """
 
     def __init__(self) -> None:
@@ -29,14 +32,20 @@ class SearchIndex:
         self.poison, self.login = "", ""
         self.block: tuple[int, str] | None = None
         self.largest = 1 << 30
-        self.exists = False
+        self.uuid: str | None = None
+        self.away = 0
         self.applied: list[tuple[str, int, str]] = []
         self.problems: list[str] = []
         self.visible: dict[str, dict[str, Any]] = {}
         self.lock = threading.Lock()
 
+    def remove(self) -> None:
+        """Be gone, with all documents and versions."""
+        self.uuid, self.documents, self.versions, self.visible = None, {}, {}, {}
+
     def bulk(self, body: bytes) -> dict[str, Any]:
         assert body.endswith(b"\n"), "the last line is not ended"
+        self.uuid = self.uuid or uuid4().hex
         lines, answers = [json.loads(line) for line in body.splitlines()], []
         while lines:
             ((kind, head),) = lines.pop(0).items()
@@ -107,14 +116,14 @@ class _Handler(BaseHTTPRequestHandler):
             except (AssertionError, KeyError, ValueError) as error:
                 self.index.problems.append(f"{self.command} {self.path}: {error!r}")
                 status, told = 400, {"error": {"type": "bad", "reason": repr(error)}}
-        data = b"" if self.command == "HEAD" else json.dumps(told).encode()
+        data = json.dumps(told).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_HEAD = do_PUT = do_POST = _serve  # noqa: N815 -- the names are the library's
+    do_GET = do_PUT = do_POST = _serve  # noqa: N815 -- the names are the library's
 
     def _answer(self, body: bytes) -> tuple[int, dict[str, Any]]:
         index = self.index
@@ -127,19 +136,26 @@ class _Handler(BaseHTTPRequestHandler):
             return 413, {}
         match self.command, self.path:
             case "PUT", "/orders":
-                made, index.exists = not index.exists, True
+                made, index.uuid = index.uuid is None, index.uuid or uuid4().hex
                 assert json.loads(body)["settings"]["index.gc_deletes"] == "1h"
                 exists = {"error": {"type": "resource_already_exists_exception", "reason": "exists"}}
                 return (200, {"acknowledged": True}) if made else (400, exists)
-            case "HEAD", "/orders":
-                return 200 if index.exists else 404, {}
+            case "GET", "/orders?filter_path=*.settings.index.uuid":
+                found = {"orders": {"settings": {"index": {"uuid": index.uuid}}}}
+                missing = {"error": {"type": "index_not_found_exception", "reason": "no such index [orders]"}}
+                return (200, found) if index.uuid else (404, missing)
+            case "GET", "/orders/_count":
+                return 200, {"count": len(index.visible)}
             case "POST", "/orders/_bulk":
                 assert self.headers["Content-Type"] == "application/x-ndjson"
                 return 200, index.bulk(body)
             case "POST", "/orders/_refresh":
+                if index.away:
+                    index.away -= 1
+                    return 200, {"_shards": {"total": 2, "successful": 1, "failed": 1}}
                 index.visible = dict(index.documents)
-                return 200, {}
-            case "POST", "/orders/_search":
+                return 200, {"_shards": {"total": 2, "successful": 1, "failed": 0}}
+            case "POST", "/orders/_search" | "/orders/_search?allow_partial_search_results=false":
                 return 200, index.search(json.loads(body))
         raise AssertionError("nothing that an index is asked")
 

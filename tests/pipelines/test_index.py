@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from headwater import failpoints
 from headwater.errors import DataLoss, LedgerError, OptionError, SearchRefused
 from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
 from headwater.pipelines.index import IndexProgress, IndexSink, index
-from headwater.pipelines.opensearch import SearchClient, SearchServer
+from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer
 from headwater.pipelines.texts import TextRules
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
@@ -164,7 +164,7 @@ SCRIPT = """
 import sys
 from headwater import failpoints
 from headwater.pipelines.index import index
-from headwater.pipelines.opensearch import SearchClient, SearchServer
+from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer
 failpoints.arm(sys.argv[3])
 server = SearchServer(sys.argv[4]) if sys.argv[4:] else None
 index(sys.argv[1], sys.argv[2], engine="local", workers=0, once=True, others="text", server=server,
@@ -241,6 +241,30 @@ def test_a_failover_is_undone_at_a_server_and_a_second_one_too(
         assert go(bucket, tmp_path, server=where, retry_seconds=30.0).rollbacks == 4
         assert served(found) == documents(bucket)
     assert {version >> 44 for _, version, _ in found.applied} == {0, 1, 2}
+
+
+def test_an_index_that_is_removed_while_a_batch_is_sent_is_not_taken_for_whole(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server makes another one of the first document that comes: all batches before are missing there."""
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path, server=where)
+    bulk = SearchClient.bulk
+
+    def removed(self: SearchClient, items: Iterable[Item]) -> BulkCounts:
+        monkeypatch.undo()
+        found.remove()
+        return bulk(self, items)
+
+    write(bucket, "two")
+    monkeypatch.setattr(SearchClient, "bulk", removed)
+    for _ in range(2):
+        with pytest.raises(SearchRefused, match="another index is called orders by now"):
+            go(bucket, tmp_path, server=where)
+    found.remove()
+    go(bucket, tmp_path / "anew", server=where)
+    assert served(found) == documents(bucket)
 
 
 def test_documents_that_a_server_refuses_for_good_are_kept_aside_and_gone_from_it(

@@ -105,13 +105,46 @@ def test_an_index_that_takes_nothing_fails_the_batch_and_no_document(served: Ser
 
 def test_an_index_that_is_gone_is_not_made_anew_with_batches_missing(served: Served) -> None:
     client, index = served
-    client.prepare(written=3)
-    index.exists = False
-    with pytest.raises(SearchRefused, match="index orders is gone, which had 3 batches: bring it back, or index anew"):
+    known = client.prepare(written=3)
+    assert known == client.check(known)
+    index.uuid = None
+    gone = "index orders is gone, and the batches that were in it are not: look at the address, or index anew"
+    with pytest.raises(SearchRefused, match=gone):
         client.prepare(written=3)
-    assert not index.exists
-    client.prepare()
-    assert index.exists
+    with pytest.raises(SearchRefused, match=gone):
+        client.check(known)
+    assert index.uuid is None
+    assert client.prepare() == index.uuid != known
+
+
+def test_an_index_that_was_made_anew_is_another_one_though_called_the_same(served: Served) -> None:
+    """The server makes one by itself, of the first document that comes for one that is missing."""
+    client, index = served
+    known = client.check(None)
+    index.uuid = None
+    client.bulk([item(b"a", 1)])
+    with pytest.raises(SearchRefused, match=r"another index is called orders by now.*remove it and index anew"):
+        client.check(known)
+
+
+def test_a_new_folder_takes_no_index_with_documents_of_another_one(served: Served) -> None:
+    """Documents that left the bucket would stay, and those of a higher generation would never be replaced."""
+    client, _ = served
+    client.bulk([item(b"a", version(2, 1))])
+    client.prepare(is_begun=True)
+    with pytest.raises(SearchRefused, match="index orders has 1 documents, of which this folder knows nothing"):
+        client.prepare()
+
+
+def test_a_shard_that_is_away_is_waited_for_before_all_is_taken_for_removed(served: Served) -> None:
+    client, index = served
+    client.bulk([item(b"old", version(1, 9))])
+    index.away = 2
+    hasty = SearchServer(client.server.url, retry_seconds=0.0)
+    told = pytest.raises(ConnectionLost, match="1 shards of index orders are away")
+    with closing(SearchClient(hasty)) as impatient, told:
+        impatient.remove_older(3, 2)
+    assert client.remove_older(3, 2) == 1 and not index.documents
 
 
 def test_a_body_that_is_too_large_is_halved_until_it_fits(served: Served) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -13,15 +15,28 @@ from typer.testing import CliRunner
 from headwater import testing
 from headwater.cli.app import app
 from headwater.client import Client
+from headwater.errors import ConnectionLost
+from headwater.pipelines.opensearch import Item, SearchClient, SearchServer, version
 from tests.pipelines.opensearch_server import opensearch
 
 pytestmark = [pytest.mark.battery, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with opensearch(tmp_path_factory.mktemp("opensearch")) as url:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("opensearch")
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[str]:
+    with opensearch(home) as url:
         yield url
+
+
+def ask(method: str, url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"content-type": "application/json"}, method=method), timeout=60.0) as answer:
+        return json.loads(answer.read() or b"null")
 
 
 class Shelf:
@@ -34,10 +49,15 @@ class Shelf:
         self._run("index", self.node.url, str(self.folder), "--opensearch", self.index, "--engine", "local", "--once")
 
     def found(self, words: str, *options: str) -> list[str]:
-        refresh = Request(f"{self.index}/_refresh", method="POST")
-        urlopen(refresh, timeout=60.0).close()  # or it is found a second later
+        ask("POST", f"{self.index}/_refresh")  # or it is found a second later
         lines = self._run("search", str(self.folder), words, "--json", *options).splitlines()
         return sorted(json.loads(line)["key"] for line in lines)
+
+    def refused(self) -> str:
+        words = ("index", self.node.url, str(self.folder), "--opensearch", self.index, "--engine", "local", "--once")
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 1
+        return done.stderr
 
     def _run(self, *words: str) -> str:
         done = CliRunner().invoke(app, words)
@@ -73,3 +93,45 @@ def test_a_document_of_more_than_a_million_characters_hides_no_other(shelf: Shel
     shelf.client.set_many({"large": json.dumps("lorem ipsum " * 200_000 + "wine"), "small": '"wine"'})
     shelf.bring()
     assert shelf.found("wine") == ["large", "small"]
+
+
+def test_an_index_that_the_server_made_by_itself_is_another_one(shelf: Shelf) -> None:
+    """The server makes one of the first document that comes; all that was indexed before is missing there."""
+    shelf.client.set_many({"a": '"red wine"', "b": '"white wine"'})
+    shelf.bring()
+    shelf.client.set("c", '"rose"')
+    ask("DELETE", shelf.index)
+    assert "is gone, and the batches that were in it are not" in shelf.refused()
+    ask("PUT", f"{shelf.index}/_doc/c", {"body": "rose"})
+    assert "another index is called test_an_index_that" in shelf.refused()
+    ask("DELETE", shelf.index)
+    shutil.rmtree(shelf.folder)
+    shelf.bring()
+    assert shelf.found("wine") == ["a", "b"]
+
+
+def test_an_index_with_documents_is_none_for_a_new_folder_nor_is_a_name_for_others(shelf: Shelf, server: str) -> None:
+    shelf.client.set("a", '"red wine"')
+    shelf.bring()
+    shutil.rmtree(shelf.folder)
+    assert "has 1 documents, of which this folder knows nothing" in shelf.refused()
+    ask("POST", f"{shelf.index}/_alias/wines")
+    shelf.index, shelf.folder = f"{server}/wines", shelf.folder / "other"
+    assert "wines is no index but a name for test_an_index_with" in shelf.refused()
+
+
+def test_a_shard_that_is_away_is_not_taken_for_one_without_documents(server: str, home: Path) -> None:
+    """A search shows the documents of the other shards; of a lost branch the rest would be found for good."""
+    place = f"{server}/shards"
+    ask("PUT", place, {"settings": {"number_of_shards": 2, "number_of_replicas": 0}})
+    lost = {"generation": 0, "vbucket": 3, "seqno": 1, "body": "lost"}
+    client = SearchClient(SearchServer(place, retry_seconds=0.0))
+    assert client.bulk(Item(b"k%d" % n, version(0, 1), lost) for n in range(40)).stored == 40
+    (shard,) = home.glob(f"node/**/indices/{client.check(None)}/0")
+    shutil.rmtree(shard)
+    away = {"index": "shards", "shard": 0, "node": "Node 1", "allow_primary": True}
+    ask("POST", f"{server}/_cluster/reroute", {"commands": [{"cancel": away}]})
+    with pytest.raises(ConnectionLost, match=r"503|shards of index shards are away"):
+        client.remove_older(3, 1)
+    ask("DELETE", place)
+    client.close()

@@ -93,7 +93,7 @@ class IndexTask:
         rules: how documents become text.
         server: where documents go; None for into the answer.
         generations: of each vbucket in `parts`, for the server.
-        written: how many batches the index has.
+        index: the id of the server's index; None without one.
     """
 
     place: str
@@ -102,7 +102,7 @@ class IndexTask:
     rules: TextRules
     server: SearchServer | None
     generations: Mapping[int, int]
-    written: int
+    index: str | None
 
     def answer(self) -> bytes:
         """Read, make text, and leave it in a file or with the server."""
@@ -159,7 +159,7 @@ class IndexTask:
     ) -> Iterator[list[dict[str, Any]]]:
         """Give rows to the server; what is left of them is what it refused."""
         with closing(SearchClient(server)) as client:
-            client.prepare(self.written)
+            client.check(self.index)
             for rows in found:
                 done = client.bulk(map(self._item, rows))
                 # What the server refuses must not be found as it was before.
@@ -280,10 +280,12 @@ class IndexSink:
         generation each time that it is to be read anew: what an attempt before wrote may be of a lost branch by now."""
         parts = ranges(Offset.from_json(self.refresh().end), Offset.from_json(end))
         generations: dict[int, int] = {}
+        index: str | None = None
         if self.server is not None:
             known = {int(vb): number for vb, number in self._ledger.notes.get("generations", {}).items()}
             known |= {part.vbucket: known.get(part.vbucket, 0) + 1 for part in parts if part.rollback}
-            self._ledger.begin(end, {"generations": {str(vb): known[vb] for vb in sorted(known)}})
+            index = self._claimed(self.server)
+            self._ledger.begin(end, {"generations": {str(vb): known[vb] for vb in sorted(known)}, "index": index})
             generations = known
         return [
             IndexTask(
@@ -293,7 +295,7 @@ class IndexSink:
                 self.rules,
                 self.server,
                 {part.vbucket: generations.get(part.vbucket, 0) for part in group},
-                self.refresh().batch,
+                index,
             )
             for group in pack(parts, count)
         ]
@@ -318,6 +320,7 @@ class IndexSink:
         if self.server is None and any(each.unread for each in written):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
         gone = sorted({number for each in written for number in each.dropped})
+        self._check_index()
         self.removed = self._removed_there(gone)
         reached = advanced(end, [place for each in written for place in each.reached])
         with self._ledger.advance(after, reached) as database:
@@ -328,6 +331,20 @@ class IndexSink:
             self.removed += remove_collections(database, gone)
         remove_staged([each.path for each in written])
         return self.refresh()
+
+    def _claimed(self, server: SearchServer) -> str:
+        """The id of the server's index, made if nothing was ever sent to it."""
+        known = self._ledger.notes.get("index")
+        with closing(SearchClient(server)) as client:
+            if known is not None:
+                return client.check(known)
+            return client.prepare(self.refresh().batch, is_begun=self.begun() is not None)
+
+    def _check_index(self) -> None:
+        """See to it that what tasks sent went to the index that has the batches before."""
+        if self.server is not None:
+            with closing(SearchClient(self.server)) as client:
+                client.check(self._ledger.notes.get("index"))
 
     def _removed_there(self, gone: Sequence[int]) -> int:
         """Take collections that are gone out of the server, before the record moves: it may have to be done again."""

@@ -169,23 +169,77 @@ class SearchClient:
         if library is not None:
             library.close()
 
-    def prepare(self, written: int = 0) -> None:
-        """Make the index if there is none. It remembers deletions for an hour, that late writes are refused so long.
+    def prepare(self, written: int = 0, *, is_begun: bool = False) -> str:
+        """Make the index if there is none; return the id that its server gave it. It remembers deletions for an hour,
+        that late writes are refused so long.
 
         Args:
             written: how many batches it has. With any it is not made anew: they would be missing in it for good.
+            is_begun: whether a batch was begun, so that it may have a part of that. Else it has to be empty: what lies
+                in it and is no more in the bucket would stay, and what has a higher generation.
 
         Raises:
-            SearchRefused, ConnectionLost: the server says no, the index is gone, or nobody answers.
+            SearchRefused, ConnectionLost: the server says no, the index is gone or is not ours, or nobody answers.
         """
-        if written and self._patiently("HEAD", "")[0] == 404:
-            problem = f"index {self.server.index} is gone, which had {written} batches"
-            raise SearchRefused(self.server.peer, f"{problem}: bring it back, or index anew from an empty folder")
+        if written:
+            return self.check(None)
+        if self._identity() is None:
+            self._make()
+        found = self._identity()
+        if not is_begun and (count := self._count()):
+            told = f"index {self.server.index} has {count} documents, of which this folder knows nothing"
+            raise SearchRefused(self.server.peer, f"{told}: remove it, or choose another; or give the folder it is of")
+        if found is None:
+            raise ConnectionLost(self.server.peer, f"index {self.server.index} was removed just now")
+        return found
+
+    def check(self, known: str | None) -> str:
+        """See to it that the index is the one with this id, and return that; any one, if it is not known yet.
+
+        A server makes an index that is missing with the first document that comes: one that was removed while a batch
+        was sent, or made again by hand, would lack all the batches before.
+
+        Raises:
+            SearchRefused, ConnectionLost: as `prepare`.
+        """
+        found, name = self._identity(), self.server.index
+        if found is not None and known in (None, found):
+            return found
+        told = f"index {name} is gone" if found is None else f"another index is called {name} by now"
+        advice = f"look at the address, or {'' if found is None else 'remove it and '}index anew from an empty folder"
+        raise SearchRefused(self.server.peer, f"{told}, and the batches that were in it are not: {advice}")
+
+    def _identity(self) -> str | None:
+        status, told = self._patiently("GET", "?filter_path=*.settings.index.uuid")
+        if status == 404:
+            return None
+        if status >= 300:
+            raise self._refusal(status, told)
+        if list(told) != [self.server.index]:
+            told_of = f"{self.server.index} is no index but a name for {', '.join(sorted(told)) or 'none'}"
+            raise SearchRefused(self.server.peer, f"{told_of}: give the index itself, for its documents have versions")
+        return str(told[self.server.index]["settings"]["index"]["uuid"])
+
+    def _make(self) -> None:
         columns = _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
         body = {"settings": _SETTINGS, "mappings": {"properties": columns}}
         status, told = self._patiently("PUT", "", body)
         if status >= 300 and _kind(told) != "resource_already_exists_exception":
             raise self._refusal(status, told)
+
+    def _count(self) -> int:
+        self._refresh()
+        return int(self._asked("GET", "/_count")["count"])
+
+    def _refresh(self) -> None:
+        """Let searches see all that was stored."""
+
+        def ask() -> None:
+            told = self._asked("POST", "/_refresh")
+            if failed := int((told.get("_shards") or {}).get("failed", 0)):
+                raise ConnectionLost(self.server.peer, f"{failed} shards of index {self.server.index} are away")
+
+        patiently(ask, self.server.retry_seconds)
 
     def bulk(self, items: Iterable[Item]) -> BulkCounts:
         """Send items, in order; those that the server has no room for now are sent again, for `retry_seconds`.
@@ -214,8 +268,9 @@ class SearchClient:
         query, removed = {"bool": {"filter": wanted}}, 0
         asked = {"size": BULK_ITEMS, "query": query, "_source": ["generation", "seqno"]}
         while True:
-            self._asked("POST", "/_refresh")
-            hits = self._asked("POST", "/_search", asked)["hits"]["hits"]
+            self._refresh()
+            # What lies in a shard that is away for a moment would stay for good.
+            hits = self._asked("POST", "/_search?allow_partial_search_results=false", asked)["hits"]["hits"]
             if not hits:
                 return removed
             places = [place_of(hit["_id"], by_collection=self.server.by_collection) for hit in hits]
