@@ -1,6 +1,8 @@
+import errno
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,8 @@ from headwater.errors import CorruptStore
 from headwater.lake import checkpoints
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.store import TableStore
+from headwater.lake.upkeep import checkpoint
+from headwater.pipelines.failures import passes
 from tests.lake.support import Table, held
 
 
@@ -85,6 +89,26 @@ def test_a_checkpoint_that_is_cut_is_told_where_the_commits_before_it_are_gone(t
     (tmp_path / FOLDER / f"{0:020d}.json").unlink()
     with pytest.raises(CorruptStore, match="not a checkpoint"):
         TableLog(TableStore(tmp_path)).refresh()
+
+
+def test_a_mount_that_does_not_answer_while_a_checkpoint_is_read_is_an_outage_and_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged one ends a mirror for good; this one can be read a moment later."""
+    table = Table(tmp_path)
+    table.take(("k", 0, 1, "v"), fresh=[0])
+    checkpoint(table.log)
+    table.store.remove(f"{FOLDER}/{0:020d}.json")
+
+    def stale(self: TableStore, path: str) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    monkeypatch.setattr(TableStore, "opened", stale)
+    with pytest.raises(OSError, match="Stale file handle") as lost:
+        TableLog(TableStore(tmp_path)).refresh()
+    assert passes(lost.value)
+    monkeypatch.undo()
+    assert TableLog(TableStore(tmp_path)).refresh().version == 1
 
 
 def test_the_newest_checkpoint_with_all_its_parts_counts(tmp_path: Path) -> None:

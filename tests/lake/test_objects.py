@@ -205,6 +205,27 @@ def test_a_server_that_is_away_is_an_outage(server: dict[str, str], monkeypatch:
     assert passes(lost.value) and not isinstance(lost.value, FileNotFoundError)
 
 
+@pytest.mark.parametrize("error", [OSError(16, "SlowDown"), OSError("Forbidden"), RuntimeError("HttpError 503")])
+def test_a_store_that_is_busy_while_a_checkpoint_is_read_is_an_outage_and_no_damage(
+    error: Exception, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first commit of the table is gone, as after a month: without the checkpoint there is nothing to read."""
+    table = Table(place)
+    table.take(("k", 0, 1, "v"), fresh=[0])
+    upkeep.checkpoint(table.log)
+    table.store.remove("_delta_log/00000000000000000000.json")
+
+    def busy(*_: Any, **__: Any) -> bytes:
+        raise error
+
+    monkeypatch.setattr("s3fs.core.S3File._fetch_range", busy)
+    with pytest.raises(ConnectionLost) as lost:
+        TableLog(store_of(place)).refresh()
+    assert passes(lost.value)
+    monkeypatch.undo()
+    assert TableLog(store_of(place)).refresh().version == table.log.state.version
+
+
 def test_objects_are_read_written_listed_and_removed(place: str) -> None:
     store = store_of(place)
     store.write("a", b"one")

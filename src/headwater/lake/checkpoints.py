@@ -183,6 +183,7 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Found | N
 
     Raises:
         CorruptStore: none can be read, and the first commit is gone.
+        OSError: the same, but the disk or the mount did not answer: that says nothing of the checkpoint.
     """
     if most is None and (noted := _noted(store, folder)) is not None:
         return noted
@@ -196,8 +197,14 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Found | N
                 log.warning("%s; an older one, or the commits before it, are read instead", error)
                 problem = problem or error
     if problem is not None and not store.exists(f"{folder}/{0:020d}.json"):
-        raise problem
+        raise _outage(problem) or problem
     return None
+
+
+def _outage(problem: CorruptStore) -> OSError | None:
+    """Return what the system said, if it said anything; what Arrow can't decode has no number."""
+    cause = problem.__cause__
+    return cause if isinstance(cause, OSError) and cause.errno is not None else None
 
 
 def _noted(store: TableStore, folder: str) -> Found | None:
@@ -233,7 +240,7 @@ def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
         with store.parquet(path) as opened:
             table = opened.read(columns=[name for name in SCHEMA.names if name != "remove"])
     except (pa.ArrowException, OSError) as error:
-        raise CorruptStore(store.full(path), 0, f"not a checkpoint: {error}") from None
+        raise CorruptStore(store.full(path), 0, f"not a checkpoint: {error}") from error
     for kind in table.column_names:
         if kind in SCHEMA.names:
             yield from ({kind: _plain(action)} for action in table.column(kind).drop_null().to_pylist())

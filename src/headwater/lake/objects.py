@@ -21,8 +21,8 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -93,7 +93,7 @@ class ObjectStore(TableStore):
     def opened(self, path: str) -> Any:
         """Return an object as a file that is read piece by piece."""
         with self._told():
-            return self._files.open(self._key(path), "rb", block_size=READ_BYTES)
+            return _Opened(self._files.open(self._key(path), "rb", block_size=READ_BYTES), self.root, self._told)
 
     def mapped(self, path: str) -> mmap.mmap | None:
         """Return an object's bytes in a local file without a name; None if there is none, or it is empty."""
@@ -284,6 +284,39 @@ class ObjectStore(TableStore):
             if _LASTING.search(told):
                 raise TableError(self.root, f"{told}; {_ADVICE}") from error
             raise ConnectionLost(self.root, told) from error
+
+
+class _Opened:
+    """An object that is read by Arrow, to which all that goes wrong would be damage: what the store says is told as
+    what it is."""
+
+    def __init__(self, file: Any, place: str, told: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file, self._place, self._told = file, place, told
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return bool(self._file.closed)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return so many bytes, or all that are left."""
+        try:
+            with self._told():
+                return bytes(self._file.read(size))
+        except OSError as error:
+            raise ConnectionLost(self._place, str(error)) from error
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place; return where that is."""
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Return the place."""
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
 
 
 @dataclass
