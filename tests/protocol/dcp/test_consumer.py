@@ -134,6 +134,21 @@ def test_a_producer_that_says_nothing_for_too_long_is_gone() -> None:
     assert talk.end.tick(30.0) == [PeerGone(30)]
 
 
+def test_a_producer_that_falls_silent_before_no_ops_are_agreed_on_is_gone() -> None:
+    """Its machine lost its power between DCP_OPEN and the answer to a control: the replica stood still for ever.
+
+    Found by seed 1 of `python -m harness.world --operations 1000`.
+    """
+    talk = Talk(ConsumerSettings(idle_seconds=30))
+    assert talk.end.deadline is None, "it is not asked for anything yet"
+    talk.end.add(VB, 0)
+    assert talk.end.deadline == 0.0, "the time is noted at once"
+    assert talk.end.tick(100.0) == []
+    assert talk.end.deadline == 130.0
+    assert talk.end.tick(129.9) == []
+    assert talk.end.tick(130.0) == [PeerGone(30)]
+
+
 def test_a_called_producer_may_not_move_vbuckets() -> None:
     talk = Talk(ConsumerSettings(takes_movers=False))
     with pytest.raises(RemoteProtocolError, match="a producer that this node called"):

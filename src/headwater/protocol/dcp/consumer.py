@@ -98,6 +98,7 @@ class Consumer:
         self._live = LiveStreams(self._core, negotiated.upr_states_as_printed, knows_collections=negotiated.collections)
         self.streams, self.table, self.window = self._core.streams, self._core.table, self._core.window
         self.heard_at = now
+        self._owed_since: float | None = None  # an answer to a control, before the producer shows that it lives
         self._buffer = FrameBuffer()
         self._out = self._core.out
         self._negotiation = Negotiation(wanted_controls(settings), self._core.next_opaque)
@@ -107,9 +108,25 @@ class Consumer:
     @property
     def deadline(self) -> float | None:
         """When to call `tick`; None for never."""
-        idle = self.heard_at + self.settings.idle_seconds if NOOP in self._negotiation.accepted else None
+        idle = self._silent_at
         moments = [moment for moment in (idle, self.window.deadline) if moment is not None]
         return min(moments, default=None)
+
+    @property
+    def _silent_at(self) -> float | None:
+        """When the producer will have been silent for too long; None where it has nothing to say.
+
+        No-ops come once they are agreed on. Before that its answers to controls are all there is to hear: a machine that
+        loses its power there says nothing any more, not even that the connection is gone, and the stream would wait for
+        ever.
+        """
+        if NOOP in self._negotiation.accepted:
+            return self.heard_at + self.settings.idle_seconds
+        if not self._negotiation.is_under_way:
+            return None
+        if self._owed_since is None:
+            return self.heard_at  # `tick` notes the time: the negotiation began outside of it
+        return max(self.heard_at, self._owed_since) + self.settings.idle_seconds
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
         """Take received bytes. What is returned counts as applied in its order: obey all of it, then call `processed`.
@@ -168,7 +185,10 @@ class Consumer:
 
     def tick(self, now: float) -> list[Event]:
         """The deadline has come."""
-        if NOOP in self._negotiation.accepted and now >= self.heard_at + self.settings.idle_seconds:
+        if self._owed_since is None and self._negotiation.is_under_way:
+            self._owed_since = now
+        silent_at = self._silent_at
+        if silent_at is not None and now >= silent_at:
             return [PeerGone(self.settings.idle_seconds)]
         self._core.acknowledge(now)
         return []

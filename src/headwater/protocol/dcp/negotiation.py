@@ -96,6 +96,11 @@ class Negotiation:
         """Whether every control was answered."""
         return self._begun and self._asked is None and not self._left
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the producer owes an answer to a control."""
+        return self._asked is not None
+
     def begin(self) -> bytes:
         """The first request, at the first call; later, and when there is nothing to ask for, nothing."""
         if self._begun:
