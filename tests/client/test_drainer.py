@@ -3,6 +3,9 @@
 import pytest
 
 from headwater.client import Deletion, Mutation, SnapshotMarker, StreamEnd
+from headwater.client.drainer import Drainer, Unassigned
+from headwater.client.options import DrainOptions
+from headwater.client.worker import Task
 from headwater.errors import (
     ConnectionLost,
     InvalidArguments,
@@ -15,6 +18,7 @@ from headwater.errors import (
 )
 from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
 from headwater.testing.peers import UUID, History, Peer, Snapshot, cluster_map, history, mutation, serve
+from headwater.transport.waiting import Ready
 from headwater.wire import dcp
 from headwater.wire.header import HEADER_BYTES
 from headwater.wire.opcodes import Opcode
@@ -384,3 +388,19 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_asked(driver)
         ):
             with pytest.raises(OptionError):
                 client.changes(**wrong)
+
+
+def test_while_a_map_is_asked_for_nothing_wakes_for_the_vbuckets_that_wait_for_it() -> None:
+    """The time to ask for them again has passed: each turn would be over at once, all of a processor, for seconds.
+
+    Found by seed 1 of `python -m harness.world`: a node was killed, and another one was silent to who asked for a map.
+    """
+    drainer = object.__new__(Drainer)
+    drainer._steward, drainer._watch, drainer._workers = Task(iter(())), Task(iter(())), {}
+    drainer._unassigned = {0: Unassigned(1.0, None)}
+    drainer.options, drainer._gate, drainer._bounded, drainer._linger_until = DrainOptions(), None, False, None
+    drainer._watch.wait = Ready()
+    drainer._steward.wait = Ready((), 9.0)
+    assert drainer._next_wait().deadline == 9.0
+    drainer._steward.wait = Ready()
+    assert drainer._next_wait().deadline == 1.0
