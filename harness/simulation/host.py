@@ -96,7 +96,7 @@ class Host:
     Attributes:
         name: its place in the network.
         loop: that of the process that runs, None when none does. store, bucket, committer, server: of that process.
-        starts: how many processes there were.
+        starts: how many processes there were. clock: the machine's.
     """
 
     store: Store
@@ -109,6 +109,7 @@ class Host:
         self.loop: SimLoop | None = None
         self.disk = FaultyDisk()
         self.starts = 0
+        self.clock = Clock(schedule)
         self._schedule, self._network = schedule, network
         self._random = Random(schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._config = NodeConfig(
@@ -159,13 +160,13 @@ class Host:
         return self.is_up
 
     def _start(self) -> None:
-        clock, random = Clock(self._schedule), self._random
+        random = self._random
         self.store = small_store(self._config, self.disk, self._schedule, random)
         self.loop = SimLoop(self._schedule, self._network, self.name)
         loop: Any = self.loop
         self.committer = Committer(self.store, loop, self.loop.pool())
         self.bucket = Bucket(
-            self._config.bucket, self.store, self.committer, clock=clock, new_uuid=lambda: random.getrandbits(48)
+            self._config.bucket, self.store, self.committer, clock=self.clock, new_uuid=lambda: random.getrandbits(48)
         )
         self.bucket.recover(self._config)
         self.server = Server(self._config, self.bucket, self.committer, loop)

@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -35,7 +36,8 @@ class Schedule:
     """The queue of everything that will happen.
 
     Attributes: now: seconds since the beginning. random: all chance in the run. failures: exceptions nobody caught.
-    watch: called after each event with the loop it ran in. loops: those that live.
+    watch: called after each event with the loop it ran in. loops: those that live. turn_seconds: how long an event
+    takes; with none, who waits for a moment that is a rounding error ahead waits for ever.
     """
 
     def __init__(self, seed: int) -> None:
@@ -43,6 +45,7 @@ class Schedule:
         self.random = Random(seed)  # noqa: S311 - must be repeatable
         self.failures: list[BaseException] = []
         self.events = 0
+        self.turn_seconds = 0.0
         self.watch: Callable[[SimLoop], None] | None = None
         self.loops: set[SimLoop] = set()
         self._queue: list[tuple[float, int, SimLoop | None, asyncio.Handle | Callable[[], None]]] = []
@@ -80,8 +83,11 @@ class Schedule:
         return until is not None and until()
 
     def _step(self) -> None:
-        when, _, loop, what = heapq.heappop(self._queue)
-        self.now = max(self.now, when)
+        when, number, loop, what = heapq.heappop(self._queue)
+        if loop is not None and loop.sleeps_until > when:
+            heapq.heappush(self._queue, (loop.sleeps_until, number, loop, what))
+            return
+        self.now = max(self.now, when) + self.turn_seconds
         self.events += 1
         if not isinstance(what, asyncio.Handle):
             what()
@@ -108,10 +114,43 @@ class Descriptors(Protocol):
         """Return the socket with a number."""
 
 
+class NumberedFuture(asyncio.Future[Any]):
+    """A future whose place in a set does not depend on where in memory it lies."""
+
+    number: int
+
+    def __new__(cls, *, loop: Any) -> NumberedFuture:
+        """Have the number from the first moment: asyncio puts tasks into a set while they are made."""
+        made = super().__new__(cls)
+        made.number = loop.next_number()
+        return made
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on where in memory it lies."""
+
+    number: int
+
+    def __new__(cls, coro: Any, *, loop: Any, name: str | None = None) -> NumberedTask:
+        """As for a future."""
+        made = super().__new__(cls)
+        made.number = loop.next_number()
+        return made
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class SimLoop:
     """The part of an event loop (asyncio.AbstractEventLoop) that a node uses, in simulated time.
 
-    Attributes: pools: the threads of the process, whose work may be under way when it dies.
+    Attributes:
+        pools: the threads of the process, whose work may be under way when it dies.
+        sleeps_until: when the process, which was stopped, goes on; until then nothing of it runs.
+        tasks: those that had not ended when the process died; to forget them would run their `finally`.
     """
 
     def __init__(self, schedule: Schedule, network: Descriptors, name: str) -> None:
@@ -119,9 +158,12 @@ class SimLoop:
         self.name = name
         self.is_dead = False
         schedule.loops.add(self)
+        self.sleeps_until = 0.0
+        self.tasks: list[asyncio.Task[Any]] = []
         self.pools: list[Threads] = []
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._default = self.pool()
+        self._numbers = 0
         self._self: Any = self  # asyncio's own classes ask for an AbstractEventLoop, and use what is here
 
     def pool(self) -> Threads:
@@ -133,7 +175,8 @@ class SimLoop:
         """Stop the loop: no callback runs any more. Coroutines that never began are closed: Python warns of them."""
         self.is_dead = True
         self.schedule.loops.discard(self)
-        for task in self._tasks:
+        self.tasks = [task for task in self._tasks if not task.done()]
+        for task in self.tasks:
             work = task.get_coro()
             if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
@@ -207,14 +250,19 @@ class SimLoop:
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
-        return asyncio.Future(loop=self._self)
+        return NumberedFuture(loop=self._self)
 
     def create_task(
         self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None, **_: Any
     ) -> asyncio.Task[T]:
         """A task of this loop."""
-        self._tasks.add(task := asyncio.Task(coro, loop=self._self, name=name))
+        self._tasks.add(task := NumberedTask(coro, loop=self._self, name=name or "task"))
         return task
+
+    def next_number(self) -> int:
+        """A number for a future or a task."""
+        self._numbers += 1
+        return self._numbers
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Threads take their time, and do all at once when it is over."""
@@ -225,7 +273,7 @@ class SimLoop:
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
         """Call back as long as there is something to read."""
-        self.network.file(fd).watch_reading(self, callback)
+        self.network.file(fd).watch_reading(self, partial(callback, *args) if args else callback)
 
     def remove_reader(self, fd: Any) -> bool:
         """Call back no more."""
@@ -233,7 +281,7 @@ class SimLoop:
 
     def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
         """Call back as long as there is room."""
-        self.network.file(fd).watch_writing(self, callback)
+        self.network.file(fd).watch_writing(self, partial(callback, *args) if args else callback)
 
     def remove_writer(self, fd: Any) -> bool:
         """Call back no more."""

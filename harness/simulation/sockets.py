@@ -44,6 +44,7 @@ class SimSocket:
         self.accepted: list[SimSocket] = []
         self.is_closed = False
         self.error = 0
+        self._is_calling = False
         self._number = FIRST_NUMBER + len(network.files)
         self._arrived = bytearray()
         self._travelling = 0
@@ -79,6 +80,18 @@ class SimSocket:
     def getsockname(self) -> tuple[str, int]:
         """Return the (host, port) of the socket's place."""
         return self.network.address(self.place)
+
+    def getpeername(self) -> tuple[str, int]:
+        """Return the (host, port) that is called; OSError as long as nobody has answered."""
+        if self.peer is None:
+            raise OSError(errno.ENOTCONN, "not connected")
+        return self.network.address(self.peer.place)
+
+    def connect_ex(self, address: tuple[str, int]) -> int:
+        """Begin to call a place: the socket can be written to when that has come to an end."""
+        self._is_calling = True
+        self.network.call(self, self.network.place_of(address[1]))
+        return errno.EINPROGRESS
 
     def accept(self) -> tuple[SimSocket, tuple[str, int]]:
         """Return the next caller's socket and address; BlockingIOError if there is none."""
@@ -151,6 +164,8 @@ class SimSocket:
         if what == "read":
             return bool(self._arrived or self._ended or self.error or self.accepted)
         peer = self.peer
+        if self._is_calling:
+            return bool(self.error)
         return peer is None or self._ended or bool(self.error) or peer._travelling + len(peer._arrived) < BUFFER_BYTES
 
     def tell(self, what: str) -> None:
@@ -187,13 +202,20 @@ class SimSocket:
 
 
 class Network:
-    """Places, who listens there, and the links between them."""
+    """Places, who listens there, and the links between them.
+
+    Attributes:
+        deaf: (from, to): what is sent that way waits, while the other way is as the link is.
+        slow: how many seconds bytes take at most, where that is not `LATENCY_SECONDS`.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.files: list[SimSocket] = []
         self.listeners: dict[str, SimSocket] = {}
         self.links: dict[frozenset[str], Link] = {}
+        self.deaf: set[tuple[str, str]] = set()
+        self.slow: dict[frozenset[str], float] = {}
         self.sockets: dict[str, list[SimSocket]] = {}
         self._ports: dict[str, int] = {}
 
@@ -228,12 +250,21 @@ class Network:
     def set_link(self, one: str, other: str, link: Link) -> None:
         """Change it; what waited goes on where it can."""
         self.links[frozenset((one, other))] = link
-        if link is not Link.STALLED:
-            for sock in [*self.sockets.get(one, ()), *self.sockets.get(other, ())]:
-                if sock.peer is not None and {sock.place, sock.peer.place} == {one, other}:
-                    parked, sock._parked = sock._parked, []
-                    for piece in parked:
-                        sock.arrive(piece)
+        self.go_on(one, other)
+
+    def is_stalled(self, sender: str, receiver: str) -> bool:
+        """Whether what is sent that way waits."""
+        return self.link(sender, receiver) is Link.STALLED or (sender, receiver) in self.deaf
+
+    def go_on(self, one: str, other: str) -> None:
+        """Let what waited between two places arrive, where nothing stalls it any more."""
+        for sock in [*self.sockets.get(one, ()), *self.sockets.get(other, ())]:
+            peer = sock.peer
+            if peer is None or {sock.place, peer.place} != {one, other} or self.is_stalled(peer.place, sock.place):
+                continue
+            parked, sock._parked = sock._parked, []
+            for piece in parked:
+                sock.arrive(piece)
 
     def cut(self, one: str, other: str) -> None:
         """Reset all connections between two places."""
@@ -258,7 +289,7 @@ class Network:
             for waiting in sock.accepted:
                 waiting.is_closed = True
             if sock.peer is not None and not silent and not sock.peer.is_closed:
-                self.schedule.after(self._latency(), lambda peer=sock.peer: self.reset(peer))  # type: ignore[misc]
+                self.schedule.after(self._latency(place, sock.peer.place), lambda peer=sock.peer: self.reset(peer))  # type: ignore[misc]
 
     def closed(self, sock: SimSocket) -> None:
         """Note that one end closed: the other reads that after the data."""
@@ -268,11 +299,11 @@ class Network:
             del self.listeners[sock.place]
         peer = sock.peer
         if peer is not None and not peer.is_closed:
-            when = max(peer._arrives_at, self.schedule.now + self._latency())
+            when = max(peer._arrives_at, self.schedule.now + self._latency(sock.place, peer.place))
             self.schedule.at(when, None, lambda: self._finish(sock, peer))
 
     def _finish(self, sock: SimSocket, peer: SimSocket) -> None:
-        if peer._parked or self.link(sock.place, peer.place) is Link.STALLED:
+        if peer._parked or self.is_stalled(sock.place, peer.place):
             self.schedule.after(1.0, lambda: self._finish(sock, peer))
         elif not peer.is_closed:
             peer.end()
@@ -286,7 +317,8 @@ class Network:
             piece = data[begin:end]
             if piece:
                 receiver._travelling += len(piece)
-                receiver._arrives_at = max(receiver._arrives_at, self.schedule.now + self._latency())
+                taken = self._latency(sender.place, receiver.place)
+                receiver._arrives_at = max(receiver._arrives_at, self.schedule.now + taken)
                 self.schedule.at(receiver._arrives_at, None, lambda piece=piece: self._deliver(sender, receiver, piece))  # type: ignore[misc]
 
     def _deliver(self, sender: SimSocket, receiver: SimSocket, piece: bytes) -> None:
@@ -294,21 +326,40 @@ class Network:
             if receiver.place in self.listeners and not sender.is_closed:
                 self.reset(sender)  # the machine is up again and knows nothing of this
             return
-        if receiver._parked or self.link(sender.place, receiver.place) is Link.STALLED:
+        if receiver._parked or self.is_stalled(sender.place, receiver.place):
             receiver._parked.append(piece)
         else:
             receiver.arrive(piece)
 
-    def _latency(self) -> float:
-        return self.schedule.random.random() ** 3 * LATENCY_SECONDS
+    def _latency(self, one: str, other: str) -> float:
+        most = self.slow.get(frozenset((one, other)), LATENCY_SECONDS) if self.slow else LATENCY_SECONDS
+        return self.schedule.random.random() ** 3 * most
 
     async def connect(self, loop: SimLoop, sock: SimSocket, address: tuple[str, int]) -> None:
         """Call a place; its listener has it when this returns. Refused where nobody listens, silent where it stalls."""
-        await asyncio.sleep(self._latency())
         target = self.place_of(address[1])
-        while self.link(sock.place, target) is Link.STALLED:
+        await asyncio.sleep(self._latency(sock.place, target))
+        while self.is_stalled(sock.place, target):
             await asyncio.sleep(0.1)
         self.join(sock, target)
+
+    def call(self, sock: SimSocket, target: str) -> None:
+        """Let a socket call a place, a little later; nobody answers as long as the link stalls."""
+
+        def arrive() -> None:
+            if sock.is_closed:
+                return
+            if self.is_stalled(sock.place, target) or self.is_stalled(target, sock.place):
+                self.schedule.after(0.1, arrive)
+                return
+            sock._is_calling = False
+            try:
+                self.join(sock, target)
+            except ConnectionRefusedError as error:
+                sock.end(error.errno or errno.ECONNREFUSED)
+            sock.tell("write")
+
+        self.schedule.after(self._latency(sock.place, target), arrive)
 
     def join(self, sock: SimSocket, target: str) -> None:
         """Connect a socket to the listener of a place, at once."""

@@ -310,8 +310,8 @@ class Drainer:
     def _next_wait(self) -> Ready:
         waits = [task.wait for task in (self._steward, self._watch, *self._workers.values())]
         moments = [wait.deadline for wait in waits]
-        # While the steward asks for a map, which a silent node may make long, the times of the vbuckets that wait for it
-        # have passed: to wake for them would be to turn round and round, all of a processor, until the answer comes.
+        # While the steward asks for a map, which a silent node may make long, the times of the vbuckets that wait for
+        # it have passed: to wake for them would be to turn round and round, all of a processor, until the answer comes.
         if self._steward.wait.deadline is None:
             moments += [lost.retry_at for lost in self._unassigned.values()]
         if self.options.max_wait_seconds is not None:

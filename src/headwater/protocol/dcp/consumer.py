@@ -116,9 +116,9 @@ class Consumer:
     def _silent_at(self) -> float | None:
         """When the producer will have been silent for too long; None where it has nothing to say.
 
-        No-ops come once they are agreed on. Before that its answers to controls are all there is to hear: a machine that
-        loses its power there says nothing any more, not even that the connection is gone, and the stream would wait for
-        ever.
+        No-ops come once they are agreed on. Before that its answers to controls are all there is to hear: a machine
+        that loses its power there says nothing any more, not even that the connection is gone, and the stream would
+        wait for ever.
         """
         if NOOP in self._negotiation.accepted:
             return self.heard_at + self.settings.idle_seconds
