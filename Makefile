@@ -147,14 +147,11 @@ docs: $(READY) man ## write the generated pages of docs/ anew
 	@$(BIN)/python -m headwater.wire.reference docs/protocol
 	@$(BIN)/python -m headwater.spark.options > docs/reference/spark-options.md
 
-# Material's notice that MkDocs 2 will come is not about these pages.
-SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-
 docs-site: $(READY) ## docs/ as a site in artifacts/site, strictly: every link and anchor leads somewhere, nothing is fetched from elsewhere
-	@$(SITE) build --strict --quiet && echo "artifacts/site/index.html"
+	@$(BIN)/python tools/docs_site.py build && echo "artifacts/site/index.html"
 
 docs-serve: $(READY) ## the site at http://127.0.0.1:8000, built anew when a page is saved
-	@$(SITE) serve
+	@$(BIN)/python tools/docs_site.py serve
 
 lock: $(READY) ## write constraints.txt from what is installed now: after a dependency was added, or all were upgraded
 	@{ head -n 1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sort -f; } >constraints.new

@@ -21,7 +21,10 @@ from selenium.webdriver import Chrome, ChromeOptions  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 
-FOUND = "return Array.from(document.querySelectorAll('.md-search-result__link'), each => each.href)"
+# The search is a tree of its own in the page.
+TREES = "Array.from(document.querySelectorAll('*'), each => each.shadowRoot).filter(each => each)"
+FOUND = f"return {TREES}.flatMap(tree => Array.from(tree.querySelectorAll('a'), each => each.href))"
+TYPING = f"return {TREES}.some(tree => tree.activeElement && tree.activeElement.tagName === 'INPUT')"
 
 
 def test_a_search_for_rollback_finds_pages_in_the_folder(site: Path) -> None:
@@ -35,7 +38,7 @@ def test_a_search_for_rollback_finds_pages_in_the_folder(site: Path) -> None:
         chrome.get((site / "index.html").as_uri())
         chrome.find_element(By.TAG_NAME, "body").send_keys("/")
         end = time.monotonic() + 120
-        while not (chrome.switch_to.active_element.get_attribute("class") or "").startswith("md-search"):
+        while not chrome.execute_script(TYPING):
             assert time.monotonic() < end, "the key / leads to the field of the search"
             time.sleep(0.2)
         chrome.switch_to.active_element.send_keys("rollback")

@@ -1,22 +1,30 @@
-"""The Python that mkdocs.yml needs: pages from outside of docs/, links to them, and folders in the navigation.
+"""The site of docs/: gather what the generator reads, then build (`make docs-site`) or serve (`make docs-serve`).
 
 On a code host the pages of docs/ link to files anywhere in the tree. On the site those files are pages as well, under
-`project/`: Markdown as it is, any other text as a block of code, a folder as a list of its files.
+`project/`: Markdown as it is, any other text as a block of code, a folder as a list of its files. A folder in the
+navigation stands for all its pages. The generator, Zensical, runs no code of ours: what it reads is written beforehand,
+into a folder beside the site.
 """
 
 from __future__ import annotations
 
+import argparse
 import posixpath
 import re
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+import yaml
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+SETTINGS = ROOT / "mkdocs.yml"
+NEWLINE = "\n"
 BEGIN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")
 LANGUAGES = {".py": "python", ".go": "go", ".java": "java", ".json": "json", ".yml": "yaml", ".service": "ini"}
 _LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
@@ -108,24 +116,83 @@ def _named(entry: Any) -> set[str]:
     return set().union(*map(_named, entry.values() if isinstance(entry, dict) else entry))
 
 
-def on_config(config: MkDocsConfig) -> None:
-    """Replace folders in the navigation, and put pages that it does not name yet at the end of the guides."""
-    config.nav = _folders(config.nav)
-    named = _named(config.nav)
+def navigation(told: str) -> list[Any]:
+    """Return the pages of the navigation from the settings' text: folders as their pages, and guides that it does not
+    name at the end of the guides."""
+    nav: list[Any] = _folders(yaml.safe_load(told)["nav"])
+    named = _named(nav)
     more = [f"howto/{page.name}" for page in sorted((DOCS / "howto").glob("*.md")) if f"howto/{page.name}" not in named]
-    (guides,) = (each["How to"] for each in config.nav if "How to" in each)
+    (guides,) = (each["How to"] for each in nav if "How to" in each)
     guides.extend(more)
+    return nav
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside of docs/."""
+def settings() -> str:
+    """Return the settings that the generator reads; it builds below them."""
+    told, _, nav = SETTINGS.read_text("utf-8").partition("\nnav:\n")
+    told = re.sub(r"(?m)^site_dir: .*$", "site_dir: site", told).replace("paths: [src]", f"paths: [{ROOT / 'src'}]")
+    return f"{told}\n{yaml.safe_dump({'nav': navigation(f'nav:{NEWLINE}{nav}')}, sort_keys=False)}"
+
+
+def stage(sources: Path) -> None:
+    """Write what the generator reads. Files that are as they were are not touched, and what is gone goes."""
+    pages = {sources / "mkdocs.yml": settings().encode()}
+    for path in (path for path in DOCS.rglob("*") if path.is_file()):
+        page = path.suffix == ".md"
+        data = path.read_bytes()
+        pages[sources / "docs" / place(path)] = rewritten(path, data.decode()).encode() if page else data
     for path, markdown in gathered().items():
-        files.append(File.generated(config, place(path), content=rewritten(path, markdown)))
-    return files
+        pages[sources / "docs" / place(path)] = rewritten(path, markdown).encode()
+    for path in (path for path in (sources / "docs").rglob("*") if path.is_file() and path not in pages):
+        path.unlink()
+    for path, data in pages.items():
+        if not path.exists() or path.read_bytes() != data:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links out of docs/ to the site's own pages."""
-    if page.file.generated_by is not None:
-        return markdown
-    return rewritten(DOCS / page.file.src_uri, markdown)
+def generator(*words: str, sources: Path) -> list[str]:
+    """Return the command line of the generator."""
+    return [str(Path(sys.executable).with_name("zensical")), *words, "--config-file", str(sources / "mkdocs.yml")]
+
+
+def build(sources: Path, site: Path) -> int:
+    """Build the site strictly; a warning is a failure. Returns the exit status; what was wrong is on stderr."""
+    stage(sources)
+    words = generator("build", "--strict", "--clean", sources=sources)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    told = done.stdout + done.stderr
+    if done.returncode or "No issues found" not in told:
+        print(told, file=sys.stderr)
+        return done.returncode or 1
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.move(sources / "site", site)
+    return 0
+
+
+def serve(sources: Path) -> None:
+    """Show the site at http://127.0.0.1:8000; a page that is saved is seen within a second or two."""
+    stage(sources)
+    with subprocess.Popen(generator("serve", sources=sources)) as served:
+        while served.poll() is None:
+            time.sleep(1)
+            stage(sources)
+
+
+def main() -> int:
+    """Build, or serve."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("what", choices=("build", "serve"))
+    asked.add_argument("--to", type=Path, default=ROOT / "artifacts" / "site", help="the site's folder")
+    given = asked.parse_args()
+    site = given.to.resolve()
+    sources = site.with_name(f"{site.name}-sources")
+    if given.what == "serve":
+        with suppress(KeyboardInterrupt):
+            serve(sources)
+        return 0
+    return build(sources, site)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
