@@ -134,6 +134,11 @@ def test_taps_engine_part_stands_between_extras_and_key():
     assert message.engine_len == 8
 
 
+def test_a_large_value_behind_no_engine_part_is_not_copied():
+    frame = tap.Mutation(key=b"key", value=bytes(1 << 20)).frame()
+    assert tap.Mutation.decode(frame).value is frame.value
+
+
 def test_an_engine_part_longer_than_the_body_is_refused():
     frame = Frame(Magic.CLIENT_REQUEST, 0x42, key=b"key", extras=bytes.fromhex("00ff0000ff000000"))
     with pytest.raises(BadMessage, match="engine-private part of 255 bytes and key of 3 in 3"):

@@ -306,9 +306,13 @@ def _unexpected(section: str, data: bytes) -> ValueError:
 
 
 def _split_engine(frame: Frame, engine_len: int) -> tuple[bytes, bytes, bytes]:
-    """Cut what follows the extras into TAP's engine-private section, key and value (tap.md 2)."""
-    body = frame.key + frame.value
-    if engine_len + len(frame.key) > len(body):
-        raise ValueError(f"engine-private part of {engine_len} bytes and key of {len(frame.key)} in {len(body)}")
-    key_end = engine_len + len(frame.key)
-    return body[:engine_len], body[engine_len:key_end], body[key_end:]
+    """Cut what follows the extras into TAP's engine-private section, key and value (tap.md 2).
+
+    They stand one after the other in what the header calls key and value, and the key is as long as that says. A value
+    of 20 MiB is copied once at the most, and not at all where there are no engine-private bytes.
+    """
+    if engine_len > len(frame.value):
+        size = len(frame.key) + len(frame.value)
+        raise ValueError(f"engine-private part of {engine_len} bytes and key of {len(frame.key)} in {size}")
+    front = frame.key + frame.value[:engine_len]
+    return front[:engine_len], front[engine_len:], frame.value[engine_len:]
