@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
@@ -18,7 +19,7 @@ from harness.nodes import until
 from headwater import testing
 from headwater.errors import OptionError
 from headwater.node.config import NodeConfig
-from headwater.node.server import Server
+from headwater.node.server import PAGES_RESERVED, Server
 from headwater.node.users.logins import Users
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
@@ -225,6 +226,21 @@ def test_one_connection_too_many_is_closed_at_once() -> None:
                 again.send(NOOP)
                 found = again.read() is not None
         assert all(client.ask(0x0A).status == 0 for client in clients[1:])
+
+
+def test_a_node_with_as_many_connections_as_it_may_have_is_alive_for_who_watches_it() -> None:
+    """A supervisor whose question is refused ends the node, and with it every connection that was served."""
+    with testing.node(vbuckets=1, connections_max=3, http_port=0) as node, ExitStack() as stack:
+        clients = [stack.enter_context(Client(node.port)) for _ in range(3)]
+        assert all(client.ask(0x0A).status == 0 for client in clients)
+        with Client(node.port) as late:
+            assert late.read() is None
+        with urllib.request.urlopen(f"http://{node.host}:{node.http_port}/healthz", timeout=60) as page:
+            assert page.status == 200
+        for _ in range(PAGES_RESERVED + 1):
+            stack.enter_context(Client(node.http_port))
+        until(lambda: f"{3 + PAGES_RESERVED} connections are open, the limit" in node.log, "those have a limit, too")
+        assert all(client.ask(0x0A).status == 0 for client in clients)
 
 
 def test_the_node_tells_of_its_connections_and_what_memory_they_hold() -> None:

@@ -59,6 +59,8 @@ BACKLOG = 1024
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_SECONDS = 0.25
 DESCRIPTORS_RESERVED = 64
+PAGES_RESERVED = 16
+"""Connections to --http-port beyond all others: a supervisor whose question finds no place ends the node."""
 WARNINGS_PER_SECOND = 20
 USER_CHARACTERS_MAX = 128
 """So much of a name is written down that somebody gave who did not come in."""
@@ -361,7 +363,7 @@ class Server:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
     def _admit(self, sock: socket.socket, peer: str, *, speaks_tls: bool, has_pages_only: bool = False) -> None:
-        if len(self.connections) >= self._connections_max():
+        if len(self.connections) >= self._connections_max(has_pages_only=has_pages_only):
             self.rejected += 1
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
             sock.close()
@@ -391,10 +393,13 @@ class Server:
         self.connections.add(connection)
         return connection
 
-    def _connections_max(self) -> int:
+    def _connections_max(self, *, has_pages_only: bool) -> int:
+        """How many there may be for one more to be let in."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        room = self.config.connections_max if soft == resource.RLIM_INFINITY else soft - DESCRIPTORS_RESERVED
-        return max(1, min(self.config.connections_max, room))
+        reserved = 0 if self._http_listener is None else PAGES_RESERVED
+        most = self.config.connections_max + reserved
+        room = most if soft == resource.RLIM_INFINITY else soft - DESCRIPTORS_RESERVED
+        return max(1, min(most, room) - (0 if has_pages_only else reserved))
 
     # --- tending ------------------------------------------------------------------------------------------------------
 
