@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,6 +54,29 @@ def test_worker_processes_have_no_catalog_and_say_what_to_do(tmp_path: Path) -> 
         mirror(None, "couchbase://127.0.0.1:1/default", table="lake.shop.orders", once=True)
     with pytest.raises(OptionError, match="or a name in a catalog is given with --table"):
         mirror(None, "couchbase://127.0.0.1:1/default", once=True)
+
+
+def test_a_name_is_looked_up_once_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped between two attempts, it would have a new table made at another place, without a word."""
+    place = str(tmp_path / "orders")
+    TableSink(place, "default")
+    catalog = {"": place}
+
+    def create(line: str) -> None:
+        catalog[""] = line.partition("LOCATION '")[2].removesuffix("'")
+
+    monkeypatch.setattr(NamedTable, "_found", lambda self, end: catalog.get(end))
+    monkeypatch.setattr(NamedTable, "_schema_place", lambda self: str(tmp_path / "warehouse"))
+    monkeypatch.setattr(NamedTable, "_told", lambda self, end="": nullcontext())
+    named = NamedTable(cast("Any", SimpleNamespace(sql=create)), "hive.shop.orders")
+    asked: dict[str, Any] = {"changelog": False, "shape": {}, "seen": set()}
+    assert opened(named, "default", **asked).place == place
+    del catalog[""]
+    assert opened(named, "default", **asked).place == catalog[""] == place
+    assert not (tmp_path / "warehouse").exists()
+    catalog[""] = "/elsewhere"
+    with pytest.raises(TableError, match="the catalog has a table of this name at /elsewhere, and this one lies at"):
+        opened(named, "default", **asked)
 
 
 @pytest.mark.parametrize("location", ["", "hdfs://n/lake", "dbfs:/lake", "wasbs://c@a/lake"])

@@ -75,6 +75,7 @@ class NamedTable:
             told = "given with a Spark session (--engine spark): the local engine has no catalog"
             raise OptionError("table", name, f"{told}; give it the table's folder instead, with --to")
         self._spark, self._to = spark, to
+        self._place: str | None = None
         if len(parts) < 3:
             namespace = (str(spark.catalog.currentDatabase()),) if len(parts) == 1 else ()
             parts = (str(spark.catalog.currentCatalog()), *namespace, *parts)
@@ -100,12 +101,17 @@ class NamedTable:
         return self._found("")
 
     def place(self) -> str:
-        """Return where the table lies, or a new one is to be made.
+        """Return where the table lies, or a new one is to be made. It is looked up once: a later attempt goes on there,
+        though the name was dropped meanwhile or leads elsewhere, which `register` tells.
 
         Raises:
             TableError: as `found`; no such schema, or one that has no place of its own.
             OptionError: `to` is another place than the catalog's.
         """
+        self._place = self._place or self._looked_up()
+        return self._place
+
+    def _looked_up(self) -> str:
         found, asked = self.found(), None if self._to is None else place_of(self._to)
         if found is not None:
             if asked not in (None, found):
