@@ -183,7 +183,7 @@ def test_a_target_that_refuses_a_state_does_not_own_it():
         case.passes(PENDING, response(PENDING), ACTIVE, response(ACTIVE, Status.ETMPFAIL))
         case.ends(dcp.EndReason.SLOW)
 
-    with pytest.raises(MoveError, match="slow"):
+    with pytest.raises(MoveError, match=r"slow, for the target would not have it .ETMPFAIL.; see its log"):
         taken_over(talk)
 
 

@@ -21,7 +21,9 @@ from headwater.errors import MoveError, PeerSilent
 from headwater.failpoints import failpoint
 from headwater.wire.dcp import EndReason, StreamEnd, StreamFlag
 from headwater.wire.header import Frame
+from headwater.wire.json_text import context_of
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import name_of
 from headwater.wire.vbucket import State
 
 ESTIMATE_MAX = 1000
@@ -53,6 +55,7 @@ class Transfer:
         self._source, self._target, self._limits, self._lag = source, target, limits, lag
         self._asked_state: State | None = None
         self._pending_at = 0.0
+        self._refusal = ""
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._owned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -112,7 +115,10 @@ class Transfer:
         if connection.proxy.lost.done():
             raise connection.proxy.lost.result()
         if self._ended.done():
-            raise MoveError(self.vb, f"its stream ended: {_reason(self._ended.result())}", AGAIN, retriable=True)
+            told = f"its stream ended: {_reason(self._ended.result())}"
+            if self._refusal:
+                told += f", for the target would not have it ({self._refusal}); see its log"
+            raise MoveError(self.vb, told, AGAIN, retriable=True)
 
     # --- taking over --------------------------------------------------------------------------------------------------
 
@@ -150,8 +156,9 @@ class Transfer:
             failpoint("move.active_sent" if self._asked_state is State.ACTIVE else "move.pending_sent")
 
     def _answered(self, frame: Frame) -> None:
-        if frame.status:
-            return  # the source ends the stream and takes the vbucket back
+        if frame.status:  # the source ends the stream and takes the vbucket back
+            self._refusal = context_of(frame.value) or name_of(frame.status)
+            return
         if self._asked_state is State.PENDING:
             self._pending_at = time.monotonic()
             failpoint("move.pending_answered")

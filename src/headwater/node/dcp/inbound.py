@@ -145,8 +145,12 @@ class InboundStream:
     def set_state(self, state: State) -> Status:
         """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""
         vbucket = self.vbucket
-        if state is State.ACTIVE and (vbucket.is_receiving_snapshot or vbucket.refused_changes):
-            return Status.EINVAL  # it would serve what is no consistent state, or lacks what the owner has
+        if state is State.ACTIVE and vbucket.is_receiving_snapshot:
+            return Status.EINVAL  # it would serve what is no consistent state
+        if state in (State.PENDING, State.ACTIVE) and vbucket.refused_changes:
+            # It lacks what the owner has. As long as it is not pending the owner serves on; else it would be dead for a
+            # moment, and have aborted its durable writes.
+            return Status.EINVAL
         vbucket.inbound = None
         try:
             vbucket.set_state(state, new_branch=False)

@@ -264,12 +264,14 @@ class Consumer:
                 vbucket=stream.vbucket, opaque=stream.opaque, prepared_seqno=seqno
             ).encode()
 
-    def answer_state(self, wanted: StateWanted, status: Status = Status.SUCCESS) -> None:
-        """SET_VBUCKET_STATE is always answered: the takeover depends on it (dcp 2.12)."""
+    def answer_state(self, wanted: StateWanted, status: Status = Status.SUCCESS, why: str = "") -> None:
+        """SET_VBUCKET_STATE is always answered: the takeover depends on it (dcp 2.12). `why` it is refused,
+        for people."""
         if status is Status.SUCCESS:
             self._core.succeed(wanted.frame)
         else:
-            self._refuse(wanted.frame, status, f"the vbucket can not become {wanted.state.name.lower()} now")
+            told = f"the vbucket can not become {wanted.state.name.lower()} now" + f": {why}" * bool(why)
+            self._refuse(wanted.frame, status, told)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
