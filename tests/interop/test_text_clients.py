@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,3 +147,30 @@ def test_pylibmc_does_the_same_in_both_protocols(
     ((_, told),) = other.get_stats()
     assert int(told["curr_items"] if "curr_items" in told else told[b"curr_items"]) == 300
     assert other.flush_all() and other.get("k1") is None
+
+
+MECHANISMS = next(Path("/usr/lib").glob("*/sasl2/libplain.so"), None)
+LOGGED_IN = """
+import sys, pylibmc
+client = pylibmc.Client([sys.argv[1]], binary=True, username="ann", password=sys.argv[2])
+print(client.set("a", "1"), client.get("a"))
+"""
+
+
+@pytest.mark.skipif(MECHANISMS is None, reason="the mechanisms of SASL: apt-get install libsasl2-modules")
+@pytest.mark.program(*LIBMEMCACHED, "login by SASL, binary")
+def test_pylibmc_logs_in_where_its_library_finds_the_mechanisms_of_sasl(tmp_path: Path) -> None:
+    pytest.importorskip("pylibmc")
+    users = tmp_path / "users"
+    users.touch(0o600)
+    users.write_text("ann:secret\n")
+    environment = os.environ | {"SASL_PATH": str(MECHANISMS and MECHANISMS.parent)}
+    with testing.node(vbuckets=4, users_file=users) as node:
+
+        def shown(password: str) -> str:
+            command = [sys.executable, "-c", LOGGED_IN, node.address, password]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+            return done.stdout + done.stderr
+
+        assert shown("secret") == "True 1\n"
+        assert "AUTHENTICATION FAILURE" in shown("wrong")
