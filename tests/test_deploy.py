@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from headwater.cli.app import app
 from headwater.node.config import OPTIONS
 from headwater.node.config_check import faults_of
 from headwater.node.metrics import HISTOGRAM, METRICS
@@ -46,6 +50,42 @@ def test_systemd_finds_nothing_wrong_with_the_unit() -> None:
         ["systemd-analyze", "verify", "--man=no", UNIT], capture_output=True, text=True, timeout=120, check=False
     )
     assert [line for line in done.stderr.splitlines() if "headwater" in line] == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_finds_nothing_wrong_with_a_job_by_the_clock() -> None:
+    units = [FOLDER / "systemd" / f"headwater-mirror.{kind}" for kind in ("service", "timer")]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert [line for line in done.stderr.splitlines() if "headwater" in line] == []
+
+
+def test_the_tasks_of_airflow_are_commands_that_there_are() -> None:
+    """Their words are those of the command line; Airflow itself, of a size of 600 MB, is not installed for it."""
+    tree = ast.parse((FOLDER / "airflow" / "headwater_mirror.py").read_text())
+    strings = [each for each in ast.walk(tree) if isinstance(each, ast.JoinedStr)]
+    typed = ["".join(part.value if isinstance(part, ast.Constant) else "x" for part in each.values) for each in strings]
+    assert len(typed) == 2
+    for line in typed:
+        command, *options = shlex.split(line)[1:], *re.findall(r"--[a-z-]+", line)
+        done = CliRunner().invoke(app, [*command[: command.index("x")], "--help"])
+        assert done.exit_code == 0 and [name for name in options if name not in done.output] == []
+
+
+@pytest.mark.skipif(shutil.which("logrotate") is None, reason="logrotate is not installed")
+def test_logrotate_copies_the_log_and_empties_it(tmp_path: Path) -> None:
+    told = (FOLDER / "logrotate" / "headwater").read_text().replace("/var/log/headwater", str(tmp_path))
+    (tmp_path / "conf").write_text(told)
+    (tmp_path / "conf").chmod(0o644)
+    tmp_path.chmod(0o755)
+    with (tmp_path / "node.log").open("a", buffering=1) as log:
+        log.write("before\n")
+        words = ["logrotate", "--force", "--state", str(tmp_path / "state"), str(tmp_path / "conf")]
+        assert subprocess.run(words, timeout=60, check=False).returncode == 0
+        log.write("after\n")
+    assert (tmp_path / "node.log").read_text() == "after\n"
+    assert (tmp_path / "node.log.1").read_text() == "before\n"
 
 
 @pytest.mark.parametrize("path", [RULES, BOARD], ids=lambda path: path.name)

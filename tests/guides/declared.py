@@ -147,6 +147,14 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/read-changes.md": {"": Ran()},
     "docs/howto/sans-io.md": {"": Elsewhere("tests/test_sans_io.py")},
+    "docs/howto/schedule.md": {
+        "# m h dom": Shown("lines of cron"),
+        "install -m 644 deploy/systemd": Shown(
+            "systemd's own commands; the units are verified by tests/test_deploy.py"
+        ),
+        "airflow": Shown("Airflow's own command; the file is held by tests/test_deploy.py"),
+        "install -m 644 deploy/logrotate": Shown("logrotate's own commands; the file is held by tests/test_deploy.py"),
+    },
     "docs/howto/spark-cluster.md": {
         "import": Elsewhere("tests/pipelines/test_spark_cluster.py"),
         "python3 -m venv": Elsewhere("tests/pipelines/test_spark_cluster.py"),
@@ -156,7 +164,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "export SPARK_HOME": Elsewhere("tests/pipelines/test_spark_cluster.py"),
         "": Shown("Kubernetes, of which the page says what was tried"),
     },
-    "docs/howto/spark.md": {"": Ran()},
+    "docs/howto/spark.md": {"": Ran(), "headwater: 127.0.0.1": Shown("the line of an error: tests/test_first_line.py")},
     "docs/howto/tap.md": {
         "from headwater.client import tap": Bound(("headwater.client.tap.connect",)),
         "from headwater.client.routing": Bound(("headwater.client.tapnodes.TapNodes",)),
