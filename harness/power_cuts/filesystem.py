@@ -7,6 +7,7 @@ It is told what to do in lines, and answers each with one:
     look             frozen or on, and how many changes there were
     cut-at N         the Nth change from now on finds the power gone
     freeze           the power is gone now
+    lie              say of files that they are synced, and sync none until it is mounted again
     restore SEED P   mount what is left, then answer: of what was not synced a piece is lost with probability P
 
 The programs on it must be dead before `restore`. FUSE itself is spoken by mfusepy (of libfuse 3), for pyfuse3 has no
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ from typing import Any, Final
 
 import mfusepy
 
+from harness.power_cuts.mounted import unmount
 from harness.power_cuts.tree import Folder, Leaf, Tree
 
 __all__ = ["main"]
 
 BLOCK_BYTES: Final = 4096
 DISK_BYTES: Final = 4 << 30
-UNMOUNT_ATTEMPTS: Final = 50
 
 
 class Mount(mfusepy.Operations):  # type: ignore[misc]
@@ -199,6 +199,8 @@ class Power:
         tree = self.tree
         if word == "cut-at":
             tree.cut_at = tree.changes + int(given[0])
+        elif word == "lie":
+            tree.lies = True
         elif word == "freeze":
             tree.is_frozen = True
         elif word == "restore":
@@ -207,15 +209,6 @@ class Power:
             unmount(self._place)
             return ""  # `Mount.init` answers
         return f"{'frozen' if tree.is_frozen else 'on'} {tree.changes}"
-
-
-def unmount(place: Path) -> None:
-    """Unmount a disk that nobody uses any more; one that somebody does is at least out of sight."""
-    for _ in range(UNMOUNT_ATTEMPTS):
-        if not subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False).returncode:
-            return
-        time.sleep(0.02)
-    subprocess.run(["umount", "-l", str(place)], check=False)
 
 
 def main(place: Path) -> None:

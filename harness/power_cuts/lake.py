@@ -66,7 +66,7 @@ class CutTable:
         self._compare()
 
     def summary(self) -> str:
-        """What there was, in a line."""
+        """Return what there was, as a line."""
         met = ", ".join(f"{count} {what}" for what, count in sorted(self.cuts.items()))
         return f"{self.cuts.total()} cuts ({met}), {self._written:,} changes"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes.util import find_library
@@ -22,10 +23,11 @@ from typing import IO
 
 from harness.small_disk import may_mount
 
-__all__ = ["PowerCutDisk", "mounted", "why_not"]
+__all__ = ["PowerCutDisk", "mounted", "unmount", "why_not"]
 
 ROOT = Path(__file__).parents[2]
 UNMOUNT_SECONDS = 10.0
+UNMOUNT_ATTEMPTS = 50
 
 
 def why_not() -> str:
@@ -60,6 +62,10 @@ class PowerCutDisk:
     def freeze(self) -> None:
         """Cut the power now."""
         self._look("freeze")
+
+    def lie(self) -> None:
+        """Sync no file from now on, and say that each is synced: as if a program left its syncs out."""
+        self._look("lie")
 
     def restore(self, *, seed: int, lose: float) -> None:
         """Mount what is left. `lose`: the probability for each piece of what was not synced."""
@@ -103,13 +109,23 @@ def mounted(folder: Path) -> Iterator[PowerCutDisk]:
         try:
             yield disk
         finally:
-            _end(process)
+            _end(process, folder)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], folder: Path) -> None:
     """Let it unmount and end; it can't while somebody has a file open, and then its files are in nobody's sight."""
     _pipe(process.stdin).close()
     try:
         process.wait(UNMOUNT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
+        unmount(folder, attempts=0)
+
+
+def unmount(place: Path, *, attempts: int = UNMOUNT_ATTEMPTS) -> None:
+    """Unmount a disk that nobody uses any more; one that somebody does is at least out of sight."""
+    for _ in range(attempts):
+        if not subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False).returncode:
+            return
+        time.sleep(0.02)
+    subprocess.run(["umount", "-l", str(place)], check=False)

@@ -95,7 +95,7 @@ class CutNode:
         self._node.let_go()
 
     def summary(self) -> str:
-        """What there was, in a line."""
+        """Return what there was, as a line."""
         met = ", ".join(f"{count} {what}" for what, count in sorted(self.cuts.items()))
         told = f"{self.ledger.acknowledged:,} writes acknowledged, {self.ledger.observations:,} changes shown"
         return f"{self.cuts.total()} cuts ({met}), {told}, {self.compactions} compactions"

@@ -74,12 +74,14 @@ class Tree:
         is_frozen: whether the power is gone.
         changes: how many changes there were: writes, syncs, new sizes, and changes of names.
         cut_at: the change with this number finds the power gone; None for never.
+        lies: whether it says that it synced a file, and did not.
     """
 
     def __init__(self) -> None:
         self.is_frozen = False
         self.changes = 0
         self.cut_at: int | None = None
+        self.lies = False
         self._numbers = count(2)
         self._root = Folder(1)
 
@@ -151,7 +153,8 @@ class Tree:
     def sync(self, leaf: Leaf) -> None:
         """Sync a file: what is in it, not that it has a name."""
         self._step()
-        leaf.content.settle()
+        if not self.lies:
+            leaf.content.settle()
 
     def sync_folder(self, folder: Folder) -> None:
         """Sync a folder: which names are in it, not what those files have."""
@@ -229,7 +232,7 @@ class Tree:
 
 
 class _Remains:
-    """What a power cut leaves, of each file once: it may have several names."""
+    """The rest that a power cut leaves, of each file once: it may have several names."""
 
     def __init__(self, random: Random, lose: float, numbers: Iterator[int]) -> None:
         self._random, self._lose, self._numbers = random, lose, numbers

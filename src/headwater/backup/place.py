@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 
 from headwater.backup.manifest import BACKUPS
 from headwater.errors import BackupError, OptionError
+from headwater.folders import make_folder
 from headwater.lake.objects import LIBRARIES, ObjectStore
-from headwater.lake.store import TableStore, folder_of, make_folder
+from headwater.lake.store import TableStore, folder_of
 
 LOCK = ".lock"
 PLUGINS = {**LIBRARIES, "az": "adlfs"}
@@ -97,7 +98,7 @@ class Folder:
         Raises:
             BackupError: another process holds it.
         """
-        make_folder(Path(self.name), is_private=True)
+        make_folder(Path(self.name), 0o700, above=0o700)
         held = os.open(Path(self.name, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:

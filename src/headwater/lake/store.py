@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet as pq
 
 from headwater.errors import DiskFull, OptionError
+from headwater.folders import USUAL_MODE, make_folder, sync_folder
 
 BESIDE = ".headwater-"
 """How the names of files begin that are not whole yet; a leading dot hides them from all readers of tables."""
@@ -122,7 +123,7 @@ class TableStore:
 
     def draft(self, path: str) -> str:
         """Return the local file to write to, from which `publish` makes a file of the table."""
-        Path(self.root).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(self.root))
         return self.full(path)
 
     def publish(self, path: str) -> int:
@@ -147,7 +148,7 @@ class TableStore:
     def output(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
         """A file to write to; it gets its name when the block ends well, and leaves no trace if not."""
         target = Path(self.full(path))
-        make_folder(target.parent, is_private=self._is_private)
+        make_folder(target.parent, mode := 0o700 if self._is_private else USUAL_MODE, above=mode)
         beside = target.with_name(f"{BESIDE}{uuid.uuid4().hex}")
         mode = 0o600 if self._is_private else 0o666
         try:
@@ -159,7 +160,7 @@ class TableStore:
                         os.fsync(out.fileno())
                 beside.rename(target)
                 if durable:
-                    _sync_folder(target.parent)
+                    sync_folder(target.parent)
         finally:
             beside.unlink(missing_ok=True)
 
@@ -179,14 +180,14 @@ class TableStore:
         """
         target = Path(self.full(path))
         if before is None:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
         # All of it happens in one folder, which is held: whatever is moved or mounted to its path meanwhile.
         with _held(target.parent) as folder, _roomy(target):
             return _created(folder, target.name, content, before)
 
     def settle(self) -> None:
         """Wait until the names of files that were written directly in the table's folder are on disk."""
-        _sync_folder(Path(self.root))
+        sync_folder(Path(self.root))
 
     def remove(self, path: str) -> None:
         """Remove a file, or its draft; none is as good."""
@@ -250,16 +251,6 @@ def _content(folder: int, name: str) -> bytes | None:
         return None
 
 
-def make_folder(folder: Path, *, is_private: bool) -> None:
-    """Make a folder, and those above it, where they are not there; `is_private`: for their owner alone."""
-    if not is_private:
-        folder.mkdir(parents=True, exist_ok=True)
-        return
-    for each in (*reversed(folder.parents), folder):  # mkdir gives the mode to the last of them only
-        if not each.exists():
-            each.mkdir(mode=0o700, exist_ok=True)
-
-
 @contextmanager
 def _roomy(target: Path) -> Iterator[None]:
     try:
@@ -268,11 +259,3 @@ def _roomy(target: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(target) from error
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
+from headwater.folders import make_folder, sync_folder
 from headwater.pipelines.checkpoint import OFFSETS, local_folder
 
 if TYPE_CHECKING:
@@ -52,18 +53,14 @@ class FileBeside:
             stream.write(bytearray(text.encode()))
             stream.close()
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         fresh = self._folder / f".{self._name}.new"
         with fresh.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._folder / self._name)
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(self._folder)
 
     def has_offsets(self) -> bool:
         """Whether a query has begun with this checkpoint."""

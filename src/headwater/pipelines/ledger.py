@@ -18,6 +18,7 @@ from typing import Any
 
 from headwater.errors import LedgerError, OptionError, TableChanged
 from headwater.failpoints import failpoint
+from headwater.folders import make_folder
 
 FORMAT = 1
 BUSY_SECONDS = 60.0
@@ -87,7 +88,7 @@ class JobLedger:
     ) -> None:
         self.path = str(path)
         self._lock = threading.RLock()
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(path).parent)
         try:
             self._database = _connect(self.path)
             with self.transaction() as database:

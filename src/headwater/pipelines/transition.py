@@ -31,6 +31,7 @@ from headwater.cluster.proxied import Limits
 from headwater.cluster.transfer import AGAIN
 from headwater.errors import ClusterError, HeadwaterError, MoveError, OptionError, TransportError
 from headwater.failpoints import failpoint
+from headwater.folders import make_folder
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.job import JobProgress
 from headwater.pipelines.ledger import BUSY_SECONDS, folder
@@ -130,7 +131,7 @@ class MoveJournal:
 
     def __init__(self, place: str | Path) -> None:
         self.path = Path(folder(place)) / FILE
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         with closing(self._connected()) as base, base:
             base.execute("PRAGMA journal_mode=WAL")
             base.execute(_SCHEMA)

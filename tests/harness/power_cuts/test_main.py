@@ -1,21 +1,11 @@
-"""A few power cuts under a node and under a table; `make power-cuts` has a thousand."""
+"""The command: what was lost is said with its seed, and where no such disk can be had a line says why."""
 
 from __future__ import annotations
 
 import pytest
 
 from harness.power_cuts import __main__ as command
-from harness.power_cuts.mounted import why_not
 from headwater import testing
-
-needs_fuse = pytest.mark.skipif(bool(why_not()), reason=f"no power cuts: {why_not()}")
-
-
-@needs_fuse
-def test_some_cuts_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--cuts", "5", "--seed", "3"]) == 0
-    said = capsys.readouterr().out
-    assert "nothing lost, nothing made up" in said and "the table was the bucket" in said
 
 
 def test_what_is_broken_is_said_with_its_seed(

@@ -1,4 +1,4 @@
-"""What a power cut leaves of files and folders: what was synced, and of the rest any pieces."""
+"""Tell what a power cut leaves of files and folders: what was synced, and of the rest any pieces."""
 
 from __future__ import annotations
 
@@ -136,6 +136,14 @@ def test_a_name_is_taken_once_and_a_folder_with_names_stays() -> None:
         with pytest.raises(OSError) as failed:
             wrong()
         assert failed.value.errno == number
+
+
+def test_a_disk_that_lies_has_synced_nothing() -> None:
+    disk = Tree()
+    disk.lies = True
+    made(disk, "/a")
+    disk.sync_folder(disk.folder("/"))
+    assert cut(disk) == {"/a": b""}
 
 
 def test_room_that_is_set_aside_counts_as_used() -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import StoreLocked
+from headwater.folders import make_folder, sync_folder
 from headwater.node.storage.direct import BLOCK_BYTES, DirectWriter
 
 __all__ = ["Buffer", "Disk", "File", "FolderLock", "RealDisk", "is_full"]
@@ -215,8 +216,8 @@ class RealDisk:
     """The operating system's file system (POSIX)."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents where missing."""
-        path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        """Create a directory and its parents where missing; their names will survive a power cut."""
+        make_folder(path, FOLDER_MODE)
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
@@ -282,11 +283,7 @@ class RealDisk:
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in a directory will survive a power cut."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(path)
 
     def free(self, path: Path) -> int:
         """Bytes that the file system of a directory has left for us."""
