@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from headwater.node import scans
+from headwater.node.kv import scans as requests
 from headwater.node.refused import CommandRefused
+from headwater.wire import scans as wire
+from headwater.wire.datatype import Datatype
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 from tests.node.support import Desk, desk
 
 
@@ -55,6 +64,56 @@ def test_a_scan_that_nobody_goes_on_with_is_given_up(tmp_path: Path) -> None:
             here.bucket.scans.find(scan.name, 0, scans.IDLE_SECONDS + 1)
         assert refused.value.status == Status.KEY_ENOENT and scan.is_cancelled and not len(here.bucket.scans)
         assert scan not in here.bucket.vbuckets[0].readers
+
+
+EVERYTHING = wire.RangeScanCreate(value=b'{"range": {"start": "", "end": "/w=="}}', datatype=Datatype.JSON)
+
+
+def session_of(here: Desk, now: list[float], turn: Callable[[], Awaitable[None]] = no_pause) -> Any:
+    """The part of a session that a scan is made by; `now` is its clock."""
+    loop, queue = SimpleNamespace(time=lambda: now[0]), SimpleNamespace(turn=turn)
+    server = SimpleNamespace(loop=loop, run_queue=queue, committer=here.committer)
+    return SimpleNamespace(store_bucket=here.bucket, server=server, check_collection=lambda *_: None)
+
+
+def test_a_first_look_that_takes_longer_than_a_scan_may_idle_is_no_idle_scan(tmp_path: Path) -> None:
+    with desk(tmp_path) as here:
+        stored(here)
+        now = [0.0]
+
+        async def turn() -> None:
+            now[0] += 2 * scans.IDLE_SECONDS
+            here.bucket.scans.forget_idle(now[0])
+
+        made = asyncio.run(requests.create(session_of(here, now, turn), EVERYTHING))
+        assert here.bucket.scans.find((made.scan_high, made.scan_low), 0, now[0]).used_at == now[0]
+
+
+@pytest.mark.parametrize("is_remade", [False, True])
+def test_a_snapshot_of_another_history_is_not_the_one_that_was_waited_for(tmp_path: Path, is_remade: bool) -> None:
+    """While a scan waits for seqno 2 the vbucket goes away and comes back, and another change gets that number."""
+    with desk(tmp_path) as here:
+        stored(here)
+        vbucket = here.bucket.vbuckets[0]
+        needs = {"vb_uuid": str(vbucket.failover.newest.vb_uuid), "seqno": 2, "timeout_ms": 1000}
+        told = json.loads(EVERYTHING.value) | {"snapshot_requirements": needs}
+
+        async def come_back(number: int) -> None:
+            if is_remade:
+                here.bucket.drop_vbucket(0)
+                here.bucket.create_vbucket(0, State.ACTIVE)
+                stored(here)
+            else:
+                vbucket.set_state(State.REPLICA)
+                vbucket.set_state(State.ACTIVE)
+            here.session().one(Opcode.SET, key=b"other", extras=bytes(8), value=b"v")
+            here.committer.commit()
+
+        here.committer.wait = come_back  # type: ignore[attr-defined]
+        request = replace(EVERYTHING, value=json.dumps(told).encode())
+        with pytest.raises(CommandRefused) as refused:
+            asyncio.run(requests.create(session_of(here, [0.0]), request))
+        assert refused.value.status == Status.VBUUID_NOT_EQUAL and not len(here.bucket.scans)
 
 
 @pytest.mark.parametrize("end", ["state_changed", "rolled_back", "damaged", "let_go"])

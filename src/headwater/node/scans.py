@@ -17,6 +17,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -94,7 +95,7 @@ class RangeScan:
 
     Attributes:
         name: by which requests ask for it. plan: what it is to bring. vbucket: where from.
-        is_cancelled: it brings nothing any more. is_running: a request goes on with it now.
+        is_cancelled: it brings nothing any more. is_running: a request makes it or goes on with it now.
         used_at: when that was the last time.
     """
 
@@ -142,6 +143,18 @@ class RangeScan:
         if self.is_cancelled:
             raise CommandRefused(Status.RANGE_SCAN_CANCELLED, "the vbucket changed")
         return not self._waiting
+
+    @contextmanager
+    def running(self, clock: Callable[[], float]) -> Iterator[None]:
+        """Serve one request: it does not idle meanwhile, however long that takes, and is over if the request fails."""
+        self.is_running = True
+        try:
+            yield
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            self.is_running, self.used_at = False, clock()
 
     def cancel(self) -> None:
         """Bring nothing any more; twice is once."""

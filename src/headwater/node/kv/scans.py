@@ -48,18 +48,14 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
     session.check_collection(plan.collection, READ)
     found = _active(session, request.vbucket)
     bucket = session.store_bucket
-    if plan.collection not in found.collections.alive:
-        raise bucket.collections.unknown_collection(plan.collection)
+    _check_alive(session, found, plan.collection)
     if (needs := told.get("snapshot_requirements")) is not None:
-        await _meet(session, found, needs)
-        _active(session, request.vbucket)
+        found = await _meet(session, found, needs)
+        _check_alive(session, found, plan.collection)
     scan = bucket.scans.create(found, plan, session.server.loop.time())
-    try:
+    with scan.running(session.server.loop.time):
         if await scan.is_empty(_pausing(session)):
             raise CommandRefused(Status.KEY_ENOENT, "there is no such key")
-    except BaseException:
-        scan.cancel()
-        raise
     return wire.RangeScanCreated(scan_high=scan.name[0], scan_low=scan.name[1])
 
 
@@ -70,14 +66,8 @@ async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.
     scan = _find(session, request)
     if scan.is_running:
         raise CommandRefused(Status.EBUSY, "another request goes on with this scan")
-    scan.is_running = True
-    try:
+    with scan.running(session.server.loop.time):
         return await _Parts(session, request, scan).collect()
-    except BaseException:
-        scan.cancel()
-        raise
-    finally:
-        scan.is_running, scan.used_at = False, session.server.loop.time()
 
 
 @handles(wire.RangeScanCancel, anywhere=True)
@@ -149,6 +139,11 @@ def _active(session: Session, vbucket: int) -> VBucket:
     if not bucket.is_active(vbucket):
         raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
     return found
+
+
+def _check_alive(session: Session, vbucket: VBucket, collection: int) -> None:
+    if collection not in vbucket.collections.alive:
+        raise session.store_bucket.collections.unknown_collection(collection)
 
 
 def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCancel) -> RangeScan:
@@ -224,27 +219,37 @@ def _number(told: Mapping[str, Any], name: str, default: int | None = None) -> i
     return found
 
 
-async def _meet(session: Session, vbucket: VBucket, needs: Any) -> None:
-    """Hold the vbucket against what the snapshot must be, and wait for its seqno as long as is asked for."""
+async def _meet(session: Session, vbucket: VBucket, needs: Any) -> VBucket:
+    """Hold the vbucket against what the snapshot must be, and wait for its seqno as long as is asked for.
+
+    Returns the vbucket as it is then: it may have gone, and come back without what was asked for.
+    """
     if not isinstance(needs, dict):
         raise CommandRefused(Status.EINVAL, "snapshot_requirements is not a JSON object")
     uuid, exists = needs.get("vb_uuid"), needs.get("seqno_exists", False)
     seqno, timeout = _number(needs, "seqno"), _number(needs, "timeout_ms", 0)
     if not isinstance(uuid, str) or not uuid.isdecimal() or len(uuid) > UUID_DIGITS_MAX:
         raise CommandRefused(Status.EINVAL, "vb_uuid is not a decimal number, as a text")
-    if int(uuid) != vbucket.failover.newest.vb_uuid:
-        raise CommandRefused(Status.VBUUID_NOT_EQUAL, "the vbucket has another history")
-    await _reach(session, vbucket, seqno, min(timeout, TIMEOUT_MS_MAX) / 1000)
+    _check_history(vbucket, int(uuid))
+    vbucket = await _reach(session, vbucket.id, seqno, min(timeout, TIMEOUT_MS_MAX) / 1000)
+    _check_history(vbucket, int(uuid))
     if exists:
         with session.store_bucket.store.view(vbucket.id) as view:
             if not view.has(seqno):
                 raise CommandRefused(Status.NOT_STORED, f"seqno {seqno} is none, or was overwritten")
+    return vbucket
 
 
-async def _reach(session: Session, vbucket: VBucket, seqno: int, seconds: float) -> None:
+def _check_history(vbucket: VBucket, vb_uuid: int) -> None:
+    if vb_uuid != vbucket.failover.newest.vb_uuid:
+        raise CommandRefused(Status.VBUUID_NOT_EQUAL, "the vbucket has another history")
+
+
+async def _reach(session: Session, vbucket: int, seqno: int, seconds: float) -> VBucket:
+    """Wait for a seqno; returns the vbucket that has it."""
     loop, committer = session.server.loop, session.server.committer
     give_up = loop.time() + seconds
-    while vbucket.durable_seqno < seqno:
+    while (found := _active(session, vbucket)).durable_seqno < seqno:
         left = give_up - loop.time()
         if left <= 0:
             raise CommandRefused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet")
@@ -253,3 +258,4 @@ async def _reach(session: Session, vbucket: VBucket, seqno: int, seconds: float)
                 await committer.wait(committer.durable + 1)
         except TimeoutError:
             continue
+    return found
