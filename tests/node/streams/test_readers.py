@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -32,7 +33,11 @@ from tests.node.streams.support import COLLECTIONS, U64, Producer
 from tests.node.support import discard
 
 KEYS = st.tuples(st.sampled_from([0, 0, 0, 8, 9]), st.sampled_from("abcdefgh"))
-CHANGES = st.tuples(st.sampled_from([*["set"] * 8, "delete", "delete", "prepare", "commit", "abort", "drop"]), KEYS)
+CHANGES = st.tuples(
+    st.sampled_from([*["set"] * 12, *["delete"] * 3, *["prepare", "commit", "abort"] * 2, "drop"]), KEYS
+)
+HIDDEN = [*[("set", (8, key)) for key in "abcd"], *[(what, (0, "h")) for what in ("prepare", "abort") * 3]]
+"""Changes that a reader without collections and prepares is not shown."""
 STAY = st.tuples(
     st.booleans(), st.sampled_from([1, 1, 0]), st.sampled_from([None, 1, 3, 5, 8]), st.sampled_from([2, 3, 4, 5, 12])
 )
@@ -183,10 +188,14 @@ class Reader:
             case Opcode.DCP_SYSTEM_EVENT:
                 event = dcp.SystemEvent.decode(frame)
                 if event.event == EventKind.DROP_COLLECTION:
-                    kept = {key: at for key, at in self.documents.items() if key[0] != event.collection_id}
-                    self.documents = kept
+                    self._forget_collection(event.collection_id)
             case _:
                 assert frame.opcode == Opcode.DCP_SEQNO_ADVANCED
+
+    def _forget_collection(self, collection: int | None) -> None:
+        """A drop ends the prepares of a collection as well: how they ended may not be shown any more."""
+        self.documents = {key: at for key, at in self.documents.items() if key[0] != collection}
+        self.prepares = {key: at for key, at in self.prepares.items() if key[0] != collection}
 
     def _key(self, frame: Frame) -> Key:
         collection, key = leb128.split_key(frame.key) if self.kind.aware else (0, frame.key)
@@ -323,6 +332,13 @@ class Reading(RuleBasedStateMachine):
                     reader.turn(self.history)
                     reader.acknowledge()
 
+    @rule(number=READER, changes=st.lists(CHANGES, min_size=3, max_size=8), more=st.sampled_from([None, 3, 8]))
+    def visit_amidst(self, number: int, changes: list[tuple[str, Key]], more: int | None) -> None:
+        """A reader meets the replica in the midst of a snapshot, whose last changes are hidden from some."""
+        self.settle()
+        self.write([*changes, *HIDDEN], 60)
+        self.visit(number, [(True, 0, more, 3)])
+
     def teardown(self) -> None:
         try:
             self.settle()
@@ -346,6 +362,7 @@ class Reading(RuleBasedStateMachine):
             self._drain(reader)
             if reader.copy is not None:
                 assert reader.until > high, f"{reader.kind.name}: no end"
+                assert reader.last in (reader.start, reader.end), f"{reader.kind.name}: left inside of a snapshot"
                 reader.check(self.history, high)
 
     def _drain(self, reader: Reader) -> None:
@@ -358,3 +375,12 @@ class Reading(RuleBasedStateMachine):
 
 TestReading = Reading.TestCase
 TestReading.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+
+
+@pytest.mark.parametrize("more", [None, 8])
+@pytest.mark.parametrize("number", range(len(KINDS)))
+def test_a_reader_that_met_a_snapshot_in_its_midst_comes_out_of_it(number: int, more: int | None) -> None:
+    walk = Reading()
+    walk.begin()
+    walk.visit_amidst(number, [("set", (0, key)) for key in "abcdefgh"], more)
+    walk.teardown()
