@@ -11,8 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model attack disk-battery power-cuts lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
-.PHONY: man dist dist-test deploy-test weights faults guides
+.PHONY: help setup demo model linearizable attack disk-battery power-cuts lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: linearizable man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ SEED    ?= 1
 
 model: $(READY) warm ## three simulated nodes against a model, for MINUTES=10 from SEED=1 on
 	@$(RUN) $(BIN)/python -m harness.simulation --minutes $(MINUTES) --seed $(SEED)
+
+linearizable: $(READY) warm ## three real nodes under faults, rounds of 10 to 20 s for MINUTES=10 from SEED=1 on; two judges of what clients saw
+	@$(RUN) $(BIN)/python -m harness.linearizability run --minutes $(MINUTES) --seed $(SEED)
 
 SEEDS ?= 0-199
 ENGINE ?= local

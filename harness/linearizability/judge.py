@@ -37,6 +37,7 @@ class Verdict:
         unexplained: the first answer for which no order exists; None if there is one.
         is_undecided: the search was given up.
         before: states that were possible just before that answer. positions: how many were looked at.
+        quiet: moments in which nothing was under way and only one state was possible, and that.
     """
 
     key: str
@@ -44,6 +45,7 @@ class Verdict:
     is_undecided: bool = False
     before: tuple[State, ...] = ()
     positions: int = 0
+    quiet: tuple[tuple[float, State], ...] = ()
 
     @property
     def is_violation(self) -> bool:
@@ -56,17 +58,22 @@ def judge(history: History, model: Model, *, positions_max: int = POSITIONS_MAX)
     return [judge_key(history.of(key), model, key, positions_max=positions_max) for key in history.keys]
 
 
-def judge_key(part: History, model: Model, key: str, *, positions_max: int = POSITIONS_MAX) -> Verdict:
-    """Judge a history of one key."""
-    search = _Search(model, positions_max)
+def judge_key(
+    part: History, model: Model, key: str, *, positions_max: int = POSITIONS_MAX, start: State = EMPTY
+) -> Verdict:
+    """Judge a history of one key, which begins in a state."""
+    search = _Search(model, positions_max, start)
+    quiet: list[tuple[float, State]] = []
     try:
-        for is_end, number, event in _moments(part):
+        for moment, is_end, number, event in _moments(part):
             if not is_end:
                 search.opened(number, event)
             elif isinstance(event, Fault):
                 search.passed(number)
             elif not search.answered(number):
-                return Verdict(key, event, before=search.states(), positions=search.looked_at)
+                return Verdict(key, event, before=search.states(), positions=search.looked_at, quiet=tuple(quiet))
+            elif (state := search.certain_state()) is not None:
+                quiet.append((moment, state))
     except _TooMany:
         return Verdict(key, is_undecided=True, positions=search.looked_at)
     return Verdict(key, positions=search.looked_at)
@@ -83,7 +90,7 @@ def is_optional(event: Event) -> bool:
     return isinstance(event, Fault) or event.outcome is Outcome.MAYBE
 
 
-def _moments(part: History) -> Iterator[tuple[bool, int, Event]]:
+def _moments(part: History) -> Iterator[tuple[float, bool, int, Event]]:
     """Beginnings and ends in the order of time, at one time beginnings first; what never ends has no end."""
     events: list[Event] = [*(each for each in part.operations if counts(each)), *part.faults]
     moments: list[tuple[float, bool, int]] = []
@@ -91,8 +98,8 @@ def _moments(part: History) -> Iterator[tuple[bool, int, Event]]:
         moments.append((event.began if isinstance(event, Fault) else event.called, False, number))
         if event.end != float("inf"):
             moments.append((event.end, True, number))
-    for _, is_end, number in sorted(moments):
-        yield is_end, number, events[number]
+    for moment, is_end, number in sorted(moments):
+        yield moment, is_end, number, events[number]
 
 
 class _TooMany(Exception):  # noqa: N818 - says what happened
@@ -134,17 +141,24 @@ class _Front:
 class _Search:
     """The positions that are possible at a moment of a history. Attributes: looked_at: how many there were so far."""
 
-    def __init__(self, model: Model, positions_max: int) -> None:
+    def __init__(self, model: Model, positions_max: int, start: State) -> None:
         self.looked_at = 0
         self._model, self._positions_max = model, positions_max
         self._open: dict[int, Event] = {}
         self._twin_before: dict[int, int] = {}
         self._optional = 0
-        self._positions: list[Position] = [(EMPTY, 0)]
+        self._positions: list[Position] = [(start, 0)]
 
     def states(self) -> tuple[State, ...]:
         """The states of all positions, without repetition."""
         return tuple(dict.fromkeys(state for state, _ in self._positions))
+
+    def certain_state(self) -> State | None:
+        """The only state that is possible, if nothing is under way but what has had no effect; else None."""
+        if len(self._positions) > 1 or not all(map(is_optional, self._open.values())):
+            return None
+        state, used = self._positions[0]
+        return None if used else state
 
     def opened(self, number: int, event: Event) -> None:
         """An operation was asked, or a fault began."""

@@ -4,9 +4,10 @@
     plain      as strict, but a failover may bring a document back to an older version: any since the newest change that
                was written at a durability level. What was lost that way is lost for ever.
 
-In both a lock ends by its time, and may end by a fault, for it is kept in memory alone. A time that a node looks at
-lies between the call of an operation and its answer, give or take the error of the clocks: where that leaves open
-whether a document has expired or a lock is over, both may be.
+In both a lock ends by its time, and may end by a fault, for it is kept in memory alone. A durable write with its token
+that was asked before still happens: it was accepted while the lock stood, and nobody else can write meanwhile. A time
+that a node looks at lies between the call of an operation and its answer, give or take the error of the clocks: where
+that leaves open whether a document has expired or a lock is over, both may be.
 
 A CAS that nobody was told (0, of a change without an answer) may be any. Pure, and it shares no code with what it
 judges.
@@ -37,11 +38,15 @@ class Document(NamedTuple):
 
 
 class DocumentLock(NamedTuple):
-    """A lock. token: 0, nobody was told. It is over at some time from `earliest` to `latest`, Unix seconds."""
+    """A lock. token: 0, nobody was told. It is over at some time from `earliest` to `latest`, Unix seconds.
+
+    is_over: it has ended, and the document is as it was then.
+    """
 
     token: int
     earliest: float
     latest: float
+    is_over: bool = False
 
 
 class State(NamedTuple):
@@ -53,6 +58,16 @@ class State(NamedTuple):
 
 
 EMPTY = State()
+
+
+def is_locked(state: State) -> bool:
+    """Whether a lock stands."""
+    return state.lock is not None and not state.lock.is_over
+
+
+def unlocked(state: State) -> State:
+    """The state after its lock has ended by itself."""
+    return state if state.lock is None else state._replace(lock=state.lock._replace(is_over=True))
 
 
 class _Effect(NamedTuple):
@@ -87,8 +102,8 @@ class Model:
                 yield after
 
     def _after_fault(self, state: State, fault: Fault) -> Iterator[State]:
-        if state.lock is not None:
-            yield state._replace(lock=None)
+        if is_locked(state):
+            yield unlocked(state)
         if fault.kind is FaultKind.FAILOVER:
             for at, version in enumerate(state.older):
                 yield State(version, None, state.older[:at])
@@ -97,10 +112,10 @@ class Model:
         """The states that a node may see when it looks at its clock."""
         first, last = operation.called - self.clock_error_seconds, operation.end + self.clock_error_seconds
         lock = state.lock
-        if lock is not None and last >= lock.earliest:
-            yield from self._not_expired(state._replace(lock=None), first)
-        if lock is None or first <= lock.latest:
+        if lock is None or lock.is_over or first <= lock.latest:
             yield from self._not_expired(state, first)
+        if lock is not None and not lock.is_over and last >= lock.earliest:
+            yield from self._not_expired(unlocked(state), first)
         if state.document is not None and state.document.expiry and last >= state.document.expiry:
             yield self._changed(state, None, is_durable=False)
 
@@ -131,16 +146,23 @@ class Model:
         if operation.kind is Kind.UNLOCK:
             return _unlocked(state, operation)
         cas = operation.argument.cas
-        if state.lock is not None:
-            if not cas or cas != state.lock.token:
-                return _Effect(Outcome.LOCKED, state)
+        has_token = state.lock is not None and 0 < cas == state.lock.token
+        if is_locked(state) and not has_token:
+            return _Effect(Outcome.LOCKED, state)
+        if has_token and (is_locked(state) or self._was_accepted(state, operation)):
             cas = 0
         return self._written(state, operation, cas)
+
+    def _was_accepted(self, state: State, operation: Operation) -> bool:
+        """Whether a durable write can have been accepted while the lock stood that is over by now."""
+        if state.lock is None or not operation.argument.level or operation.outcome is Outcome.EXISTS:
+            return False
+        return operation.called - self.clock_error_seconds <= state.lock.latest
 
     def _locked(self, state: State, operation: Operation) -> _Effect:
         if state.document is None:
             return _Effect(Outcome.MISSING, state)
-        if state.lock is not None:
+        if is_locked(state):
             return _Effect(Outcome.LOCKED, state)
         seconds = min(operation.argument.seconds or LOCK_SECONDS_DEFAULT, LOCK_SECONDS_MAX)
         error = self.clock_error_seconds
@@ -164,7 +186,7 @@ class Model:
 def _unlocked(state: State, operation: Operation) -> _Effect:
     if state.document is None:
         return _Effect(Outcome.MISSING, state)
-    if state.lock is None:
+    if state.lock is None or state.lock.is_over:
         return _Effect(Outcome.NOT_LOCKED, state)
     if not state.lock.token or operation.argument.cas != state.lock.token:
         return _Effect(Outcome.LOCKED, state)
@@ -232,7 +254,7 @@ def _matched(effect: _Effect, operation: Operation) -> State | None:
         return state
     is_shown = operation.kind in SHOWS_VALUE and result.value is not None
     is_wrong = is_shown and result.value != shown.value
-    is_wrong |= operation.kind is Kind.GET and result.is_locked != (state.lock is not None)
+    is_wrong |= operation.kind is Kind.GET and result.is_locked != is_locked(state)
     tells_cas = operation.kind in SHOWS_CAS and result.cas
     is_wrong |= bool(tells_cas and shown.cas and shown.cas != result.cas)
     if is_wrong:

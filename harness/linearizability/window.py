@@ -6,60 +6,107 @@ is left when no more can be taken away has no order that explains it, and then t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 
 from harness.linearizability.judge import Verdict, counts, is_optional, judge_key, table
-from harness.linearizability.model import Model
-from harness.linearizability.record import UNANSWERED, History, Operation
+from harness.linearizability.model import EMPTY, Model, State
+from harness.linearizability.record import UNANSWERED, History, Kind, Operation
 
-__all__ = ["report", "smallest"]
+__all__ = ["Smaller", "report", "smallest"]
 
 POSITIONS_MAX = 20_000
-STATES_TOLD = 6
+"""How many positions are looked at for one try: what is not plainly a violation without an answer keeps that."""
+ALL_POSITIONS_MAX = 600_000
+STATES_TOLD, OPERATIONS_WANTED = 6, 15
 
 
-def smallest(part: History, model: Model, verdict: Verdict) -> tuple[History, Operation]:
+@dataclass(slots=True)
+class Smaller:
+    """A violation that becomes smaller.
+
+    Attributes: found: the part that is left. start: the document before it. unexplained: its last answer.
+    """
+
+    found: History
+    start: State
+    unexplained: Operation
+    model: Model
+    positions: int = 0
+
+    def weaken(self, size: int, *, reads: bool) -> None:
+        """Take answers away that are not needed, to readings or to changes, so many at a time, the oldest first."""
+        certain = [each for each in self.found.operations if not is_optional(each) and each.is_read is reads]
+        for at in range(0, len(certain), size):
+            if self.positions > ALL_POSITIONS_MAX:
+                return
+            piece = {id(each) for each in certain[at : at + size]}
+            tried = [_weaker(each) if id(each) in piece else each for each in self.found.operations]
+            part = replace(self.found, operations=tuple(each for each in tried if each is not None))
+            verdict = judge_key(part, self.model, "", positions_max=POSITIONS_MAX, start=self.start)
+            self.positions += verdict.positions
+            if verdict.unexplained is not None:
+                self.found, self.unexplained = part, verdict.unexplained
+
+
+def _weaker(operation: Operation) -> Operation | None:
+    """The operation without its answer; that of a lock stays, for who holds the token must have been told."""
+    if operation.kind is Kind.GET_AND_LOCK:
+        return operation
+    return None if operation.is_read else replace(operation, result=UNANSWERED, answered=None)
+
+
+def smallest(part: History, model: Model, verdict: Verdict) -> Smaller:
     """Return what is left of a key's history when no answer can be taken away, and the one that is not explained."""
     last = verdict.unexplained
     assert last is not None, "there is a violation"  # noqa: S101
     operations = [each for each in part.operations if counts(each) and each.called <= last.end]
-    rest = replace(part, faults=tuple(each for each in part.faults if each.began <= last.end))
-    size = len(operations)
-    while size:
-        operations = _weaker(operations, rest, model, size)
-        size //= 2
-    found = replace(rest, operations=tuple(operations))
-    return found, judge_key(found, model, verdict.key).unexplained or last
+    faults = tuple(each for each in part.faults if each.began <= last.end)
+    began, start = _begin(operations, verdict)
+    operations = [each for each in operations if each.called > began or is_optional(each)]
+    faults = tuple(each for each in faults if each.end > began)
+    search = Smaller(replace(part, operations=tuple(operations), faults=faults), start, last, model)
+    for reads in (True, False):
+        size = len(operations)
+        while size:
+            search.weaken(size, reads=reads)
+            size //= 2
+    return search
 
 
-def _weaker(operations: list[Operation], rest: History, model: Model, size: int) -> list[Operation]:
-    """The operations without the answers that can be taken away, so many at a time; from the newest on."""
-    for at in range(len(operations) - size, -size, -size):
-        begin = max(at, 0)
-        piece = operations[begin : at + size]
-        if all(map(is_optional, piece)):
-            continue
-        less = [replace(each, result=UNANSWERED, answered=None) for each in piece if not each.is_read]
-        tried = [*operations[:begin], *less, *operations[at + size :]]
-        part = replace(rest, operations=tuple(tried))
-        if judge_key(part, model, "", positions_max=POSITIONS_MAX).is_violation:
-            operations = tried
-    return operations
+def _begin(operations: list[Operation], verdict: Verdict) -> tuple[float, State]:
+    """The last moment that was quiet, with enough behind it to say something, and the document then."""
+    for moment, state in reversed(verdict.quiet):
+        behind = [each for each in operations if each.called > moment and not is_optional(each)]
+        if len(behind) >= OPERATIONS_WANTED:
+            return moment, state
+    return -inf, EMPTY
 
 
 def report(part: History, model: Model, verdict: Verdict) -> str:
     """Tell a violation: the answers that contradict each other, "maybes" that have to do with them, and faults."""
-    found, unexplained = smallest(part, model, verdict)
-    certain = [each for each in found.operations if not is_optional(each)]
+    search = smallest(part, model, verdict)
+    certain = [each for each in search.found.operations if not is_optional(each)]
     values = {each.result.value for each in certain} | {each.argument.value for each in certain}
-    maybes = [each for each in found.operations if is_optional(each)]
+    maybes = [each for each in search.found.operations if is_optional(each)]
     near = [each for each in maybes if each.argument.value and each.argument.value in values]
     lines = [
-        f"key {verdict.key}: no order of these explains all answers",
-        table([*certain, *near, *found.faults], unexplained),
+        f"key {verdict.key}: no order of these explains all answers; before them there was {_in_words(search.start)}",
+        table([*certain, *near, *search.found.faults], search.unexplained),
     ]
     if len(maybes) > len(near):
         lines.append(f"  (and whatever {len(maybes) - len(near)} other changes did)")
-    before = judge_key(found, model, verdict.key).before
-    lines += [f"  before it, possibly: {state}" for state in before[:STATES_TOLD]]
+    lines += [
+        f"  just before that answer there may have been {_in_words(state)}" for state in verdict.before[:STATES_TOLD]
+    ]
     return "\n".join(lines)
+
+
+def _in_words(state: State) -> str:
+    found = state.document
+    what = "nothing" if found is None else f"{found.value!r}{f', cas {found.cas}' if found.cas else ''}"
+    expiry = f", expiry {found.expiry}" if found is not None and found.expiry else ""
+    lock = "" if state.lock is None else f", locked by {state.lock.token or 'nobody knows whom'}"
+    lock += " until then" if state.lock is not None and state.lock.is_over else ""
+    older = f", and {len(state.older)} older versions" if state.older else ""
+    return f"{what}{expiry}{lock}{older}"

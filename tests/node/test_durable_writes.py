@@ -13,6 +13,7 @@ import pytest
 from harness.nodes import until
 from headwater import testing
 from headwater.node.dcp.inbound import InboundStream
+from headwater.node.locks import CAS_OF_LOCKED
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
@@ -225,6 +226,32 @@ def test_without_a_majority_in_time_the_answer_is_ambiguous_and_the_document_as_
         abort = dcp.Abort.decode(next(each for each in seen if each.opcode == Opcode.DCP_ABORT))
         assert (abort.key, abort.abort_seqno) == (b"\0k", abort.prepared_seqno + 1)
         assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.DELETE, Opcode.SUBDOC_DICT_UPSERT])
+def test_a_lock_stands_until_the_write_with_its_token_is_committed(owner: Node, opcode: int) -> None:
+    extras, value = {
+        Opcode.SET: (bytes(8), b"{}"),
+        Opcode.DELETE: (b"", b""),
+        Opcode.SUBDOC_DICT_UPSERT: (b"\0\x01\0", b"a1"),
+    }[Opcode(opcode)]
+    with Writer(owner.port) as writer, Writer(owner.port) as other, Replica(owner.port) as replica:
+        before = other.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"{}")
+        token = writer.ask(Opcode.GET_LOCKED, key=b"k", extras=(30).to_bytes(4)).cas
+        refused = writer.write(opcode, b"k", extras=extras, value=value, cas=token, timeout_ms=ONE_MS)
+        assert refused.status == Status.SYNC_WRITE_AMBIGUOUS
+        assert other.ask(Opcode.GET, key=b"k").cas == CAS_OF_LOCKED, "it was taken back, and the lock is as it was"
+        assert other.ask(Opcode.DELETE, key=b"k", cas=before.cas).status == Status.LOCKED
+        replica.asks(flags=0)
+        writer.begin(opcode, b"k", extras=extras, value=value, cas=token)
+        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        assert other.ask(Opcode.GET, key=b"k").cas == CAS_OF_LOCKED, "until then the document is as it was"
+        replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
+        answer = writer.read()
+        assert answer is not None and answer.status == 0
+        found = other.ask(Opcode.GET, key=b"k")
+        assert found.status == Status.KEY_ENOENT or found.cas == answer.cas
+        assert other.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"{}").status == 0
 
 
 def test_who_holds_a_prepare_hears_that_its_abort_was_purged_also_without_collections(owner: Node) -> None:

@@ -19,6 +19,7 @@ type version struct {
 type lock struct {
 	token            uint64
 	earliest, latest float64
+	isOver           bool // it has ended, and the document is as it was then
 }
 
 // What is there, and what a failover may bring back, oldest first. States are never changed once they are made.
@@ -31,6 +32,18 @@ type state struct {
 type rules struct {
 	plainMayBeLost bool
 	clockError     float64
+}
+
+func (s state) isLocked() bool { return s.locked != nil && !s.locked.isOver }
+
+// The state after its lock has ended by itself.
+func (s state) unlocked() state {
+	if s.locked == nil {
+		return s
+	}
+	over := *s.locked
+	over.isOver = true
+	return state{now: s.now, locked: &over, older: s.older}
 }
 
 var seed = maphash.MakeSeed()
@@ -90,7 +103,7 @@ func (r rules) steps(before state, asked *line) []state {
 }
 
 func afterFault(before state, asked *line) []state {
-	after := []state{before, {now: before.now, older: before.older}}
+	after := []state{before, before.unlocked()}
 	if asked.Fault == "failover" {
 		for at, each := range before.older {
 			after = append(after, state{now: each, older: before.older[:at:at]})
@@ -112,11 +125,11 @@ func (r rules) seen(before state, asked *line) []state {
 			return found
 		}
 	}
-	if before.locked == nil || first <= before.locked.latest {
+	if !before.isLocked() || first <= before.locked.latest {
 		found = append(found, before)
 	}
-	if before.locked != nil && last >= before.locked.earliest {
-		found = append(found, state{now: before.now, older: before.older})
+	if before.isLocked() && last >= before.locked.earliest {
+		found = append(found, before.unlocked())
 	}
 	return found
 }
@@ -139,14 +152,14 @@ func (r rules) effect(before state, asked *line) (string, state, *version) {
 	case "get":
 		return "done", before, &before.now
 	case "get_and_lock":
-		if before.locked != nil {
+		if before.isLocked() {
 			return "locked", before, nil
 		}
 		after := before
 		after.locked = r.lockOf(asked)
 		return "done", after, &before.now
 	case "unlock":
-		if before.locked == nil {
+		if !before.isLocked() {
 			return "not_locked", before, nil
 		}
 		if before.locked.token == 0 || before.locked.token != cas {
@@ -154,11 +167,16 @@ func (r rules) effect(before state, asked *line) (string, state, *version) {
 		}
 		return "done", state{now: before.now, older: before.older}, &before.now
 	}
-	if before.locked != nil {
+	if before.isLocked() {
 		if cas == 0 || cas != before.locked.token {
 			return "locked", before, nil
 		}
 		cas = 0
+	} else if before.locked != nil && cas != 0 && cas == before.locked.token && asked.Level > 0 {
+		// It may have been accepted while the lock stood; nobody else can write before it is committed.
+		if asked.Result.Outcome != "exists" && asked.Called-r.clockError <= before.locked.latest {
+			cas = 0
+		}
 	}
 	if asked.Kind == "add" || (cas != 0 && !mayBe(before.now, cas, asked)) {
 		return "exists", before, nil
@@ -236,7 +254,7 @@ func (r rules) lockOf(asked *line) *lock {
 		seconds = 15
 	}
 	seconds = math.Min(seconds, 30)
-	return &lock{casOf(asked), asked.Called + seconds - r.clockError, asked.end() + seconds + r.clockError}
+	return &lock{casOf(asked), asked.Called + seconds - r.clockError, asked.end() + seconds + r.clockError, false}
 }
 
 // Whether an answer shows what is there; the state behind it knows the CAS that was shown.
@@ -251,7 +269,7 @@ func agrees(after *state, shown *version, asked *line) bool {
 			return false
 		}
 	}
-	if asked.Kind == "get" && told.IsLocked != (after.locked != nil) {
+	if asked.Kind == "get" && told.IsLocked != after.isLocked() {
 		return false
 	}
 	switch asked.Kind {

@@ -69,6 +69,21 @@ EXPLAINED: EVENTS = {
         restart(3.5, 4),
         did(5, 6, Kind.SET, "b"),
     ),
+    "a durable write that was accepted while a lock stood": (
+        did(0, 1, Kind.SET, "a", shows_cas=7),
+        did(2, 3, Kind.GET_AND_LOCK, shows="a", shows_cas=9, seconds=5),
+        did(7, 12, Kind.SET, "b", cas=9, level=Level.MAJORITY, client=2),
+        did(9, 10, Kind.GET, shows="a", shows_cas=7),
+        did(13, 14, Kind.GET, shows="b"),
+    ),
+    "a durable write that was accepted before a restart": (
+        did(0, 1, Kind.SET, "a", shows_cas=7),
+        did(2, 3, Kind.GET_AND_LOCK, shows="a", shows_cas=9, seconds=30),
+        did(4, None, Kind.SET, "b", cas=9, level=Level.MAJORITY, client=2),
+        restart(5, 6),
+        did(7, 8, Kind.GET, shows="a", shows_cas=7),
+        did(9, 10, Kind.GET, shows="b"),
+    ),
     "an expiry": (
         did(0, 1, Kind.SET, "a", expiry=1_800_000_005),
         did(4, 5.5, Kind.GET, shows="a"),
@@ -145,6 +160,16 @@ UNEXPLAINED: EVENTS = {
         did(0, 1, Kind.SET, "a"),
         did(2, 3, Kind.GET_AND_LOCK, shows="a", shows_cas=9, seconds=5),
         did(4, 5, Kind.SET, "b"),
+    ),
+    "a plain write with the token of a lock that is over": (
+        did(0, 1, Kind.SET, "a", shows_cas=7),
+        did(2, 3, Kind.GET_AND_LOCK, shows="a", shows_cas=9, seconds=5),
+        did(9, 10, Kind.SET, "b", cas=9, client=2),
+    ),
+    "a durable write that was asked when the lock was over": (
+        did(0, 1, Kind.SET, "a", shows_cas=7),
+        did(2, 3, Kind.GET_AND_LOCK, shows="a", shows_cas=9, seconds=5),
+        did(9, 10, Kind.SET, "b", cas=9, level=Level.MAJORITY, client=2),
     ),
     "a lock that is never over": (
         did(0, 1, Kind.SET, "a"),

@@ -18,9 +18,9 @@ def test_of_many_operations_those_remain_that_contradict_each_other() -> None:
     reads = [did(at + 0.6, at + 0.9, Kind.GET, shows=f"v{at}") for at in range(50)]
     stale = did(60, 61, Kind.GET, shows="v48", client=3)
     part = history(*before, *reads, stale, did(70, 71, Kind.SET, "later"))
-    found, unexplained = smallest(part, MODEL, judge_key(part, MODEL, KEY))
-    certain = [each for each in found.operations if not is_optional(each)]
-    assert unexplained == stale
+    search = smallest(part, MODEL, judge_key(part, MODEL, KEY))
+    certain = [each for each in search.found.operations if not is_optional(each)]
+    assert search.unexplained == stale
     assert len(certain) <= 3
     text = report(part, MODEL, judge_key(part, MODEL, KEY))
     assert "nothing explains this answer" in text
@@ -31,8 +31,8 @@ def test_of_many_operations_those_remain_that_contradict_each_other() -> None:
 @settings(max_examples=50)
 def test_what_is_told_is_a_violation_by_itself(part: History) -> None:
     for changed in changed_reads(part):
-        found, _ = smallest(changed, MODEL, judge_key(changed, MODEL, KEY))
-        assert judge_key(found, MODEL, KEY).is_violation
+        search = smallest(changed, MODEL, judge_key(changed, MODEL, KEY))
+        assert judge_key(search.found, MODEL, KEY, start=search.start).is_violation
 
 
 def test_faults_are_told_as_well() -> None:

@@ -105,6 +105,15 @@ def check_cas(request: Request, document: StoredDocument) -> None:
         raise CommandRefused(Status.KEY_EEXISTS)
 
 
+def end_lock(session: Session, request: Request) -> None:
+    """Forget the lock of a document that was changed (kv.md 2: "a mutation with the token unlocks").
+
+    A durable change is none before it is committed: then the new CAS ends the lock. One that is taken back leaves it.
+    """
+    if session.durability is None:
+        session.store_bucket.locks.release(request.vbucket, request.key, session.collection)
+
+
 def changed(session: Session, vbucket: int, seqno: int, cas: int) -> wire.Stored:
     """The answer of a change: kv.md 2, "M": with MutationSeqno it has vb uuid and seqno."""
     session.wrote()
@@ -199,7 +208,7 @@ def store(
     cas = bucket.next_cas(vb)
     seqno = stage(session, request, value, cas=cas, old=old, flags=flags, expiry=expiry, datatype=datatype)
     bucket.counters["cmd_set"] += 1
-    bucket.locks.release(vb, request.key, session.collection)
+    end_lock(session, request)
     return changed(session, vb, seqno, cas)
 
 
@@ -214,7 +223,7 @@ def remove(session: Session, request: Request, old: StoredDocument) -> wire.Stor
     datatype = Datatype.XATTR if kept else 0
     seqno = stage_tombstone(session, request, kept, cas=cas, old=old, datatype=datatype)
     bucket.counters["cmd_delete"] += 1
-    bucket.locks.release(vb, request.key, session.collection)
+    end_lock(session, request)
     return changed(session, vb, seqno, cas if session.features else 0)
 
 

@@ -558,7 +558,7 @@ def _stage_document(session: Session, request: Mutation, draft: Draft) -> wire_d
         datatype=int(datatype),
     )
     bucket.counters["cmd_set"] += 1
-    bucket.locks.release(vb, request.key, session.collection)
+    documents.end_lock(session, request)
     return documents.changed(session, vb, seqno, draft.numbers.cas)
 
 
@@ -578,5 +578,5 @@ def _stage_tombstone(
         session, request, _section(pairs), cas=draft.numbers.cas, old=draft.old, datatype=datatype
     )
     bucket.counters["cmd_delete"] += 1
-    bucket.locks.release(vb, request.key, session.collection)
+    documents.end_lock(session, request)
     return documents.changed(session, vb, seqno, draft.numbers.cas)

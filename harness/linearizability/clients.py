@@ -1,0 +1,312 @@
+"""Clients that do one thing after the other, each written down: what was asked, when, and what came of it.
+
+They speak frames and know the cluster map; nothing is tried again unseen, for each attempt is an operation. Keys are of
+two sorts. All changes of those that begin with `d` ask for durability, so nothing of them may ever be lost; others are
+written either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from random import Random
+from threading import Event, Lock, Thread
+
+from harness.linearizability.record import (
+    UNANSWERED,
+    Argument,
+    Kind,
+    Level,
+    Outcome,
+    Recorder,
+    Result,
+    result_of,
+    text_of,
+)
+from headwater.errors import RemoteProtocolError
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.features import Feature
+from headwater.wire.framing import FrameBuffer, FrameInfo, RequestInfo, encode_framing
+from headwater.wire.header import Frame, Magic
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+__all__ = ["Client", "is_durable_key"]
+
+ANSWER_SECONDS = 3.0
+CONNECT_SECONDS = 1.0
+DURABLE_MS = (200, 1000, 2000)
+PAUSE_SECONDS = (0.0, 0.002, 0.01)
+AGAIN_SECONDS = 0.05
+MUST_EXIST = 0xFFFF_FFFF
+FEATURES = (Feature.MUTATION_SEQNO, Feature.XERROR, Feature.ALT_REQUEST_SUPPORT, Feature.SYNC_REPLICATION)
+OPCODES = {
+    Kind.GET: Opcode.GET,
+    Kind.SET: Opcode.SET,
+    Kind.ADD: Opcode.ADD,
+    Kind.REPLACE: Opcode.REPLACE,
+    Kind.DELETE: Opcode.DELETE,
+    Kind.APPEND: Opcode.APPEND,
+    Kind.INCREMENT: Opcode.INCREMENT,
+    Kind.DECREMENT: Opcode.DECREMENT,
+    Kind.TOUCH: Opcode.TOUCH,
+    Kind.GET_AND_TOUCH: Opcode.GAT,
+    Kind.GET_AND_LOCK: Opcode.GET_LOCKED,
+    Kind.UNLOCK: Opcode.UNLOCK_KEY,
+}
+KINDS: Mapping[Kind, int] = {
+    Kind.GET: 34,
+    Kind.SET: 22,
+    Kind.ADD: 6,
+    Kind.REPLACE: 6,
+    Kind.DELETE: 7,
+    Kind.APPEND: 2,
+    Kind.INCREMENT: 9,
+    Kind.DECREMENT: 3,
+    Kind.TOUCH: 3,
+    Kind.GET_AND_TOUCH: 3,
+    Kind.GET_AND_LOCK: 1,
+    Kind.UNLOCK: 2,
+}
+PLAIN_ALWAYS = {Kind.TOUCH, Kind.GET_AND_TOUCH}
+"""Changes for which nobody can ask for durability here."""
+WITHOUT_LEVEL = {*PLAIN_ALWAYS, Kind.GET, Kind.GET_AND_LOCK, Kind.UNLOCK}
+WITH_VALUE = {Kind.SET, Kind.ADD, Kind.REPLACE, Kind.APPEND}
+WITH_CAS = {Kind.SET, Kind.REPLACE, Kind.DELETE, Kind.APPEND}
+COUNTERS = {Kind.INCREMENT, Kind.DECREMENT}
+SHOWS_VALUE = {Kind.GET, Kind.GET_AND_TOUCH, Kind.GET_AND_LOCK}
+KNOWN_MAX = 4
+
+
+def is_durable_key(key: str) -> bool:
+    """Whether all changes of a key ask for durability."""
+    return key.startswith("d")
+
+
+class Connection:
+    """A connection to one node; OSError when it is lost, or no answer came in time."""
+
+    def __init__(self, address: Address) -> None:
+        self._sock = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+        self._sock.settimeout(ANSWER_SECONDS)
+        self._frames = FrameBuffer()
+        self._waiting: list[Frame] = []
+        hello = b"".join(int(feature).to_bytes(2) for feature in FEATURES)
+        try:
+            self.ask(Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=hello))
+        except OSError:
+            self.close()
+            raise
+
+    def ask(self, frame: Frame) -> Frame:
+        """Send a request, and return its answer."""
+        self._sock.sendall(frame.encode())
+        give_up = time.monotonic() + ANSWER_SECONDS
+        while not self._waiting:
+            data = self._sock.recv(1 << 16)
+            if not data or time.monotonic() > give_up:
+                raise ConnectionError("the node hung up, or takes too long")
+            self._waiting += self._frames.receive_data(data)
+        return self._waiting.pop(0)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sock.close()
+
+
+class Client(Thread):
+    """A client at work until `stopping` is set.
+
+    Args:
+        seeds: where to ask for the map. lock: held while the recorder is told something.
+
+    Attributes: error: a problem of its own, not of a node.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        recorder: Recorder,
+        lock: Lock,
+        seeds: Sequence[Address],
+        *,
+        keys: Sequence[str],
+        random: Random,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.stopping = Event()
+        self.error: BaseException | None = None
+        self._number, self._recorder, self._lock, self._seeds = number, recorder, lock, tuple(seeds)
+        self._keys, self._random = tuple(keys), random
+        self._map: ClusterMap | None = None
+        self._connections: dict[Address, Connection] = {}
+        self._cas: dict[str, list[int]] = {key: [] for key in keys}
+        self._tokens: dict[str, list[int]] = {key: [] for key in keys}
+        self._count = 0
+
+    def run(self) -> None:
+        """Ask for one thing after the other."""
+        try:
+            while not self.stopping.is_set():
+                key = self._random.choice(self._keys)
+                kind = self._random.choices(tuple(KINDS), tuple(KINDS.values()))[0]
+                if is_durable_key(key) and kind in PLAIN_ALWAYS:
+                    kind = Kind.GET
+                self.do(kind, key, self._argument(kind, key))
+                self.stopping.wait(self._random.choice(PAUSE_SECONDS))
+        except BaseException as error:  # whoever joins looks at it
+            self.error = error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for address in tuple(self._connections):
+            self._hang_up(address)
+
+    def read_all(self) -> bool:
+        """Read every key once; whether all were answered."""
+        answers = [self.do(Kind.GET, key, Argument()) for key in self._keys]
+        return not any(each.outcome in {Outcome.REFUSED, Outcome.MAYBE} for each in answers)
+
+    def do(self, kind: Kind, key: str, argument: Argument) -> Result:
+        """Ask for one thing, and write it down."""
+        with self._lock:
+            number = self._recorder.asked(self._number, key, kind, argument, called=time.time())
+        result = self._attempt(kind, key, argument)
+        with self._lock:
+            self._recorder.answered(number, result, at=time.time())
+        if result.outcome in {Outcome.REFUSED, Outcome.MAYBE}:
+            time.sleep(AGAIN_SECONDS)
+        elif result.cas:
+            known = self._tokens if kind is Kind.GET_AND_LOCK else self._cas
+            known[key] = [*known.get(key, ()), result.cas][-KNOWN_MAX:]
+        return result
+
+    def _argument(self, kind: Kind, key: str) -> Argument:
+        """A random request. Few documents expire and few locks last, or there would be little else."""
+        random = self._random
+        self._count += 1
+        level = random.choice(tuple(Level)[1:]) if is_durable_key(key) or random.random() < 0.3 else Level.NONE
+        is_number = random.random() < 0.45
+        value = str(random.randrange(1000)) if is_number else f"{self._number}.{self._count}"
+        tokens, cas = self._tokens[key], self._cas[key]
+        given = tokens if kind is Kind.UNLOCK or random.random() < 0.2 else cas
+        wants_cas = kind is Kind.UNLOCK or (kind in WITH_CAS and random.random() < 0.5)
+        soon = int(time.time()) + random.randrange(2, 6)
+        takes_expiry = kind in {Kind.SET, Kind.ADD, Kind.TOUCH, Kind.GET_AND_TOUCH} and not is_durable_key(key)
+        return Argument(
+            value=value if kind in WITH_VALUE else "",
+            cas=random.choice(given or [1]) if wants_cas else 0,
+            expiry=soon if takes_expiry and random.random() < 0.15 else 0,
+            delta=random.randrange(1, 4) if kind in COUNTERS else 0,
+            initial=random.choice((None, 0, 100)) if kind in COUNTERS else None,
+            seconds=random.randrange(1, 3) if kind is Kind.GET_AND_LOCK else 0,
+            level=Level.NONE if kind in WITHOUT_LEVEL else level,
+        )
+
+    # --- on the wire ------------------------------------------------------------------------------------------------
+
+    def _attempt(self, kind: Kind, key: str, argument: Argument) -> Result:
+        """One attempt: refused where nothing can have been sent, a "maybe" where no answer came."""
+        try:
+            owner, connection = self._owner(key.encode())
+        except (OSError, RemoteProtocolError) as error:
+            self._map = None
+            return Result(Outcome.REFUSED, text=f"not sent: {error}")
+        try:
+            answer = connection.ask(self._frame(kind, key, argument))
+        except OSError:
+            self._hang_up(owner)
+            self._map = None
+            return UNANSWERED
+        if answer.status == Status.NOT_MY_VBUCKET:
+            self._map = None
+            with contextlib.suppress(RemoteProtocolError):
+                self._learn(answer.value, owner)
+        return _result(kind, answer, str(owner))
+
+    def _owner(self, key: bytes) -> tuple[Address, Connection]:
+        if self._map is None:
+            self._look_around()
+        if self._map is None:
+            raise ConnectionError("nobody tells the map")
+        owner = self._map.owner(self._map.vbucket_of(key))
+        if owner is None:
+            raise ConnectionError("the vbucket has no owner")
+        return owner, self._connection(owner)
+
+    def _connection(self, address: Address) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(address)
+        return self._connections[address]
+
+    def _hang_up(self, address: Address) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def _look_around(self) -> None:
+        """Take the newest map that anybody has."""
+        for seed in self._random.sample(self._seeds, len(self._seeds)):
+            try:
+                asked = Frame(Magic.CLIENT_REQUEST, Opcode.GET_CLUSTER_CONFIG)
+                self._learn(self._connection(seed).ask(asked).value, seed)
+            except (OSError, RemoteProtocolError):
+                self._hang_up(seed)
+
+    def _learn(self, text: bytes, source: Address) -> None:
+        found = ClusterMap.from_json(text, source)
+        if self._map is None or found.version > self._map.version:
+            self._map = found
+
+    def _frame(self, kind: Kind, key: str, argument: Argument) -> Frame:
+        assert self._map is not None  # noqa: S101
+        name = key.encode()
+        framing = b""
+        if argument.level:
+            milliseconds = self._random.choice(DURABLE_MS)
+            asked = FrameInfo(RequestInfo.DURABILITY, bytes([argument.level]) + milliseconds.to_bytes(2))
+            framing = encode_framing([asked])
+        return Frame(
+            Magic.FLEXIBLE_REQUEST if framing else Magic.CLIENT_REQUEST,
+            OPCODES[kind],
+            name,
+            _extras(kind, argument),
+            argument.value.encode(),
+            vbucket=self._map.vbucket_of(name),
+            cas=argument.cas,
+            framing=framing,
+        )
+
+
+def _extras(kind: Kind, argument: Argument) -> bytes:
+    expiry = argument.expiry.to_bytes(4)
+    if kind in {Kind.SET, Kind.ADD, Kind.REPLACE}:
+        return bytes(4) + expiry
+    if kind in COUNTERS:
+        last = MUST_EXIST if argument.initial is None else argument.expiry
+        return argument.delta.to_bytes(8) + (argument.initial or 0).to_bytes(8) + last.to_bytes(4)
+    if kind in {Kind.TOUCH, Kind.GET_AND_TOUCH}:
+        return expiry
+    return argument.seconds.to_bytes(4) if kind is Kind.GET_AND_LOCK else b""
+
+
+def _result(kind: Kind, answer: Frame, node: str) -> Result:
+    value = None
+    if answer.status == 0 and kind in SHOWS_VALUE:
+        value = text_of(answer.value)
+    elif answer.status == 0 and kind in COUNTERS:
+        value = str(int.from_bytes(answer.value))
+    uuid, seqno = (answer.extras[:8], answer.extras[8:16]) if len(answer.extras) == 16 else (b"", b"")
+    return result_of(
+        answer.status,
+        value=value,
+        cas=answer.cas,
+        vb_uuid=int.from_bytes(uuid),
+        seqno=int.from_bytes(seqno),
+        node=node,
+    )

@@ -1,0 +1,101 @@
+"""Both judges of a history, by the rules that go with it.
+
+    found = judged(history)
+    print(found.summary())
+    for report in found.reports: print(report)
+
+Where a replica was promoted, plain writes may be lost: the model `plain`. Keys all of whose changes asked for
+durability are judged strictly all the same, and so is everything where nobody was promoted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from harness.linearizability.judge import judge
+from harness.linearizability.model import Model
+from harness.linearizability.record import FaultKind, History, Kind, Outcome
+from harness.linearizability.second import NotBuilt, Word, verdicts
+from harness.linearizability.window import report
+
+__all__ = ["Judgement", "judged"]
+
+CHANGES = frozenset(Kind) - {Kind.GET, Kind.GET_AND_LOCK, Kind.UNLOCK}
+
+
+@dataclass(slots=True)
+class Judgement:
+    """The judges' findings.
+
+    Attributes:
+        operations, maybes, keys: how many there were. strict_keys: keys that were judged strictly.
+        violations: keys that nothing explains. undecided: keys for which a judge gave up.
+        disagreements: keys about which the judges say different things. reports: for people, one a violation.
+        porcupine: why the second judge was not heard; empty if it was.
+    """
+
+    operations: int = 0
+    maybes: int = 0
+    keys: int = 0
+    strict_keys: int = 0
+    violations: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    disagreements: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+    porcupine: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether both judges find an order for every key."""
+        return not self.violations and not self.disagreements
+
+    def summary(self) -> str:
+        """The numbers, in a line."""
+        second = f"; {self.porcupine}" if self.porcupine else ""
+        return (
+            f"{self.operations:,} operations on {self.keys} keys ({self.strict_keys} judged strictly), "
+            f"{self.maybes:,} maybes, {len(self.violations)} violations, {len(self.undecided)} undecided, "
+            f"{len(self.disagreements)} disagreements of the judges{second}"
+        )
+
+
+def judged(history: History, *, with_porcupine: bool = True) -> Judgement:
+    """Judge all keys of a history, each by its rules."""
+    found = Judgement(len(history.operations), keys=len(history.keys))
+    found.maybes = sum(each.outcome is Outcome.MAYBE for each in history.operations)
+    loses = any(each.kind is FaultKind.FAILOVER for each in history.faults)
+    strict = {key for key in history.keys if not loses or _is_durable(history, key)}
+    found.strict_keys = len(strict)
+    for is_plain in (False, True):
+        part = replace(
+            history, operations=tuple(each for each in history.operations if (each.key in strict) is not is_plain)
+        )
+        if part.operations:
+            _judge_part(part, Model(is_plain, history.clock_error_seconds), found, with_porcupine=with_porcupine)
+    return found
+
+
+def _is_durable(history: History, key: str) -> bool:
+    """Whether all changes of a key asked for durability."""
+    return all(each.argument.level for each in history.operations if each.key == key and each.kind in CHANGES)
+
+
+def _judge_part(part: History, model: Model, found: Judgement, *, with_porcupine: bool) -> None:
+    second: dict[str, Word] = {}
+    if with_porcupine and not found.porcupine:
+        try:
+            second = verdicts(part, plain_may_be_lost=model.plain_may_be_lost)
+        except NotBuilt as missing:
+            found.porcupine = str(missing)
+    for verdict in judge(part, model):
+        other = second.get(verdict.key, Word.UNKNOWN)
+        if verdict.is_violation:
+            found.violations.append(verdict.key)
+            found.reports.append(report(part.of(verdict.key), model, verdict))
+        elif verdict.is_undecided and other is Word.ILLEGAL:
+            found.violations.append(verdict.key)
+            found.reports.append(f"key {verdict.key}: Porcupine finds no order, our search was given up")
+        if verdict.is_undecided or (second and other is Word.UNKNOWN):
+            found.undecided.append(verdict.key)
+        elif second and (other is Word.ILLEGAL) is not verdict.is_violation:
+            found.disagreements.append(verdict.key)
