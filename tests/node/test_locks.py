@@ -45,3 +45,12 @@ def test_locks_that_are_over_leave_room_for_others(monkeypatch: pytest.MonkeyPat
     assert held.get(1, b"1", 10) is not None
     with pytest.raises(CommandRefused):
         held.take(1, b"one more", DocumentLock(7, 3, until=40), now=10)
+
+
+def test_a_vbucket_that_leaves_takes_its_locks_along_and_no_others() -> None:
+    held = Locks()
+    for vbucket in (1, 2):
+        held.take(vbucket, b"k", DocumentLock(7, 3, 100), 10)
+    held.leave(1)
+    assert held.get(1, b"k", 11) is None
+    assert held.get(2, b"k", 11) == DocumentLock(7, 3, 100)

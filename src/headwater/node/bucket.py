@@ -344,6 +344,8 @@ class Bucket:
         self.collections.batch_lost()
 
     def _tell_of(self, vb: int) -> None:
+        if self.locks.held and self.state(vb) != State.ACTIVE:
+            self.locks.leave(vb)
         for changed in self.on_changed:
             changed(vb)
 

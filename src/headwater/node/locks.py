@@ -57,3 +57,11 @@ class Locks:
     def release(self, vbucket: int, key: bytes, collection: int = 0) -> None:
         """The key has no lock any more."""
         self.held.pop((vbucket, collection, key), None)
+
+    def leave(self, vbucket: int) -> None:
+        """A vbucket is not active here any more: who owns it does not know of its locks, and lets others write.
+
+        One that was kept would be in force again when the vbucket comes back.
+        """
+        for held in [held for held in self.held if held[0] == vbucket]:
+            del self.held[held]

@@ -5,6 +5,7 @@ from struct import pack
 import pytest
 
 from headwater.wire.header import Frame
+from headwater.wire.vbucket import State
 from tests.node.support import Talk
 
 GET, SET, ADD, REPLACE, DELETE, INCR, APPEND, GETQ = 0, 1, 2, 3, 4, 5, 0x0E, 9
@@ -127,3 +128,18 @@ def test_a_missing_document_can_not_be_locked_or_unlocked(told: Talk) -> None:
     assert told.one(LOCK, key=b"none").status == 1
     assert told.one(UNLOCK, key=b"none", cas=5).status == 1
     assert told.one(LOCK, key=b"k", extras=bytes(8)).status == 4
+
+
+@pytest.mark.parametrize("left", [State.REPLICA, State.DEAD])
+def test_a_lock_ends_when_its_vbucket_leaves_the_node(told: Talk, left: State) -> None:
+    """Who owns it meanwhile does not know of the lock. It was in force again when the vbucket came back.
+
+    Found by seed 1054 of `python -m harness.world --operations 300`: a node that had been stopped was failed over,
+    went on, gave a lock before it heard of that, and took the vbucket over again a second later.
+    """
+    token = told.one(LOCK, key=b"k", extras=pack(">I", 30)).cas
+    assert put(told, b"x").status == LOCKED
+    for state in (left, State.ACTIVE):
+        assert told.one(0x3D, extras=bytes([state])).status == 0
+    assert put(told, b"x").status == 0
+    assert told.one(UNLOCK, key=b"k", cas=token).status == NOT_LOCKED
