@@ -117,7 +117,7 @@ class ServedBucket:
         self._tend(node, config, bucket)
         bucket.stat_groups["loop"] = node.loop_watch.stats
         self.dcp = DcpHub(bucket, config.takeover_seconds)
-        self.lease = Lease(self.loop.time, self.dcp.end_hand_overs)
+        self.lease = Lease(self.loop.time, self._run_begins)
         self.replication = Replication(self)
         self.membership = Membership(self)
         bucket.stat_groups["cluster"] = lambda _: tuple(cluster_stats(self, self.membership))
@@ -141,6 +141,11 @@ class ServedBucket:
             bytes_per_second=config.scrub_mib_per_second << 20,
         )
         self.pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
+
+    def _run_begins(self) -> None:
+        """Another operator's run has the lease: nothing that an older one began goes on."""
+        self.dcp.end_hand_overs()
+        self.membership.run_over()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,19 @@ def test_what_is_held_waits_for_news_or_a_hand() -> None:
     assert following.held == set()
 
 
+def test_what_a_run_held_is_held_until_another_run_begins_and_what_a_hand_held_stays() -> None:
+    dialers, following = made()
+    following.obey({0: A, 1: A, 2: A}, news=[0, 1, 2])
+    following.hold([0])
+    following.hold([1, 2], by_run=True)
+    following.news([2])
+    assert following.run_over() == {1}
+    assert following.held == {0}
+    following.obey({0: A, 1: A}, news=[])
+    assert dialers.streams == {1: "a"}
+    assert following.run_over() == set()
+
+
 def test_a_stream_that_was_lost_is_begun_again() -> None:
     dialers, following = made()
     following.obey({0: A}, news=[0])

@@ -25,6 +25,7 @@ from tests.node.membership.support import (
     stats,
 )
 from tests.node.replication.support import (
+    Line,
     call,
     content,
     failover_log,
@@ -129,6 +130,33 @@ def test_a_stopped_replica_waits_for_news_of_its_chain() -> None:
         spread(4, [owner, replica], ALL_ON_FIRST)
         told = stats(replica, "cluster")
         assert (told["held"], told["following"]) == ("0", "4")
+
+
+def test_a_replica_that_a_dead_operators_run_held_follows_again_when_another_run_begins() -> None:
+    """A rebalance was killed while it moved a vbucket, and the next one had no reason to move that: so the map had no
+    news of it, and it followed nobody for ever.
+
+    Found by seed 2016 of `python -m harness.world --operations 300`.
+    """
+
+    def lease(run: str) -> dict[str, object]:
+        return {"run": run, "by": "a test", "connection": run}
+
+    with nodes(2) as (owner, replica):
+        spread(1, [owner, replica], ALL_ON_FIRST)
+        until(lambda: follows(owner, replica, 0), "the replica is there")
+        with Line(replica.port) as operator:
+            assert ioctl(operator, "lease", lease("one")) == 0
+            assert ioctl(operator, "replicate.stop", {"from": owner.address, "vbuckets": "0"}) == 0
+        assert stats(replica, "cluster")["held"] == "1"
+        with Line(replica.port) as operator:
+            assert ioctl(operator, "lease", lease("two")) == 0
+        told = stats(replica, "cluster")
+        assert (told["held"], told["following"]) == ("0", "4")
+
+
+def ioctl(line: Line, key: str, value: dict[str, object]) -> int:
+    return line.call(Opcode.IOCTL_SET, key.encode(), json.dumps(value).encode()).status
 
 
 def test_a_vbucket_that_changes_hands_is_left_alone_until_that_is_over() -> None:

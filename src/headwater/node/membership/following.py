@@ -25,28 +25,45 @@ class Following:
     Attributes:
         sources: the vbuckets that follow, and whom.
         held: vbuckets that follow nobody until the map has news of them.
+        held_by_run: those of them that an operator's run holds: until another run begins, too.
     """
 
     def __init__(self, replication: Follower, source: Callable[[Address], ProducerAddress]) -> None:
         self.sources: dict[int, Address] = {}
         self.held: set[int] = set()
+        self.held_by_run: set[int] = set()
         self._replication = replication
         self._source = source
 
     def news(self, vbuckets: Iterable[int]) -> None:
         """The map speaks anew of these vbuckets: nothing holds them any more."""
-        self.held.difference_update(vbuckets)
+        known = set(vbuckets)
+        self.held -= known
+        self.held_by_run -= known
 
-    def hold(self, vbuckets: Iterable[int]) -> None:
-        """Somebody else looks after these vbuckets for now; their streams end."""
+    def hold(self, vbuckets: Iterable[int], *, by_run: bool = False) -> None:
+        """Somebody else looks after these vbuckets for now; their streams end. `by_run`: a run that has the lease."""
         for vb in vbuckets:
             self.held.add(vb)
+            if by_run:
+                self.held_by_run.add(vb)
             self._leave(vb)
+
+    def run_over(self) -> set[int]:
+        """Nobody looks after what an operator's run held: another one has begun. Returns what that was.
+
+        A run that was killed can't say so itself, and the map may have nothing new to say of a vbucket that it was to
+        move: that would follow nobody for ever.
+        """
+        left, self.held_by_run = self.held_by_run, set()
+        self.held -= left
+        return left
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
         """An operator has these vbuckets follow somebody."""
         for vb in vbuckets:
             self.held.discard(vb)
+            self.held_by_run.discard(vb)
             self.sources.pop(vb, None)
 
     def of(self, host: str, port: int) -> list[int]:

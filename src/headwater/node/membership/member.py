@@ -282,8 +282,15 @@ class Membership:
             return False
         chosen = self.following.of(host, port) if vbuckets is None else filter(self.map.is_replica, vbuckets)
         held = tuple(chosen)
-        self.following.hold(held)
+        self.following.hold(held, by_run=self._server.lease.is_held)
         return bool(held)
+
+    def run_over(self) -> None:
+        """Another operator's run begins: what the one before held follows as the map says."""
+        left = self.following.run_over()
+        if self.map is not None and left:
+            self.reconciler.ask(sorted(left))
+            self.reconciler.look()
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
         """An operator has these vbuckets follow somebody: the map counts for them once it has news."""
