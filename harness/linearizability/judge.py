@@ -10,7 +10,8 @@ is reached, and a state that was met before, with the same operations in the ord
 an answer leaves none, that is the answer nobody can explain.
 
 A "maybe", and a fault, may take effect or not. So a position that has used fewer of them can do whatever one can that
-used more and is in the same state; only the first is kept. Of "maybes" that ask for the same, the oldest goes first.
+used more and is in the same state; only the first is kept. So can one with more older versions to go back to. Of
+"maybes" that ask for the same, the oldest goes first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from harness.linearizability.model import EMPTY, Model, State
+from harness.linearizability.model import EMPTY, Document, Model, State
 from harness.linearizability.record import Fault, History, Kind, Operation, Outcome
 
 __all__ = ["POSITIONS_MAX", "Verdict", "judge", "judge_key", "table"]
@@ -106,36 +107,50 @@ class _TooMany(Exception):  # noqa: N818 - says what happened
     """The search is given up."""
 
 
+Older: TypeAlias = tuple[Document | None, ...]
 Position: TypeAlias = tuple[State, int]
 """A state, and a bit for each event under way that has taken effect."""
 
 
 @dataclass(slots=True)
 class _Front:
-    """Positions without those that another one makes superfluous."""
+    """Positions without those that another one makes superfluous: it is in the same state, has used no event more that
+    may have no effect, and could go back by a failover to all that they could go back to."""
 
     optional: int
-    found: dict[tuple[State, int], list[int]] = field(default_factory=dict)
+    found: dict[tuple[State, int], list[tuple[int, Older]]] = field(default_factory=dict)
 
     def add(self, state: State, used: int) -> bool:
         """Whether the position was not there, nor a better one."""
-        certain, spent = used & ~self.optional, used & self.optional
-        known = self.found.setdefault((state, certain), [])
-        if any(each & spent == each for each in known):
+        place, new = self._split(state, used)
+        known = self.found.setdefault(place, [])
+        if any(_is_better(each, new) for each in known):
             return False
-        known[:] = [each for each in known if each & spent != spent]
-        known.append(spent)
+        known[:] = [each for each in known if not _is_better(new, each)]
+        known.append(new)
         return True
 
     def has(self, state: State, used: int) -> bool:
         """Whether a position was not put aside by a better one."""
-        return used & self.optional in self.found.get((state, used & ~self.optional), ())
+        place, new = self._split(state, used)
+        return new in self.found.get(place, ())
 
     def positions(self) -> Iterator[Position]:
         """All that are left."""
-        for (state, certain), spent in self.found.items():
-            for each in spent:
-                yield state, certain | each
+        for (state, certain), each in self.found.items():
+            for spent, older in each:
+                yield state._replace(older=older), certain | spent
+
+    def _split(self, state: State, used: int) -> tuple[tuple[State, int], tuple[int, Older]]:
+        return (state._replace(older=()), used & ~self.optional), (used & self.optional, state.older)
+
+
+def _is_better(one: tuple[int, Older], other: tuple[int, Older]) -> bool:
+    """Whether one has used no more events, and its older versions have the other's among them, in that order."""
+    if one[0] & ~other[0]:
+        return False
+    versions = iter(one[1])
+    return all(each in versions for each in other[1])
 
 
 class _Search:

@@ -94,7 +94,10 @@ func (r rules) steps(before state, asked *line) []state {
 	for _, seen := range r.seen(before, asked) {
 		outcome, next, shown := r.effect(seen, asked)
 		if asked.isMaybe() {
-			after = append(after, next)
+			// That time has passed is for an answer to show: who had none may have come much later.
+			if !equal(next, seen) {
+				after = append(after, next)
+			}
 		} else if outcome == asked.Result.Outcome && agrees(&next, shown, asked) {
 			after = append(after, next)
 		}

@@ -195,6 +195,11 @@ UNEXPLAINED: EVENTS = {
         did(4, 6, Kind.GET, outcome=Outcome.MISSING),
         did(6.5, 7, Kind.GET, shows="a"),
     ),
+    "a document that expires for the sake of who had no answer": (
+        did(0, 1, Kind.SET, "a", expiry=1_800_000_020, shows_cas=7),
+        did(2, None, Kind.SET, "b", cas=5, client=2),
+        did(3, 4, Kind.ADD, "c"),
+    ),
     "a touch that keeps the old time": (
         did(0, 1, Kind.SET, "a", expiry=1_800_000_005),
         did(1, 2, Kind.TOUCH, expiry=1_800_000_020),
