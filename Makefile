@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model linearizable attack disk-battery power-cuts lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 .PHONY: linearizable man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
@@ -54,6 +54,9 @@ model: $(READY) warm ## three simulated nodes against a model, for MINUTES=10 fr
 linearizable: $(READY) warm ## three real nodes under faults, rounds of 10 to 20 s for MINUTES=10 from SEED=1 on; two judges of what clients saw
 	@$(RUN) $(BIN)/python -m harness.linearizability run --minutes $(MINUTES) --seed $(SEED)
 
+world: $(READY) warm ## a whole cluster in simulated time, with operators, clients and faults, for MINUTES=10 from SEED=1 on
+	@$(RUN) $(BIN)/python -m harness.world --minutes $(MINUTES) --seed $(SEED)
+
 SEEDS ?= 0-199
 ENGINE ?= local
 
@@ -65,7 +68,7 @@ spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirro
 	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides tests/cli tests/examples tests/test_readme.py
 
 faults: $(READY) warm ## kills, cut links, full disks, backups: every step, of which `make test` has a few
-	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/harness/attack tests/harness/power_cuts tests/harness/simulation tests/lake tests/node
+	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/harness/attack tests/harness/power_cuts tests/harness/simulation tests/harness/world tests/lake tests/node
 
 interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)

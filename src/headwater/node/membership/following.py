@@ -50,7 +50,7 @@ class Following:
             self._leave(vb)
 
     def run_over(self) -> set[int]:
-        """Nobody looks after what an operator's run held: another one has begun. Returns what that was.
+        """Let go what an operator's run held, for another one has begun; returns what that was.
 
         A run that was killed can't say so itself, and the map may have nothing new to say of a vbucket that it was to
         move: that would follow nobody for ever.

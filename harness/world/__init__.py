@@ -1,0 +1,13 @@
+"""A whole cluster in simulated time: members, operators, clients, readers and faults, all decided by one seed.
+
+system.py      what programs take from the operating system: sockets, clocks, chance
+programs.py    processes beside the nodes: clients, operators, readers, which can be killed at any instant
+machines.py    the machines on which nodes run: slow, full and damaged disks, stopped processes, clocks that are wrong
+workload.py    clients that follow the map and note down what they asked and heard
+operators.py   what operators do, by the product's own code
+readers.py     readers of changes, by the product's own client
+nemesis.py     faults, and when they come
+watcher.py     who serves what, and what every copy holds, looked at after each event
+invariants.py  what is promised, as a list, and who judges it
+world.py       one run, from the founding to the verdict
+"""

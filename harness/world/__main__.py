@@ -1,0 +1,101 @@
+"""Run simulated worlds, seed after seed, for as long as one likes:
+
+    python -m harness.world --minutes 10 --seed 1
+    python -m harness.world --seed 17 --seeds 1 --without 0-3,7     one of them again, without some of its faults
+
+A failure is told with its seed, and made smaller; status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+
+from harness.world.run import WorldOutcome
+from harness.world.shrinking import run_seed, shrink
+from headwater.wire.vbucket import vbucket_set
+
+OPERATIONS = 1000
+TOLD_SECONDS = 30.0
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Read the arguments and run; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m harness.world", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=1, help="the first")
+    parser.add_argument("--seeds", type=int, default=0, help="how many, whatever time they take; 0: as --minutes says")
+    parser.add_argument("--operations", type=int, default=OPERATIONS, help="of each history")
+    parser.add_argument("--without", default="", help="numbers of steps to leave out, as 0-3,7")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--as-it-is", action="store_true", help="do not make a failure smaller")
+    arguments = parser.parse_args(given)
+    left_out = vbucket_set(arguments.without) if arguments.without else ()
+    begun = told = time.monotonic()
+    seeds = operations = failed = 0
+    counts: Counter[str] = Counter()
+    for outcome in _outcomes(arguments, left_out, begun):
+        seeds, operations = seeds + 1, operations + len(outcome.history.operations)
+        counts.update(outcome.counts)
+        if outcome.broken:
+            failed += 1
+            _tell(outcome, arguments.operations, None if arguments.as_it_is or left_out else TOLD_SECONDS)
+        if time.monotonic() > told + TOLD_SECONDS:
+            told = time.monotonic()
+            print(_line(seeds, operations, failed, told - begun), flush=True)
+    print(_line(seeds, operations, failed, time.monotonic() - begun), flush=True)
+    print("  " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())), flush=True)
+    return 1 if failed else 0
+
+
+def _line(seeds: int, operations: int, failed: int, seconds: float) -> str:
+    each = 60 * seeds / seconds if seconds else 0.0
+    return f"{seeds} seeds, {operations:,} operations, {failed} broken; {each:.0f} seeds a minute"
+
+
+def _outcomes(arguments: argparse.Namespace, left_out: Sequence[int], begun: float) -> Iterator[WorldOutcome]:
+    """The runs, as they come to their end."""
+    seeds = iter(range(arguments.seed, arguments.seed + (arguments.seeds or 1 << 40)))
+    if arguments.jobs == 1 or arguments.seeds == 1:
+        for seed in seeds:
+            if not arguments.seeds and time.monotonic() > begun + 60 * arguments.minutes:
+                return
+            yield run_seed(seed, arguments.operations, left_out)
+        return
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        waiting: set[Future[WorldOutcome]] = set()
+        while True:
+            is_time = bool(arguments.seeds) or time.monotonic() < begun + 60 * arguments.minutes
+            while is_time and len(waiting) < 2 * arguments.jobs and (number := next(seeds, None)) is not None:
+                waiting.add(pool.submit(run_seed, number, arguments.operations, left_out))
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for each in done:
+                yield each.result()
+
+
+def _tell(outcome: WorldOutcome, operations: int, smaller: float | None) -> None:
+    """Tell a failure, and how to run it again; made smaller if there is time for it."""
+    seed = outcome.plan.seed
+    print(f"seed {seed} broke a promise (digest {outcome.digest}):\n{outcome.broken}\n{outcome.trace}", flush=True)
+    again = f"python -m harness.world --seed {seed} --seeds 1 --operations {operations}"
+    print(f"  again: {again}", flush=True)
+    if smaller is None:
+        return
+    gone, less = shrink(outcome)
+    if gone:
+        numbers = ",".join(map(str, gone))
+        print(f"  smaller: {again} --without {numbers}\n{less.broken}", flush=True)
+    for step in less.plan.steps:
+        print(f"    {step}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

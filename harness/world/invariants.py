@@ -1,0 +1,208 @@
+"""The promises of a cluster, whatever befalls it: the list that docs/reliability.md prints, and who judges each.
+
+What can be seen broken at the moment it breaks is judged while a world runs (watcher.py), all else at its end, when all
+faults are lifted and every copy is level. A broken promise is a `Broken`, which begins with the promise's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.linearizability import judge as linearizability
+from harness.linearizability.model import Model
+from harness.linearizability.record import UNANSWERED, Fault, FaultKind, History, Kind, Operation, Outcome
+from harness.linearizability.window import report
+from harness.simulation.histories import LOG_ENTRIES_MAX, Broken, has
+from harness.simulation.scheduler import NOON_SECONDS
+from harness.world.watcher import without_deletions
+
+if TYPE_CHECKING:
+    from harness.world.world import World
+
+POSITIONS_MAX = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A promise.
+
+    Attributes:
+        name: the first word of what is said when it is broken.
+        judge: looks at a world that is at rest; None: it is judged while the world runs.
+        by: who judges it, for people.
+    """
+
+    name: str
+    sentence: str
+    by: str
+    judge: Callable[[World], None] | None = None
+
+
+# --- judges of a world at rest ----------------------------------------------------------------------------------------
+
+
+def check_kept(world: World) -> None:
+    """Find acknowledged writes that are not in their owner's history; plain ones, where nothing failed over."""
+    failed_over = {turn.vbucket for turn in world.watcher.turns if turn.is_failover}
+    for operation in world.recorder.history().operations:
+        result, vb = operation.result, world.vbucket_of(operation.key)
+        if operation.outcome is not Outcome.DONE or not result.vb_uuid:
+            continue
+        if not operation.argument.level and vb in failed_over:
+            continue
+        owner = world.owner(vb)
+        log = owner.failover.entries
+        is_forgotten = len(log) >= LOG_ENTRIES_MAX and result.vb_uuid not in dict(log)
+        if not is_forgotten and not has(log, owner.high_seqno, result.vb_uuid, result.seqno):
+            shown = [f"{uuid:x}@{begun}" for uuid, begun in log]
+            raise Broken(
+                f"kept: {operation.kind} of {operation.key} (level {operation.argument.level}) was answered as"
+                f" {result.vb_uuid:x}@{result.seqno} of vbucket {vb}, whose owner has {owner.high_seqno} of {shown}"
+            )
+
+
+def check_linearizable(world: World) -> None:
+    """One order explains all answers."""
+    history = judged_history(world)
+    model = Model(plain_may_be_lost=True, clock_error_seconds=history.clock_error_seconds)
+    for verdict in linearizability.judge(history, model, positions_max=POSITIONS_MAX):
+        world.counts["keys judged"] += 1
+        world.counts["keys undecided"] += verdict.is_undecided
+        if verdict.is_violation:
+            told = report(history.of(verdict.key), model, verdict)
+            raise Broken(f"linearizable: vbucket {world.vbucket_of(verdict.key)}\n{told}")
+
+
+def check_complete(world: World) -> None:
+    """Each copy and each reader holds what the history of its failover log says."""
+    branches = world.watcher.branches
+    for observer, placed in zip(world.watcher.observers, world.watcher.placed, strict=True):
+        if placed.is_served:
+            observer.check()
+    for reader in world.readers:
+        for vb in range(world.plan.vbuckets):
+            place = reader.position(vb)
+            if place.complete and place.seqno:
+                log = tuple(place.failover_log)
+                branches.check_complete(reader.name, vb, log, reader.documents(vb), place.seqno)
+
+
+def check_equal(world: World) -> None:
+    """Each replica has the documents of its owner."""
+    for vb in range(world.plan.vbuckets):
+        copies = world.copies(vb)
+        held = {at: without_deletions(world.watcher.observers[at].held(vb)) for at in copies}
+        for at in copies[1:]:
+            if held[at] != held[copies[0]]:
+                ours, theirs = held[copies[0]], held[at]
+                different = sorted(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
+                raise Broken(f"equal: {world.name(at)} and the owner {world.name(copies[0])} differ in {different}")
+
+
+INVARIANTS: tuple[Invariant, ...] = (
+    Invariant(
+        "linearizable",
+        "one order of all operations on a key explains every answer to its clients: reads, CAS, counters, locks,"
+        " expiry and durable writes; a failover may take plain writes back, the newest first, and nothing else may;"
+        " a write whose answer was lost, or ambiguous, took effect once or never",
+        "`harness.linearizability`, over what clients saw",
+        check_linearizable,
+    ),
+    Invariant(
+        "kept",
+        "what was acknowledged at a level is in the owner's history after every failover; what was acknowledged without"
+        " one, after everything but a failover; what a node had on disk is there after any crash",
+        "the vb uuid and seqno of each answer, against the owner's failover log",
+        check_kept,
+    ),
+    Invariant(
+        "owners",
+        "no two nodes serve a vbucket in one branch of its history, nor by the same map",
+        "`Watcher`, after each event of each node",
+    ),
+    Invariant(
+        "identity",
+        "under one vb uuid a seqno has one content, for every copy and every reader, for ever",
+        "`Watcher`, each batch that comes to a disk, and each change that a reader is told",
+    ),
+    Invariant(
+        "complete",
+        "who stands at the end of a snapshot, copy or reader, holds the newest change of each key of the history that"
+        " his failover log describes: every stream is a prefix of one history",
+        "`harness.simulation.histories`, of all copies and readers",
+        check_complete,
+    ),
+    Invariant(
+        "equal",
+        "when all faults are over, every copy becomes equal to its owner, and every reader comes to the end",
+        "all copies, document by document",
+        check_equal,
+    ),
+    Invariant(
+        "whole",
+        "when all faults are over, one rebalance makes every node a member again and settles all that operators left"
+        " half done, without force",
+        "an operator, by the product's own code",
+    ),
+)
+
+
+def table() -> str:
+    """The promises, as docs/reliability.md prints them."""
+    rows = [f"| {each.name} | {each.sentence} | {each.by} |" for each in INVARIANTS]
+    return "\n".join(["| promise | | judged by |", "|---|---|---|", *rows])
+
+
+def judge(world: World) -> None:
+    """Judge a world that is at rest.
+
+    Raises:
+        Broken: a promise does not hold.
+    """
+    for invariant in INVARIANTS:
+        if invariant.judge is not None:
+            invariant.judge(world)
+
+
+# --- what clients saw -------------------------------------------------------------------------------------------------
+
+
+def judged_history(world: World) -> History:
+    """The history without what a node said that had been superseded, and with the faults that explain answers.
+
+    A node that was cut off, or stopped, while it was failed over serves until it hears of the map, some seconds later
+    (docs/howto/cluster.md). What it says meanwhile is old: its readings are left out, its plain writes are a "maybe".
+    A durable write is neither: it must not be told to have happened there.
+    """
+    history = world.recorder.history()
+    kept = (_weighed(world, each) for each in history.operations)
+    operations = tuple(each for each in kept if each is not None)
+    return replace(history, operations=operations, faults=faults(world))
+
+
+def _weighed(world: World, operation: Operation) -> Operation | None:
+    vb, result = world.vbucket_of(operation.key), operation.result
+    began = operation.called - NOON_SECONDS
+    ended = began if operation.answered is None else operation.answered - NOON_SECONDS
+    if not world.watcher.was_superseded(world.name_of(result.node), vb, began, ended):
+        return operation
+    if operation.outcome is Outcome.DONE and operation.argument.level:
+        return operation
+    if operation.outcome is Outcome.DONE and operation.kind is not Kind.GET:
+        return replace(operation, result=UNANSWERED, answered=None)
+    return operation if operation.outcome is Outcome.MAYBE else None
+
+
+def faults(world: World) -> tuple[Fault, ...]:
+    """Failovers, moves and restarts, each of the keys of its vbucket, at its moment."""
+    keys: dict[int, list[str]] = {}
+    for key in world.recorder.history().keys:
+        keys.setdefault(world.vbucket_of(key), []).append(key)
+    found = []
+    for turn in world.watcher.turns:
+        kind = FaultKind.FAILOVER if turn.is_failover else FaultKind.MOVE if turn.is_taken_over else FaultKind.RESTART
+        at = NOON_SECONDS + turn.at
+        found.append(Fault(kind, at, at, tuple(keys.get(turn.vbucket, ())), f"{turn.node} becomes active"))
+    return tuple(found)

@@ -1,0 +1,84 @@
+"""A machine of a simulated world: what may befall one that runs a node, besides to lose its process or its power."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.simulation.host import Clock, Host
+
+if TYPE_CHECKING:
+    from harness.simulation.scheduler import Schedule
+    from harness.simulation.sockets import Network
+
+THREAD_SECONDS = 0.003
+"""So long a write and its sync take at most on a disk that is well."""
+
+
+class MachineClock(Clock):
+    """The time of day as one machine has it: ahead or behind, and quicker or slower than it should be."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__(schedule)
+        self.ahead_seconds = self.rate = self._since = 0.0
+
+    def time_ns(self) -> int:
+        """Unix time in nanoseconds."""
+        return super().time_ns() + int((self.ahead_seconds + self.rate * (self.monotonic() - self._since)) * 1e9)
+
+    def jump(self, seconds: float) -> None:
+        """Go ahead, or (negative) back."""
+        self.ahead_seconds += seconds
+
+    def drift(self, rate: float) -> None:
+        """From now on win `rate` seconds each second."""
+        self.ahead_seconds += self.rate * (self.monotonic() - self._since)
+        self.rate, self._since = rate, self.monotonic()
+
+    def set_right(self) -> None:
+        """Have the right time, and keep it."""
+        self.ahead_seconds = self.rate = 0.0
+
+
+class Machine(Host):
+    """A host whose process can be stopped for a while, and whose disk may be slow, full or failing."""
+
+    clock: MachineClock
+
+    def __init__(self, schedule: Schedule, network: Network, name: str, *, vbuckets: int) -> None:
+        super().__init__(schedule, network, name, vbuckets=vbuckets)
+        self.clock = MachineClock(schedule)
+        self.thread_seconds = THREAD_SECONDS
+
+    def pause(self, seconds: float) -> None:
+        """Stop the process (SIGSTOP); it goes on after so many seconds."""
+        if self.loop is not None:
+            self.loop.sleeps_until = self._schedule.now + seconds
+
+    def go_on(self) -> None:
+        """Let a stopped process go on now; what it was to do meanwhile comes when it was put off to."""
+        if self.loop is not None:
+            self.loop.sleeps_until = 0.0
+
+    def slow_down(self, seconds: float) -> None:
+        """Let each piece of work of the process's threads take up to so long."""
+        self.thread_seconds = seconds
+        for pool in self.loop.pools if self.loop is not None else ():
+            pool.seconds = seconds
+
+    def fill(self, room_bytes: int) -> None:
+        """Leave the disk so much room."""
+        used = sum(inode.reserved for inode in self.disk._names.values())
+        self.disk.capacity = used + room_bytes
+
+    def repair(self) -> None:
+        """The disk is well, has room, and is as quick as ever; the clock is right."""
+        self.disk.heal()
+        self.disk.capacity = None
+        self.slow_down(THREAD_SECONDS)
+        self.clock.set_right()
+
+    def start(self) -> bool:
+        """Run a node on what the disk has; False if that fails."""
+        is_up = super().start()
+        self.slow_down(self.thread_seconds)
+        return is_up

@@ -1,0 +1,109 @@
+"""Faults of a simulated world: how each step begins, and what undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from harness.simulation.host import Crash
+from harness.simulation.sockets import Link
+from harness.world.steps import WORKS, Fault, Step
+
+if TYPE_CHECKING:
+    from harness.world.world import World
+
+Undo = Callable[[], None]
+
+
+def begin(world: World, step: Step) -> Undo | None:
+    """Let it begin; returns what undoes it."""
+    if step.fault in WORKS:
+        return world.employ(WORKS[step.fault], step.node, step.lasts)
+    if step.fault in _TO_MACHINES:
+        return _TO_MACHINES[step.fault](world, step)
+    return _TO_LINKS[step.fault](world, world.name(step.node), world.place(step.node, step.other), step)
+
+
+def _crash(world: World, step: Step) -> Undo:
+    world.crash(step.node, Crash.KILL if step.fault is Fault.KILL else Crash.POWER)
+    return lambda: world.start(step.node)
+
+
+def _pause(world: World, step: Step) -> None:
+    world.machines[step.node].pause(step.lasts)
+
+
+def _slow_disk(world: World, step: Step) -> Undo:
+    world.machines[step.node].slow_down(0.02 + step.amount)
+    return world.machines[step.node].repair
+
+
+def _full_disk(world: World, step: Step) -> Undo:
+    world.machines[step.node].fill(int(step.amount * 4096))
+    return world.machines[step.node].repair
+
+
+def _failing_disk(world: World, step: Step) -> None:
+    world.machines[step.node].disk.fail(1 + int(step.amount * 20))
+
+
+def _clock_jumps(world: World, step: Step) -> None:
+    world.machines[step.node].clock.jump((step.amount - 0.5) * 2 * world.plan.clock_error_seconds)
+
+
+def _clock_drifts(world: World, step: Step) -> Undo:
+    clock = world.machines[step.node].clock
+    clock.drift((step.amount - 0.5) * 0.2)
+    return lambda: clock.drift(0.0)
+
+
+def _link_is(link: Link) -> Callable[[World, str, str, Step], Undo]:
+    def begin_it(world: World, one: str, other: str, _: Step) -> Undo:
+        world.network.set_link(one, other, link)
+        return lambda: world.network.set_link(one, other, Link.UP)
+
+    return begin_it
+
+
+def _one_way(world: World, one: str, other: str, step: Step) -> Undo:
+    way = (one, other) if step.amount < 0.5 else (other, one)
+    world.network.deaf.add(way)
+
+    def undo() -> None:
+        world.network.deaf.discard(way)
+        world.network.go_on(one, other)
+
+    return undo
+
+
+def _slow_link(world: World, one: str, other: str, step: Step) -> Undo:
+    pair = frozenset((one, other))
+    world.network.slow[pair] = 0.05 + step.amount
+
+    def undo() -> None:
+        world.network.slow.pop(pair, None)
+
+    return undo
+
+
+def _reset(world: World, one: str, other: str, _: Step) -> None:
+    world.network.cut(one, other)
+
+
+_TO_MACHINES: dict[Fault, Callable[[World, Step], Undo | None]] = {
+    Fault.KILL: _crash,
+    Fault.POWER: _crash,
+    Fault.PAUSE: _pause,
+    Fault.SLOW_DISK: _slow_disk,
+    Fault.FULL_DISK: _full_disk,
+    Fault.FAILING_DISK: _failing_disk,
+    Fault.CLOCK_JUMPS: _clock_jumps,
+    Fault.CLOCK_DRIFTS: _clock_drifts,
+}
+_TO_LINKS: dict[Fault, Callable[[World, str, str, Step], Undo | None]] = {
+    Fault.STALLED: _link_is(Link.STALLED),
+    Fault.DOWN: _link_is(Link.DOWN),
+    Fault.ONE_WAY: _one_way,
+    Fault.SLOW_LINK: _slow_link,
+    Fault.RESET: _reset,
+}

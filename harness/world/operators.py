@@ -1,0 +1,125 @@
+"""The operators of a simulated cluster: their work is the product's own code, run as a process that may be killed.
+
+    await do(Work.FAILOVER, desk, seeds, node)
+
+An operator that is refused tries again for a while, as people do. It goes by what the product tells it, and by nothing
+that only the simulation knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum
+from random import Random
+
+from headwater.client.routing import Address
+from headwater.cluster import buckets, collections, users
+from headwater.cluster.failover import Failover
+from headwater.cluster.founding import found
+from headwater.cluster.members import Members
+from headwater.cluster.proxied import Limits
+from headwater.cluster.rebalance import Rebalance
+from headwater.errors import HeadwaterError
+
+BUCKET = "default"
+SECOND_BUCKET = "orders"
+ANSWER_SECONDS = 2.0
+AGAIN_SECONDS = 2.0
+LIMITS = Limits(connect_seconds=ANSWER_SECONDS, answer_seconds=5.0, handover_seconds=20.0, patience_seconds=15.0)
+
+
+class Work(Enum):
+    """The things that an operator can be about."""
+
+    FAILOVER = "failover"
+    ADD = "rebalance --add"
+    REMOVE = "rebalance --remove"
+    REPLICAS = "rebalance --replicas"
+    COLLECTION = "collection"
+    MAKE_BUCKET = "bucket create"
+    DROP_BUCKET = "bucket drop"
+    PURGE = "purge"
+
+
+def members() -> Members:
+    """The nodes as an operator connects to them."""
+    return Members(BUCKET, timeout_seconds=ANSWER_SECONDS)
+
+
+async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:
+    """The first map."""
+    async with members() as connected:
+        await found(connected, nodes, replicas)
+
+
+async def do(work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4) -> bool:
+    """Do a piece of work, again if it is refused; whether it came to its end."""
+    for attempt in range(attempts):
+        if attempt:
+            await asyncio.sleep(AGAIN_SECONDS)
+        try:
+            async with members() as connected:
+                await _once(work, connected, seeds, node, random)
+        except HeadwaterError:
+            continue
+        return True
+    return False
+
+
+async def _once(work: Work, connected: Members, seeds: Sequence[Address], node: Address, random: Random) -> None:
+    others = [each for each in seeds if each != node] or [node]
+    if work is Work.FAILOVER:
+        await Failover(connected, others, [node]).run()
+    elif work is Work.ADD:
+        await Rebalance(connected, others, add=[node], limits=LIMITS, vbuckets_at_once=random.choice([1, 2, 8])).run()
+    elif work is Work.REMOVE:
+        await Rebalance(connected, others, remove=[node], limits=LIMITS).run()
+    elif work is Work.REPLICAS:
+        await Rebalance(connected, others, replicas=random.randrange(1, 3), limits=LIMITS).run()
+    elif work is Work.COLLECTION:
+        await _collection(connected, others, random)
+    elif work is Work.MAKE_BUCKET:
+        await buckets.create(connected, others, buckets.BucketWish(SECOND_BUCKET))
+    elif work is Work.DROP_BUCKET:
+        await buckets.drop(connected, others, SECOND_BUCKET)
+    else:
+        await _purge(connected, node)
+
+
+async def _collection(connected: Members, seeds: Sequence[Address], random: Random) -> None:
+    path = collections.CollectionPath("shop", f"c{random.randrange(3)}")
+    known = await collections.current(connected, seeds)
+    edit = collections.removal(path) if path.is_in(known) else collections.creation(path)
+    await collections.change(connected, seeds, edit)
+
+
+async def _purge(connected: Members, node: Address) -> None:
+    admin = connected.admin(node)
+    for vbucket in await admin.states():
+        await admin.purge(vbucket, 0)
+
+
+async def make_whole(nodes: Sequence[Address], seconds: float) -> str:
+    """Bring all nodes into the cluster and settle what is open; why that can't be, "" if it can."""
+    loop = asyncio.get_running_loop()
+    until, problem = loop.time() + seconds, ""
+    while loop.time() < until:
+        try:
+            async with members() as connected:
+                await _settle(connected, nodes)
+        except HeadwaterError as error:
+            problem = str(error)
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            return ""
+    return problem
+
+
+async def _settle(connected: Members, nodes: Sequence[Address]) -> None:
+    survey = await connected.survey(nodes)
+    outside = [each for each in nodes if each not in survey.map.servers]
+    await Rebalance(connected, nodes, add=outside, limits=LIMITS).run()
+
+
+__all__ = ["Work", "do", "make_cluster", "make_whole", "members", "users"]

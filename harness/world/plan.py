@@ -1,0 +1,50 @@
+"""The plan of a run: all that decides it, made of a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from harness.world.steps import Step, steps_of
+
+
+@dataclass(frozen=True, slots=True)
+class WorldPlan:
+    """All that decides a run.
+
+    Attributes:
+        operations: of all clients together. seconds: for how long faults come.
+        clock_error_seconds: how far clocks may jump.
+    """
+
+    seed: int
+    nodes: int
+    vbuckets: int
+    replicas: int
+    clients: int
+    keys: int
+    operations: int
+    seconds: float
+    clock_error_seconds: float
+    steps: tuple[Step, ...]
+
+
+def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
+    """The plan that a seed gives."""
+    random = Random(seed)  # noqa: S311 - must be repeatable
+    nodes = random.choice([3, 3, 3, 4, 5])
+    seconds = operations * 0.03
+    jumps = random.choice([0.0, 0.0, 5.0])
+    steps = steps_of(random, nodes, seconds)
+    return WorldPlan(
+        seed,
+        nodes,
+        random.choice([2, 4]),
+        random.choice([1, 2, 2]),
+        random.randrange(3, 7),
+        random.choice([4, 10, 20]),
+        operations,
+        seconds,
+        jumps,
+        steps,
+    )

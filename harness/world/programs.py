@@ -1,0 +1,75 @@
+"""Processes beside the nodes: each has an event loop at a place of its own, and can be killed at any instant.
+
+program = Program(schedule, network, "client-1", work)
+program.is_over, program.error
+program.kill()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from harness.simulation.scheduler import SimLoop
+
+if TYPE_CHECKING:
+    from harness.simulation.scheduler import Schedule
+    from harness.simulation.sockets import Network
+
+
+class ProgramLoop(SimLoop):
+    """The loop of a program: an error that a task kept to itself is that task's own business."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Let what failed within a callback fail the run; not what nobody fetched."""
+        if "was never retrieved" not in context["message"]:
+            super().call_exception_handler(context)
+
+
+class Program:
+    """A coroutine that runs as a process.
+
+    Args:
+        work: makes the coroutine, inside of the process.
+
+    Attributes:
+        name: its place in the network. is_killed: whether it was.
+    """
+
+    def __init__(
+        self, schedule: Schedule, network: Network, name: str, work: Callable[[], Coroutine[Any, Any, object]]
+    ) -> None:
+        self.name = name
+        self.is_killed = False
+        self.loop = ProgramLoop(schedule, network, name)
+        self._network, self._work = network, work
+        self._task: asyncio.Task[object] | None = None
+        self.loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self.loop.create_task(self._work())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        return self.is_killed or (self._task is not None and self._task.done())
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error with which it ended; None if it runs, was killed or succeeded."""
+        if self.is_killed or self._task is None or not self._task.done():
+            return None
+        return self._task.exception()
+
+    @property
+    def result(self) -> object:
+        """Its result, once it has ended."""
+        return None if self._task is None or not self._task.done() else self._task.result()
+
+    def kill(self) -> None:
+        """End it now; who is connected is told."""
+        if not self.is_over:
+            self.is_killed = True
+            self.loop.kill()
+            self._network.vanish(self.name, silent=False)

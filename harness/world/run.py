@@ -1,0 +1,64 @@
+"""One run of a simulated world, from the founding of its cluster to the verdict.
+
+    outcome = run(plan_of(7))
+    outcome.broken, outcome.digest
+
+The same plan gives the same run, always. When the clients are done all faults are lifted, and the cluster must become
+whole again: every node a member, every copy like its owner, every reader where the owners are.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+
+from harness.linearizability.record import History
+from harness.simulation.histories import Broken
+from harness.world.invariants import judge
+from harness.world.nemesis import begin
+from harness.world.plan import WorldPlan
+from harness.world.system import simulated, unwatched
+from harness.world.world import World
+
+
+@dataclass(slots=True)
+class WorldOutcome:
+    """The end of a run.
+
+    Attributes:
+        broken: the promise that did not hold, in words; "" if all did. digest: of all that happened.
+        counts: what happened how often. history: what clients saw.
+    """
+
+    plan: WorldPlan
+    broken: str = ""
+    digest: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    history: History = field(default_factory=History)
+    trace: str = ""
+
+
+def run(plan: WorldPlan) -> WorldOutcome:
+    """One run, and its verdict."""
+    with unwatched():
+        return _run(plan)
+
+
+def _run(plan: WorldPlan) -> WorldOutcome:
+    world = World(plan)
+    outcome = WorldOutcome(plan, counts=world.counts)
+    with simulated(world.schedule, world.network, {each.name: each.clock for each in world.machines}):
+        try:
+            world.begin()
+            world.happen(begin)
+            world.heal()
+            world.finish()
+            judge(world)
+        except Exception as error:  # whatever it is, it is told with its seed
+            outcome.broken = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+            outcome.trace = traceback.format_exc()
+        world.close()
+        outcome.digest = world.digest()
+        outcome.history = world.recorder.history()
+    return outcome

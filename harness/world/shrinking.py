@@ -1,0 +1,57 @@
+"""Making a run that went wrong smaller: which of its faults it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from harness.world.plan import WorldPlan, plan_of
+from harness.world.run import WorldOutcome, run
+
+TRIES_MAX = 60
+
+
+def without(plan: WorldPlan, left_out: Collection[int]) -> WorldPlan:
+    """The plan without the steps of these numbers, from 0."""
+    return replace(plan, steps=tuple(step for at, step in enumerate(plan.steps) if at not in left_out))
+
+
+def run_seed(seed: int, operations: int, left_out: Collection[int] = ()) -> WorldOutcome:
+    """One seed's run, without some of its steps."""
+    return run(without(plan_of(seed, operations), left_out))
+
+
+def shrink(
+    outcome: WorldOutcome, tries: int = TRIES_MAX, again: Callable[[WorldPlan], WorldOutcome] = run
+) -> tuple[list[int], WorldOutcome]:
+    """Leave steps out as long as the same promise is broken: halves first, then ever smaller pieces.
+
+    What is left out changes what chance brings afterwards, so the smallest run need not be found.
+
+    Returns: the numbers of the steps that are left out, and how the run without them came out.
+    """
+    plan, promise = outcome.plan, promise_of(outcome)
+    gone: list[int] = []
+    size = max(1, len(plan.steps) // 2)
+    while tries > 0:
+        kept = [at for at in range(len(plan.steps)) if at not in gone]
+        is_less = False
+        for begin in range(0, len(kept), size):
+            if tries <= 0:
+                break
+            tries -= 1
+            tried = sorted([*gone, *kept[begin : begin + size]])
+            found = again(without(plan, tried))
+            if promise_of(found) == promise:
+                gone, outcome, is_less = tried, found, True
+                break
+        if not is_less:
+            if size == 1:
+                break
+            size //= 2
+    return gone, outcome
+
+
+def promise_of(outcome: WorldOutcome) -> str:
+    """Which promise was broken; "" if none was."""
+    return outcome.broken.partition(":")[0]

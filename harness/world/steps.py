@@ -1,0 +1,113 @@
+"""The faults of a run, and when they come: a list that a seed decides, from which steps can be left out.
+
+A step begins at a time, does something to a machine, a link, a disk, a clock, or lets an operator begin, and is undone
+after a while. Steps overlap as they come; nemesis.py carries them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from harness.world.operators import Work
+
+
+class Fault(Enum):
+    """The things that may befall a world; the number is how often one comes, beside the others."""
+
+    KILL = ("the process dies", 4)
+    POWER = ("the power goes: what was not synced is lost, sector by sector", 4)
+    PAUSE = ("the process is stopped and goes on", 4)
+    SLOW_DISK = ("the disk takes its time", 2)
+    FULL_DISK = ("the disk is full", 1)
+    FAILING_DISK = ("a write or a sync fails", 2)
+    STALLED = ("a link takes bytes and lets none through", 3)
+    DOWN = ("a link is down", 2)
+    ONE_WAY = ("a link lets through one way alone", 3)
+    SLOW_LINK = ("a link is slow", 2)
+    RESET = ("all connections between two places are reset", 2)
+    CLOCK_JUMPS = ("a clock jumps", 1)
+    CLOCK_DRIFTS = ("a clock runs too fast or too slow", 1)
+    FAILOVER = ("a node is failed over", 5)
+    ADD = ("a node joins, or joins again", 5)
+    REMOVE = ("a node leaves", 3)
+    REPLICAS = ("the number of replicas changes", 1)
+    COLLECTION = ("a collection is made or dropped", 1)
+    MAKE_BUCKET = ("a bucket is made", 1)
+    DROP_BUCKET = ("a bucket is dropped", 1)
+    PURGE = ("a node's log is compacted, its tombstones go", 2)
+
+
+WORKS = {
+    Fault.FAILOVER: Work.FAILOVER,
+    Fault.ADD: Work.ADD,
+    Fault.REMOVE: Work.REMOVE,
+    Fault.REPLICAS: Work.REPLICAS,
+    Fault.COLLECTION: Work.COLLECTION,
+    Fault.MAKE_BUCKET: Work.MAKE_BUCKET,
+    Fault.DROP_BUCKET: Work.DROP_BUCKET,
+    Fault.PURGE: Work.PURGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One fault.
+
+    Attributes:
+        at: seconds after the clients began. lasts: seconds until it is undone; of an operator's work: until the
+            operator is killed, 0 for never.
+        node, other: whom it concerns; `other` the number of places to choose the other end of a link from.
+        amount: 0 to 1, how bad.
+    """
+
+    at: float
+    fault: Fault
+    node: int
+    other: int
+    lasts: float
+    amount: float
+
+    def __str__(self) -> str:
+        return f"{self.at:7.3f} {self.fault.name.lower()} n{self.node}/{self.other} {self.lasts:.3f}s {self.amount:.2f}"
+
+
+def steps_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose the faults of a run, alone and in pairs."""
+    found: list[Step] = []
+    at = random.uniform(0.2, 2.0)
+    mean = random.choice([0.4, 1.0, 2.5])
+    faults = _temper(random)
+    while at < seconds:
+        fault = random.choices(list(faults), list(faults.values()))[0]
+        for each in (fault, *_with(random, fault)):
+            found.append(_step(random, at + random.choice([0.0, 0.002, 0.1, 1.0]), each, nodes))
+        at += random.expovariate(1 / mean)
+    return tuple(sorted(found, key=lambda step: step.at))
+
+
+def _temper(random: Random) -> dict[Fault, int]:
+    """Weigh the kinds for a run: some are left out, so that others meet more often."""
+    left_out = random.sample(list(Fault), random.randrange(len(Fault) - 4))
+    kept = {fault: fault.value[1] for fault in Fault if fault not in left_out}
+    return kept | {Fault.FAILOVER: 4, Fault.ADD: 5}
+
+
+def _with(random: Random, fault: Fault) -> tuple[Fault, ...]:
+    """Which fault comes together with this one."""
+    if fault in WORKS and random.random() < 0.5:
+        return (random.choice([Fault.KILL, Fault.POWER, Fault.PAUSE, Fault.STALLED, Fault.ONE_WAY, Fault.FAILOVER]),)
+    if fault in {Fault.KILL, Fault.POWER, Fault.PAUSE} and random.random() < 0.4:
+        return (Fault.FAILOVER,)
+    return ()
+
+
+def _step(random: Random, at: float, fault: Fault, nodes: int) -> Step:
+    if fault in WORKS:
+        lasts = random.choice([0.0, 0.0, random.uniform(0.0, 0.3), random.uniform(0.1, 5.0)])
+    else:
+        lasts = random.choice([0.05, 0.5, 3.0, 10.0]) * random.uniform(0.5, 1.5)
+    return Step(
+        round(at, 4), fault, random.randrange(nodes), random.randrange(nodes + 2), round(lasts, 4), random.random()
+    )

@@ -1,0 +1,196 @@
+"""Looks at every node after each of its events: who serves which vbucket, and what every copy has on disk.
+
+What is looked for here holds at any time:
+
+    owners     no two nodes serve a vbucket in one branch of its history, nor by the same map
+    identity   a seqno of a branch has one content for everybody, for ever
+    kept       what a node had on disk is there after any crash
+
+It also tells since when a node that still serves has been superseded: what such a node answers counts for nothing but
+its durable writes, which it must not be able to acknowledge any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.simulation.histories import Broken, Change, Held, Histories, Log, Ownership
+from harness.simulation.host import FIRST_BUCKET
+from harness.simulation.observer import Observer, Placed
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from harness.world.machines import Machine
+
+
+class Branches(Histories):
+    """The histories of all branches; what was sent is the judge of operations' business."""
+
+    def wrote(self, who: str, vb: int, uuid: int, seqno: int, change: Change) -> None:
+        """An owner has made a change durable."""
+        if change.value is not None:
+            self.sent(vb, change.key, change.value)
+        super().wrote(who, vb, uuid, seqno, change)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A vbucket became active on a node. is_taken_over: in the branch of the owner before, as at the end of a move."""
+
+    at: float
+    vbucket: int
+    node: str
+    is_taken_over: bool
+    is_restart: bool
+
+    @property
+    def is_failover(self) -> bool:
+        """Whether a copy was promoted: with a branch of its own, though it was not the owner before a crash."""
+        return not self.is_taken_over and not self.is_restart
+
+
+@dataclass(slots=True)
+class Interval:
+    """The time in which a node served a vbucket that had another owner already; `ended` None: it still does."""
+
+    node: str
+    vbucket: int
+    began: float
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class Turns(Ownership):
+    """The nodes that became active: no two in one branch."""
+
+    on_turn: Callable[[int, str, bool, bool], None] = field(default=lambda *_: None)
+
+    def became_active(self, node: str, log: Log, high_seqno: int, *, restarted: bool, clean: bool = True) -> None:
+        """A node is active that was not, or that was another process."""
+        uuid = log[0][0]
+        others = [each for each, branch in self.actives.items() if branch == uuid and each != node]
+        if others:
+            raise Broken(f"owners: {node} and {others} are active for vbucket {self.vb} in one branch, {uuid:x}")
+        is_taken_over = uuid in self.known
+        self.known.add(uuid)
+        self.actives[node] = uuid
+        self.on_turn(self.vb, node, is_taken_over, restarted)
+
+    def demoted(self, node: str) -> None:
+        """A node is active no more."""
+        self.actives.pop(node, None)
+
+    def on_disk(self, node: str, log: Log) -> None:
+        """Nothing follows from that here."""
+
+    def shows(self, node: str, log: Log) -> None:
+        """Nothing follows from that here."""
+
+
+class Watcher:
+    """Of the first bucket on all machines.
+
+    Args:
+        now: seconds since the beginning.
+
+    Attributes:
+        turns: who became active, in order. superseded: which nodes served on though others owned, and when.
+        branches: what every branch holds. observers: of each machine.
+    """
+
+    def __init__(self, machines: Sequence[Machine], vbuckets: int, now: Callable[[], float]) -> None:
+        self.turns: list[Turn] = []
+        self.superseded: list[Interval] = []
+        self.branches = Branches()
+        self._machines, self._now = machines, now
+        self._owned = {vb: Turns(vb, on_turn=self._on_turn) for vb in range(vbuckets)}
+        owners: dict[int, Ownership] = dict(self._owned)
+        self.placed = [Placed(machine, FIRST_BUCKET) for machine in machines]
+        self.observers = [Observer(each, self.branches, owners) for each in self.placed]
+        self._serving: list[tuple[int, ...]] = [()] * len(machines)
+        self._seen: list[tuple[int, int]] = [(-1, -1)] * len(machines)
+
+    def started(self, at: int) -> None:
+        """A process was started."""
+        self._seen[at] = (-1, -1)
+        self.observers[at].started()
+        self._look(at)
+
+    def gone(self, at: int) -> None:
+        """A process is about to end."""
+        self.observers[at].gone()
+        for owned in self._owned.values():
+            owned.actives.pop(self._machines[at].name, None)
+        self._serve(at, ())
+
+    def event(self, at: int) -> None:
+        """Something ran in a process."""
+        bucket = self.placed[at].bucket
+        seen = (bucket.map_changes, len(bucket.fenced))
+        if seen != self._seen[at]:
+            self._seen[at] = seen
+            self.observers[at].event()
+            self._look(at)
+
+    def serving(self, vb: int) -> list[str]:
+        """The nodes that serve a vbucket."""
+        return [each.name for each, serves in zip(self._machines, self._serving, strict=True) if vb in serves]
+
+    def was_superseded(self, node: str, vb: int, began: float, ended: float) -> bool:
+        """Whether a node answered by what it was no more, at some time in between."""
+        return any(
+            each.node == node
+            and each.vbucket == vb
+            and each.began <= ended
+            and (each.ended is None or each.ended >= began)
+            for each in self.superseded
+        )
+
+    def _on_turn(self, vb: int, node: str, is_taken_over: bool, is_restart: bool) -> None:
+        self.turns.append(Turn(self._now(), vb, node, is_taken_over, is_restart))
+
+    def _look(self, at: int) -> None:
+        bucket = self.placed[at].bucket
+        self._serve(at, tuple(vb for vb in self._owned if bucket.is_active(vb)))
+
+    def _serve(self, at: int, vbuckets: tuple[int, ...]) -> None:
+        before, self._serving[at] = self._serving[at], vbuckets
+        for vb in set(before) - set(vbuckets):
+            self._no_more(self._machines[at].name, vb)
+        for vb in sorted(set(vbuckets) - set(before)):
+            self._compare(at, vb)
+
+    def _no_more(self, node: str, vb: int) -> None:
+        for each in self.superseded:
+            if each.node == node and each.vbucket == vb and each.ended is None:
+                each.ended = self._now()
+
+    def _compare(self, at: int, vb: int) -> None:
+        """Another node begins to serve a vbucket: who serves it besides is superseded, or this one is."""
+        for other in range(len(self._machines)):
+            if other == at or vb not in self._serving[other]:
+                continue
+            one, two = self._map_of(at, vb), self._map_of(other, vb)
+            if one == two:
+                names = f"{self._machines[at].name} and {self._machines[other].name}"
+                raise Broken(f"owners: {names} both serve vbucket {vb}, by map {one}")
+            late = other if one > two else at
+            self.superseded.append(Interval(self._machines[late].name, vb, self._now()))
+
+    def _map_of(self, at: int, vb: int) -> tuple[tuple[int, int], int]:
+        """The map that a node goes by, and whether that gives it the vbucket."""
+        known = self._machines[at].server.first.membership.map
+        if known is None:
+            return (0, 0), 0
+        return known.version, int(known.is_owner(vb))
+
+    def state(self, at: int, vb: int) -> State | None:
+        """The state of a vbucket on a machine; None where it is not, or none runs."""
+        return self.placed[at].bucket.state(vb) if self._machines[at].is_up else None
+
+
+def without_deletions(held: Held) -> Held:
+    """The documents that a copy holds: what is left of deleted ones may be purged on one node and not on another."""
+    return {key: found for key, found in held.items() if found[1].value is not None}

@@ -1,0 +1,274 @@
+"""Clients of a simulated cluster: each follows the map with the product's own code, and notes what it asked and heard.
+
+Keys have a purpose (a register, a counter, a lock, one that expires) and a way of writing (plain, or at a durability
+level), so that all of them meet on the same documents. One client asks one thing at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from harness.linearizability.record import (
+    Argument,
+    Kind,
+    Level,
+    Outcome,
+    Recorder,
+    Result,
+    outcome_of,
+    result_of,
+    text_of,
+)
+from headwater.client.cluster import Cluster
+from headwater.client.kv import NO_CREATE
+from headwater.client.settings import settings_for
+from headwater.errors import HeadwaterError, StatusError, TransportError
+from headwater.transport.aio import Waiters
+from headwater.wire import documents
+from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
+from headwater.wire.header import Frame, Magic
+
+if TYPE_CHECKING:
+    from headwater.transport.waiting import Steps
+    from headwater.wire.layout import Request
+
+DURABILITY_MS = (100, 700, 2500)
+OPERATION_SECONDS = 3.0
+CONNECT_SECONDS = 1.0
+RETRY_SECONDS = 0.3
+PADDING = (0, 0, 0, 40, 900, 3000)
+
+
+class Purpose(Enum):
+    """The use of a key: the operations on it and how often each is asked."""
+
+    REGISTER = "register"
+    COUNTER = "counter"
+    LOCK = "lock"
+    EXPIRING = "expiring"
+
+
+KINDS: dict[Purpose, dict[Kind, int]] = {
+    Purpose.REGISTER: {
+        Kind.GET: 8, Kind.SET: 6, Kind.ADD: 2, Kind.REPLACE: 4, Kind.DELETE: 2, Kind.APPEND: 1,
+    },
+    Purpose.COUNTER: {Kind.GET: 3, Kind.INCREMENT: 8, Kind.DECREMENT: 2, Kind.DELETE: 1},
+    Purpose.LOCK: {Kind.GET: 3, Kind.SET: 4, Kind.GET_AND_LOCK: 4, Kind.UNLOCK: 3, Kind.DELETE: 1},
+    Purpose.EXPIRING: {Kind.GET: 6, Kind.SET: 5, Kind.TOUCH: 2, Kind.GET_AND_TOUCH: 2, Kind.DELETE: 1},
+}  # fmt: skip
+HAVE_CAS = frozenset({Kind.SET, Kind.REPLACE, Kind.DELETE, Kind.APPEND})
+HAVE_LEVEL = frozenset({Kind.SET, Kind.ADD, Kind.REPLACE, Kind.DELETE, Kind.APPEND, Kind.INCREMENT, Kind.DECREMENT})
+
+
+@dataclass(frozen=True, slots=True)
+class WorldKey:
+    """A key, what it is for, and whether its changes are durable ones."""
+
+    name: bytes
+    purpose: Purpose
+    is_durable: bool
+
+
+def keys_of(random: Random, count: int) -> list[WorldKey]:
+    """Choose keys; two thirds are written durably."""
+    purposes = random.choices(list(Purpose), (6, 2, 2, 2), k=count)
+    return [WorldKey(b"key-%d" % at, purpose, random.random() < 0.66) for at, purpose in enumerate(purposes)]
+
+
+class FollowingCluster(Cluster):
+    """The product's requests that find their node, and the node that was asked last."""
+
+    node = ""
+
+    def _attempt(self, vbucket: int, asked: Frame, what: str, deadline: float, reads: bool) -> Steps[Any]:
+        self.node = str(self.map.owner(vbucket) or "")
+        return super()._attempt(vbucket, asked, what, deadline, reads)
+
+
+@dataclass(slots=True)
+class Seen:
+    """A client's knowledge of a key: the CAS it saw last, and the token of its lock."""
+
+    cas: int = 0
+    token: int = 0
+
+
+Clock: TypeAlias = Callable[[], float]
+
+
+class WorkloadClient:
+    """One client.
+
+    Args:
+        number: of the client. seeds: nodes to begin with. now: Unix seconds.
+        next_value: a number that no other value has.
+
+    Attributes:
+        asked: how many operations it has begun.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        seeds: Sequence[str],
+        keys: Sequence[WorldKey],
+        *,
+        recorder: Recorder,
+        random: Random,
+        now: Clock,
+        next_value: Callable[[], int],
+    ) -> None:
+        self.number, self.asked = number, 0
+        self._seeds, self._keys, self._recorder, self._random = seeds, keys, recorder, random
+        self._now, self._next_value = now, next_value
+        self._seen: dict[bytes, Seen] = {}
+        self._cluster: FollowingCluster | None = None
+        self._waiters: Waiters | None = None
+
+    async def run(self, operations: int, pause_seconds: float) -> None:
+        """Ask so many operations, with pauses of that length on average."""
+        while self.asked < operations:
+            await self.step()
+            if self._random.random() < 0.5:
+                await asyncio.sleep(self._random.expovariate(1 / (2 * pause_seconds)))
+
+    async def step(self) -> None:
+        """One operation on some key."""
+        key = self._random.choice(self._keys)
+        kinds = KINDS[key.purpose]
+        kind = self._random.choices(list(kinds), list(kinds.values()))[0]
+        await self.do(key, kind, self._argument(key, kind))
+
+    async def read_all(self) -> None:
+        """Read each key once."""
+        for key in self._keys:
+            await self.do(key, Kind.GET, Argument())
+
+    async def do(self, key: WorldKey, kind: Kind, argument: Argument) -> Result:
+        """One operation, noted down."""
+        cluster, waiters = await self._connected()
+        self.asked += 1
+        number = self._recorder.asked(self.number, text_of(key.name), kind, argument, called=self._now())
+        try:
+            frame = await waiters.run(self._request(cluster, key.name, kind, argument))
+        except StatusError as error:
+            result = result_of(error.status, node=cluster.node)
+            if outcome_of(error.status) is Outcome.DONE:
+                raise
+        except TransportError as error:
+            result = Result(Outcome.MAYBE, node=cluster.node, text=str(error))
+        else:
+            result = _result(frame, kind, cluster.node)
+        self._recorder.answered(number, result, at=self._now())
+        self._learn(key, kind, result)
+        return result
+
+    async def _connected(self) -> tuple[FollowingCluster, Waiters]:
+        while self._cluster is None or self._waiters is None:
+            settings = settings_for(
+                f"couchbase://{','.join(self._seeds)}/default",
+                connect_timeout_seconds=CONNECT_SECONDS,
+                timeout_seconds=OPERATION_SECONDS,
+            )
+            cluster = FollowingCluster(settings)
+            waiters = Waiters(cluster.clock)
+            try:
+                await waiters.run(cluster.connect())
+            except HeadwaterError:
+                cluster.close()
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._cluster, self._waiters = cluster, waiters
+        return self._cluster, self._waiters
+
+    def _argument(self, key: WorldKey, kind: Kind) -> Argument:
+        random, seen = self._random, self._seen.get(key.name, Seen())
+        level = Level(random.randrange(1, 4)) if key.is_durable and kind in HAVE_LEVEL else Level.NONE
+        cas = 0
+        if kind in HAVE_CAS and key.purpose is Purpose.LOCK:
+            cas = seen.token
+        elif kind in HAVE_CAS and random.random() < 0.4:
+            cas = seen.cas
+        argument = Argument(cas=cas, level=level)
+        if kind in {Kind.SET, Kind.ADD, Kind.REPLACE, Kind.APPEND}:
+            value = f"v{self._next_value()}-" + "x" * random.choice(PADDING)
+            argument = replace(argument, value=value)
+        if kind in {Kind.INCREMENT, Kind.DECREMENT}:
+            initial = random.choice([None, 0, 100])
+            argument = replace(argument, delta=random.randrange(1, 9), initial=initial)
+        if kind is Kind.GET_AND_LOCK:
+            argument = replace(argument, seconds=random.choice([1, 2, 5]))
+        if kind is Kind.UNLOCK:
+            argument = replace(argument, cas=seen.token or seen.cas)
+        is_timed = key.purpose is Purpose.EXPIRING and kind in {Kind.SET, Kind.TOUCH, Kind.GET_AND_TOUCH}
+        if is_timed and random.random() < 0.8:
+            argument = replace(argument, expiry=int(self._now()) + random.choice([2, 4, 10]))
+        return argument
+
+    def _learn(self, key: WorldKey, kind: Kind, result: Result) -> None:
+        if result.outcome is not Outcome.DONE:
+            return
+        seen = self._seen.setdefault(key.name, Seen())
+        if kind is Kind.GET_AND_LOCK:
+            seen.token = result.cas
+        elif kind is Kind.UNLOCK or kind in HAVE_CAS:
+            seen.token = 0
+        if kind is not Kind.GET_AND_LOCK and result.cas:
+            seen.cas = result.cas
+
+    def _request(self, cluster: Cluster, key: bytes, kind: Kind, argument: Argument) -> Steps[Frame]:
+        vbucket = cluster.map.vbucket_of(key)
+        frame = replace(_asked(key, kind, argument), vbucket=vbucket).frame()
+        if argument.level:
+            timeout = self._random.choice(DURABILITY_MS)
+            info = FrameInfo(RequestInfo.DURABILITY, bytes([argument.level]) + timeout.to_bytes(2))
+            frame = replace(frame, magic=Magic.FLEXIBLE_REQUEST, framing=encode_framing([info]))
+        return cluster.call(vbucket, frame, f"{kind} {key!r}", reads=kind is Kind.GET)
+
+
+_STORES: dict[Kind, type[documents.Set]] = {
+    Kind.SET: documents.Set,
+    Kind.ADD: documents.Add,
+    Kind.REPLACE: documents.Replace,
+}
+_COUNTERS: dict[Kind, type[documents.Increment]] = {
+    Kind.INCREMENT: documents.Increment,
+    Kind.DECREMENT: documents.Decrement,
+}
+_OTHERS: dict[Kind, Callable[[bytes, Argument], Request]] = {
+    Kind.GET: lambda key, _: documents.Get(key=key),
+    Kind.DELETE: lambda key, asked: documents.Delete(key=key, cas=asked.cas),
+    Kind.APPEND: lambda key, asked: documents.Append(key=key, value=asked.value.encode(), cas=asked.cas),
+    Kind.TOUCH: lambda key, asked: documents.Touch(key=key, expiration=asked.expiry),
+    Kind.GET_AND_TOUCH: lambda key, asked: documents.GetAndTouch(key=key, expiration=asked.expiry),
+    Kind.GET_AND_LOCK: lambda key, asked: documents.GetLocked(key=key, lock_seconds=asked.seconds),
+    Kind.UNLOCK: lambda key, asked: documents.Unlock(key=key, cas=asked.cas),
+}
+
+
+def _asked(key: bytes, kind: Kind, argument: Argument) -> Request:
+    """The request of an operation."""
+    if kind in _STORES:
+        value = argument.value.encode()
+        return _STORES[kind](key=key, value=value, expiration=argument.expiry, cas=argument.cas)
+    if kind in _COUNTERS:
+        initial, expiration = (0, NO_CREATE) if argument.initial is None else (argument.initial, 0)
+        return _COUNTERS[kind](key=key, delta=argument.delta, initial=initial, expiration=expiration)
+    return _OTHERS[kind](key, argument)
+
+
+def _result(frame: Frame, kind: Kind, node: str) -> Result:
+    value = None
+    if kind in {Kind.GET, Kind.GET_AND_LOCK, Kind.GET_AND_TOUCH}:
+        value = text_of(documents.GetResponse.decode(frame).value)
+    elif kind in {Kind.INCREMENT, Kind.DECREMENT}:
+        value = str(documents.IncrementResponse.decode(frame).counter)
+    uuid = seqno = 0
+    if kind not in {Kind.GET, Kind.GET_AND_LOCK, Kind.GET_AND_TOUCH} and len(frame.extras) >= 16:
+        uuid, seqno = int.from_bytes(frame.extras[:8]), int.from_bytes(frame.extras[8:16])
+    return result_of(frame.status, value=value, cas=frame.cas, vb_uuid=uuid, seqno=seqno, node=node)

@@ -1,0 +1,298 @@
+"""A simulated world: its machines, the programs beside them, and who watches; from the founding until all is level.
+
+run.py runs one and has it judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.linearizability.record import CLOCK_ERROR_SECONDS, Recorder, to_lines
+from harness.simulation.histories import Broken
+from harness.simulation.host import Crash
+from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
+from harness.simulation.sockets import Link, Network
+from harness.world import operators
+from harness.world.machines import Machine
+from harness.world.operators import Work
+from harness.world.plan import WorldPlan
+from harness.world.programs import Program
+from harness.world.readers import WorldReader
+from harness.world.watcher import Watcher, without_deletions
+from harness.world.workload import WorkloadClient, keys_of
+from headwater.client.routing import Address
+from headwater.wire.vbucket import vbucket_of
+
+if TYPE_CHECKING:
+    from harness.world.steps import Step
+    from headwater.node.vbucket.vbucket import VBucket
+
+FOUNDING_SECONDS = 30.0
+OVERTIME_SECONDS = 120.0
+WHOLE_SECONDS = 300.0
+LEVEL_SECONDS = 120.0
+LOOK_SECONDS = 0.25
+TURN_SECONDS = 1e-7
+Begin: TypeAlias = "Callable[[World, Step], Callable[[], None] | None]"
+"""Carries a step out, and returns what undoes it."""
+
+
+class World:
+    """The machines, the programs beside them, and who watches.
+
+    Attributes:
+        plan, schedule, network, machines, watcher, recorder, clients, readers.
+    """
+
+    def __init__(self, plan: WorldPlan) -> None:
+        self.plan = plan
+        self.schedule = Schedule(plan.seed)
+        self.schedule.turn_seconds = TURN_SECONDS
+        self.network = Network(self.schedule)
+        self.machines = [
+            Machine(self.schedule, self.network, f"n{at}", vbuckets=plan.vbuckets) for at in range(plan.nodes)
+        ]
+        self.watcher = Watcher(self.machines, plan.vbuckets, lambda: self.schedule.now)
+        self.recorder = Recorder(CLOCK_ERROR_SECONDS + 2 * plan.clock_error_seconds + 2.0)
+        self.clients: list[WorkloadClient] = []
+        self.readers: list[WorldReader] = []
+        self.counts: Counter[str] = Counter()
+        self._random = Random(self.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
+        self._by_loop: dict[SimLoop, int] = {}
+        self._programs: list[Program] = []
+        self._reading: list[Program] = []
+        self._numbers = count(1)
+        self._vbuckets: dict[str, int] = {}
+        self._dead: list[SimLoop] = []
+        self.schedule.watch = self._watch
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Of all machines."""
+        return [Address(*self.network.address(each.name)) for each in self.machines]
+
+    def name(self, node: int) -> str:
+        """A machine's place in the network."""
+        return self.machines[node].name
+
+    def place(self, node: int, other: int) -> str:
+        """Another place: a machine, a client or the operators'."""
+        if other < len(self.machines) and other != node:
+            return self.name(other)
+        return f"client-{other % len(self.clients)}"
+
+    def name_of(self, address: str) -> str:
+        """The machine at an address, host:port; "" for none."""
+        found = (each.name for each in self.machines if each.address == address)
+        return next(found, "")
+
+    def vbucket_of(self, key: str) -> int:
+        """The vbucket of a key."""
+        if key not in self._vbuckets:
+            self._vbuckets[key] = vbucket_of(key.encode("latin-1"), self.plan.vbuckets)
+        return self._vbuckets[key]
+
+    def copies(self, vb: int) -> list[int]:
+        """The machines that hold a vbucket by the map of the first, the owner first."""
+        known = self.machines[0].server.first.membership.map
+        names = {address: at for at, address in enumerate(self.addresses)}
+        return [] if known is None else [names[each] for each in known.copies(vb)]
+
+    def owner(self, vb: int) -> VBucket:
+        """A vbucket as its owner has it."""
+        return self.watcher.placed[self.copies(vb)[0]].bucket.vbuckets[vb]
+
+    def now(self) -> float:
+        """Unix seconds, as they are."""
+        return NOON_SECONDS + self.schedule.now
+
+    # --- machines ---------------------------------------------------------------------------------------------------
+
+    def start(self, node: int) -> None:
+        """Start a node that does not run; if its disk fails at that it stays down."""
+        machine = self.machines[node]
+        if not machine.is_up and machine.start():
+            if machine.loop is not None:
+                self._by_loop[machine.loop] = node
+            self.watcher.started(node)
+
+    def crash(self, node: int, how: Crash) -> None:
+        """Let a node die."""
+        machine = self.machines[node]
+        if machine.is_up:
+            self.counts[how.name.lower()] += 1
+            self.watcher.gone(node)
+            self._dead += [machine.loop] if machine.loop is not None else []
+            machine.crash(how)
+
+    def _watch(self, loop: SimLoop) -> None:
+        at = self._by_loop.get(loop)
+        if at is not None:
+            self.watcher.event(at)
+
+    def close(self) -> None:
+        """End all processes, and what was left of those that were killed: none of it may run when it is forgotten."""
+        loops = [*self._dead, *(each.loop for each in self._programs), *self.schedule.loops]
+        self.schedule.close()
+        for loop in loops:
+            for task in loop.tasks:
+                work = task.get_coro()
+                if inspect.iscoroutine(work):
+                    with suppress(Exception):  # of a `finally` that wants to go on
+                        work.close()
+
+    # --- programs ---------------------------------------------------------------------------------------------------
+
+    def employ(self, work: Work, node: int, killed_after: float) -> Callable[[], None] | None:
+        """Let an operator begin a piece of work; returns what kills him, None if he is to live."""
+        self.counts[work.value] += 1
+        random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
+        started = self._run(
+            f"operator-{next(self._numbers)}",
+            partial(operators.do, work, self.addresses, self.addresses[node], random),
+        )
+
+        def kill() -> None:
+            self.counts["operators killed"] += not started.is_over
+            started.kill()
+
+        return kill if killed_after else None
+
+    def _run(self, name: str, work: Callable[[], object]) -> Program:
+        made = Program(self.schedule, self.network, name, work)  # type: ignore[arg-type]
+        self._programs.append(made)
+        return made
+
+    def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
+        """Run a program to its end."""
+        made = self._run(name, work)
+        if not self.schedule.run(seconds, lambda: made.is_over):
+            raise Broken(f"whole: {name} has not come to an end within {seconds:g} s")
+        if made.error is not None:
+            raise made.error
+        return made.result
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Found the cluster, and let clients and readers begin."""
+        for node in range(len(self.machines)):
+            self.start(node)
+        make = partial(operators.make_cluster, self.addresses, self.plan.replicas)
+        self.complete("founder", make, FOUNDING_SECONDS)
+        self.watcher.turns.clear()
+        keys = keys_of(self._random, self.plan.keys)
+        seeds = [str(each) for each in self.addresses]
+        for number in range(self.plan.clients):
+            random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
+            made = WorkloadClient(
+                number,
+                seeds,
+                keys,
+                recorder=self.recorder,
+                random=random,
+                now=self.now,
+                next_value=lambda: next(self._numbers),
+            )
+            self.clients.append(made)
+        for number in range(2):
+            random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
+            shown = self.watcher.branches.shown
+            self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown))
+
+    def happen(self, begin: Begin) -> None:
+        """Let clients ask while faults come, until both are done; `begin` carries a step out."""
+        plan = self.plan
+        each, pause = plan.operations // plan.clients, plan.seconds * plan.clients / plan.operations
+        working = [self._run(f"client-{one.number}", partial(one.run, each, pause)) for one in self.clients]
+        self._reading = [self._run(reader.name, reader.run) for reader in self.readers]
+        for step in plan.steps:
+            self.schedule.after(step.at, partial(self._begin, begin, step))
+        self.schedule.run(plan.seconds)
+        self.schedule.run(OVERTIME_SECONDS, lambda: all(one.is_over for one in working))
+        for program in working:
+            if program.error is not None:
+                raise program.error
+
+    def _begin(self, begin: Begin, step: Step) -> None:
+        self.counts[step.fault.name.lower()] += 1
+        undo = begin(self, step)
+        if undo is not None:
+            self.schedule.after(step.lasts, undo)
+
+    def heal(self) -> None:
+        """Lift all faults, and let an operator bring the cluster together."""
+        self.network.links.clear()
+        self.network.deaf.clear()
+        self.network.slow.clear()
+        names = sorted(self.network.sockets)
+        for at, one in enumerate(names):
+            for other in names[:at]:
+                self.network.set_link(one, other, Link.UP)
+        for node, machine in enumerate(self.machines):
+            machine.go_on()
+            machine.repair()
+            self.start(node)
+        self.schedule.run(5.0)
+        problem = self.complete(
+            "healer", partial(operators.make_whole, self.addresses, WHOLE_SECONDS), WHOLE_SECONDS * 2
+        )
+        if problem:
+            raise Broken(f"whole: the cluster can't be brought together: {problem}")
+
+    def finish(self) -> None:
+        """Read every key once more, and let the readers come to the end."""
+        reader = self.clients[0]
+        self.complete("last-reader", reader.read_all, OVERTIME_SECONDS)
+        until = self.schedule.now + LEVEL_SECONDS
+        while (difference := self.difference()) and self.schedule.now < until:
+            self.schedule.run(LOOK_SECONDS)
+        for program in self._reading:
+            if program.error is not None:
+                raise program.error
+        if difference:
+            raise Broken(f"equal: {LEVEL_SECONDS:g} s after the last fault: {difference}")
+
+    def difference(self) -> str:
+        """Where a copy differs from its owner, or a reader is not at the end; empty when all is level."""
+        if self.machines[0].server.first.membership.map is None:
+            return "the first machine has no map"
+        return next(filter(None, map(self._difference_of, range(self.plan.vbuckets))), "")
+
+    def _difference_of(self, vb: int) -> str:
+        serving, copies = self.watcher.serving(vb), self.copies(vb)
+        if serving != [self.name(at) for at in copies[:1]]:
+            return f"vbucket {vb} is served by {serving}, its copies are on {[self.name(at) for at in copies]}"
+        ours, *others = (self.watcher.placed[at].bucket.vbuckets.get(vb) for at in copies)
+        if ours is None or ours.prepares.pending or ours.durable_seqno != ours.high_seqno:
+            return f"writes of vbucket {vb} are under way"
+        for at, theirs in zip(copies[1:], others, strict=True):
+            if theirs is None or theirs.failover.entries != ours.failover.entries:
+                return f"{self.name(at)} has another history of vbucket {vb} than {serving[0]}"
+            if theirs.durable_seqno != ours.durable_seqno:
+                return f"{self.name(at)} has vbucket {vb} to {theirs.durable_seqno}, {serving[0]} to {ours.high_seqno}"
+        shown = without_deletions(self.watcher.observers[copies[0]].held(vb))
+        for reader in self.readers:
+            if without_deletions(reader.documents(vb)) != shown:
+                return f"{reader.name} ({reader.problem}) has not what {serving[0]} has of vbucket {vb}"
+        return ""
+
+    def digest(self) -> str:
+        """A number for all that happened."""
+        found = hashlib.sha256()
+        for line in to_lines(self.recorder.history()):
+            found.update(line.encode())
+        found.update(f"{self.schedule.events} {self.schedule.now} {sorted(self.counts.items())}".encode())
+        for reader in self.readers:
+            found.update(f"{reader.seen} {reader.rollbacks}".encode())
+        return found.hexdigest()[:16]

@@ -1,0 +1,100 @@
+"""The promises: each is broken once, and found; and the page prints them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.linearizability.record import FaultKind, Kind, Level, Outcome
+from harness.simulation.histories import Broken, Change
+from harness.simulation.scheduler import NOON_SECONDS
+from harness.world import invariants
+from harness.world.invariants import INVARIANTS, judge, judged_history, table
+from harness.world.nemesis import begin
+from harness.world.plan import plan_of
+from harness.world.system import simulated, unwatched
+from harness.world.watcher import Interval, Turn
+from harness.world.world import World
+
+PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
+
+
+@pytest.fixture(name="world")
+def a_world_at_rest() -> Iterator[World]:
+    with unwatched():
+        world = World(replace(plan_of(5, 60), steps=()))
+        with simulated(world.schedule, world.network, {}):
+            world.begin()
+            world.happen(begin)
+            world.heal()
+            world.finish()
+            yield world
+            world.close()
+
+
+def test_the_page_prints_the_promises() -> None:
+    """`python tools/write_invariants.py` writes them."""
+    assert f"<!-- invariants -->\n\n{table()}\n\n<!-- /invariants -->" in PAGE.read_text("utf-8")
+
+
+def test_each_promise_has_a_name_of_its_own_and_a_judge() -> None:
+    assert len({each.name for each in INVARIANTS}) == len(INVARIANTS)
+    assert all(each.by and each.sentence for each in INVARIANTS)
+
+
+def test_a_world_without_faults_keeps_all_promises_and_each_that_is_broken_is_found(world: World) -> None:
+    judge(world)
+    number, operation = next(
+        (at, each)
+        for at, each in enumerate(world.recorder.history().operations)
+        if each.kind is Kind.SET and each.outcome is Outcome.DONE and each.argument.level
+    )
+    operations = world.recorder._operations
+
+    operations[number] = replace(operation, result=replace(operation.result, seqno=10_000))
+    with pytest.raises(Broken, match=r"^kept: set of"):
+        invariants.check_kept(world)
+    operations[number] = operation
+
+    last = next(at for at in reversed(range(len(operations))) if operations[at].kind is Kind.GET)
+    read = operations[last]
+    operations[last] = replace(read, result=replace(read.result, outcome=Outcome.DONE, value="made up"))
+    with pytest.raises(Broken, match=r"^linearizable: vbucket"):
+        invariants.check_linearizable(world)
+    operations[last] = read
+
+    vb = world.vbucket_of(operation.key)
+    held = world.readers[0].held[vb]
+    kept = dict(held)
+    held.clear()
+    with pytest.raises(Broken, match=r"^complete: reader-0"):
+        invariants.check_complete(world)
+    held.update(kept)
+
+    observer = world.watcher.observers[world.copies(vb)[1]]
+    observer.held = lambda *_: {b"other": (1, Change(b"other", b"v", 1, 1))}  # type: ignore[method-assign]
+    with pytest.raises(Broken, match=r"^equal: n\d and the owner"):
+        invariants.check_equal(world)
+
+
+def test_what_a_superseded_node_said_is_left_out_but_for_durable_writes(world: World) -> None:
+    operations = world.recorder.history().operations
+    for name in (each.name for each in world.machines):
+        world.watcher.superseded += [Interval(name, vb, 0.0) for vb in range(world.plan.vbuckets)]
+    left = judged_history(world).operations
+    assert all(each.argument.level > Level.NONE for each in left if each.outcome is Outcome.DONE)
+    durable = [each for each in operations if each.outcome is Outcome.DONE and each.argument.level]
+    assert [each for each in left if each.outcome is Outcome.DONE] == durable
+
+
+def test_turns_become_the_faults_that_explain_answers(world: World) -> None:
+    world.watcher.turns = [
+        Turn(1.0, 0, "n1", is_taken_over=False, is_restart=False),
+        Turn(2.0, 0, "n1", is_taken_over=True, is_restart=False),
+        Turn(3.0, 1, "n1", is_taken_over=False, is_restart=True),
+    ]
+    found = invariants.faults(world)
+    assert [each.kind for each in found] == [FaultKind.FAILOVER, FaultKind.MOVE, FaultKind.RESTART]
+    assert found[0].began == found[0].ended == NOON_SECONDS + 1.0
+    assert found[0].keys is not None and all(world.vbucket_of(key) == 0 for key in found[0].keys)

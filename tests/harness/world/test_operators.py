@@ -1,0 +1,41 @@
+"""The work of operators in a world, by the product's own code."""
+
+from functools import partial
+from random import Random
+
+import pytest
+
+from harness.simulation.host import Crash
+from harness.world import operators
+from harness.world.operators import Work
+from harness.world.plan import plan_of
+from harness.world.system import simulated, unwatched
+from harness.world.world import World
+
+
+@pytest.mark.parametrize("work", [work for work in Work if work is not Work.FAILOVER])
+def test_work_comes_to_its_end_where_nothing_befalls_anybody(work: Work) -> None:
+    assert done(work) is True
+
+
+def test_a_node_that_answers_is_not_failed_over_and_one_that_does_not_is() -> None:
+    assert done(Work.FAILOVER) is False
+    assert done(Work.FAILOVER, is_down=True) is True
+
+
+def done(work: Work, *, is_down: bool = False) -> object:
+    with unwatched():
+        world = World(plan_of(3, 20))
+        with simulated(world.schedule, world.network, {}):
+            world.begin()
+            if is_down:
+                world.crash(1, Crash.KILL)
+            if work is Work.DROP_BUCKET:
+                world.complete("maker", asked(world, Work.MAKE_BUCKET), 60)
+            found = world.complete("operator", asked(world, work), 120)
+            world.close()
+            return found
+
+
+def asked(world: World, work: Work) -> partial[object]:
+    return partial(operators.do, work, world.addresses, world.addresses[1], Random(1), 2)

@@ -1,0 +1,46 @@
+"""A whole cluster in simulated time: the same seed, the same run; and a few seeds of it, always the same."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.world.plan import plan_of
+from harness.world.run import run
+from harness.world.shrinking import run_seed
+from tests.battery import few_of
+
+ROOT = Path(__file__).parents[3]
+ASKS = "from harness.world.shrinking import run_seed; print('digest', run_seed({seed}, 120).digest)"
+
+
+def digest_in_a_process(seed: int, hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    asked = [sys.executable, "-c", ASKS.format(seed=seed)]
+    done = subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.partition("digest ")[2].strip()
+
+
+def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() -> None:
+    assert len(found := digest_in_a_process(3, "1")) == 16
+    assert digest_in_a_process(3, "77") == found
+
+
+def test_another_seed_is_another_run() -> None:
+    assert run_seed(3, 40).digest != run_seed(4, 40).digest
+
+
+@pytest.mark.parametrize("seed", few_of(range(1, 13), 1, 2))
+def test_what_is_promised_holds_whatever_befalls_a_cluster(seed: int) -> None:
+    outcome = run_seed(seed, 200)
+    assert not outcome.broken, outcome.broken
+    assert outcome.counts["keys judged"]
+
+
+def test_without_faults_every_operation_is_answered() -> None:
+    outcome = run(replace(plan_of(5, 100), steps=()))
+    assert not outcome.broken
+    assert {each.outcome.value for each in outcome.history.operations} <= {"done", "missing", "exists", "not_stored"}
