@@ -68,7 +68,7 @@ spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirro
 	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides tests/cli tests/examples tests/test_readme.py
 
 faults: $(READY) warm ## kills, cut links, full disks, backups: every step, of which `make test` has a few
-	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/harness/attack tests/harness/power_cuts tests/harness/simulation tests/harness/world tests/lake tests/node
+	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/harness/attack tests/harness/power_cuts tests/harness/linearizability tests/harness/simulation tests/harness/world tests/lake tests/node
 
 interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)
