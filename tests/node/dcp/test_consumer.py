@@ -10,6 +10,8 @@ from headwater.errors import StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.consumer import RECORDS_BYTES, ConsumerSession
 from headwater.node.storage.staging import ArenaFull
+from headwater.node.vbucket.prepares import Key
+from headwater.node.vbucket.vbucket import VBucket
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.negotiation import ConsumerSettings
@@ -298,6 +300,26 @@ def test_a_commit_waits_until_the_document_of_its_prepare_has_room(desk: StreamD
     assert fed.give(frame) == 0 and fed.connection.is_paused
     desk.commit()
     assert fed.give(frame) == len(frame) and desk.bucket.vbuckets[VB].high_seqno == 3
+
+
+def test_a_gap_that_had_no_room_to_be_closed_is_closed_when_the_next_stream_begins(
+    desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other change may follow, and whoever takes the vbucket over would be refused for ever."""
+
+    def full(_: VBucket) -> bool:
+        raise ArenaFull(1)
+
+    fed, vbucket = Fed(desk), desk.bucket.vbuckets[VB]
+    fed.announce(9, 1)
+    vbucket.miss(0, Key(0, b"k1"), 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(VBucket, "close_gap", full)
+        fed.give(fed.changes(1))
+    assert vbucket.refused_changes == 1
+    fed.connection.drop("cut")
+    Fed(desk)
+    assert vbucket.refused_changes == 0
 
 
 def test_the_commit_of_a_prepare_that_never_came_is_refused_and_what_follows_the_prepare_fetched_again(

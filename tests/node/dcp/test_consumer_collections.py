@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headwater.wire import dcp
+from headwater.wire.datatype import Datatype
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -29,13 +32,13 @@ class Following(Fed):
         value = uid.to_bytes(8) + bytes(4) + collection.to_bytes(4)
         return self.say(Frame(0x80, Opcode.DCP_SYSTEM_EVENT, name, extras, value, vbucket=VB, opaque=self.opaque))
 
-    def mutation(self, key: bytes) -> list[Frame]:
+    def mutation(self, key: bytes, datatype: int = 0) -> list[Frame]:
         """A change of the next seqno."""
         self.seqno += 1
         message = dcp.Mutation(
             vbucket=VB, opaque=self.opaque, cas=9, key=key, by_seqno=self.seqno, rev_seqno=1, value=b"v"
         )
-        return self.say(message.frame())
+        return self.say(replace(message.frame(), datatype=datatype))
 
 
 @pytest.fixture
@@ -100,3 +103,14 @@ def test_an_event_that_is_none_is_refused(
         Frame(0x80, Opcode.DCP_SYSTEM_EVENT, b"a", extras, bytes(length), vbucket=VB, opaque=following.opaque)
     )
     assert refusal.status == Status.EINVAL and manifest(desk) == (0, {0: "_default"})
+
+
+def test_when_its_collection_is_dropped_a_change_that_was_refused_is_missing_no_more(
+    desk: StreamDesk, following: Following
+) -> None:
+    """Nothing needs to follow: a takeover is the next that comes."""
+    assert following.event(CREATE, 1, 8, b"a") == []
+    (refusal,) = following.mutation(b"\x08k", Datatype.SNAPPY)
+    assert refusal.status == Status.EINVAL and desk.bucket.vbuckets[VB].refused_changes == 1
+    assert following.event(DROP, 2, 8) == []
+    assert desk.bucket.vbuckets[VB].refused_changes == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.vbucket.gap import KEYS_MAX, Gap
 from headwater.node.vbucket.prepares import Key
+from headwater.wire.header import KEY_BYTES_MAX
 
 
 def is_closed(gap: Gap, seqnos: dict[Key, int], alive: tuple[int, ...] = (0, 9)) -> bool:
@@ -58,3 +59,10 @@ def test_the_record_of_a_full_gap_has_room() -> None:
         2, ((1 << 48, big),) * 25, consistent=ranges, refused_changes=4, whole_seqno=big, refused=gap.refused, **numbers
     )
     assert len(record.encode()) < 4 << 10
+
+
+def test_a_key_that_is_too_long_for_any_document_is_none() -> None:
+    """Such a key may be why a change was refused: four of 64 KiB would make each record of the vbucket 340 KiB long."""
+    key = Key(0, bytes(KEY_BYTES_MAX + 1))
+    gap = gap_of(key)
+    assert (gap.changes, gap.refused) == (1, ()) and not is_closed(gap, {key: 9})

@@ -46,7 +46,7 @@ from headwater.protocol.dcp.events import (
 from headwater.protocol.dcp.producer_events import NotDcp
 from headwater.protocol.end import PeerGone
 from headwater.wire.dcp import seqno_of
-from headwater.wire.header import Frame
+from headwater.wire.header import KEY_BYTES_MAX, Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import REPLICATE
 from headwater.wire.status import Status
@@ -226,6 +226,7 @@ class ConsumerSession(DcpEnd[Consumer]):
                 self.streams[stream.vbucket].change_collections(message)
                 self._committer.wrote()
                 self.consumer.applied(event)
+                self._close_gaps()  # with a collection goes what it lacked
             case DurabilityChanged():
                 self._change_durability(event)
             case StateWanted():
@@ -280,6 +281,7 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
         inbound.follow(log)
+        self._close_gaps()  # which may have had no room to be written down, or only that of a newer version
         self._hold_until(inbound.vbucket.gate)
         if self._listener is not None:
             self._listener.stream_opened(inbound.vbucket.id)
@@ -366,7 +368,8 @@ class ConsumerSession(DcpEnd[Consumer]):
             key = self._key_of(frame)
         vbucket.miss(whole, key, seqno)
         self._gaps.add(vbucket.id)
-        named = f'of "{frame.key.decode(errors="backslashreplace")}", ' if frame.key else ""
+        shown = frame.key[: KEY_BYTES_MAX + 1].decode(errors="backslashreplace")
+        named = f'of "{shown}", ' if shown else ""
         told = (
             f"vbucket {vbucket.id}: the change {named}seqno {seqno}, was refused and is missing here, so the vbucket"
             " can't be taken over; write or delete the document at its owner"

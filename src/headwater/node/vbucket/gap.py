@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from headwater.node.vbucket.prepares import Key
+from headwater.wire.header import KEY_BYTES_MAX
 
 KEYS_MAX = 4
 """Keys of 250 bytes, that many of them, have room in a record beside a full failover log."""
@@ -41,11 +42,14 @@ class Gap:
         """One more change was refused.
 
         Args:
-            key: None where the message has none that can be believed.
+            key: None where the message has none that can be believed. One that is too long for any document is none:
+                no version of it will ever come.
         """
         self.whole_seqno = min(self.whole_seqno, whole_seqno) if self.changes else whole_seqno
         self.changes += 1
-        if key is not None and (key in self._seqnos or len(self._seqnos) < KEYS_MAX):
+        if key is None or len(key.key) > KEY_BYTES_MAX:
+            return
+        if key in self._seqnos or len(self._seqnos) < KEYS_MAX:
             self._seqnos[key] = max(seqno, self._seqnos.get(key, 0))
             self._named += 1
 
