@@ -147,6 +147,17 @@ def test_ends_belong_to_the_range_or_not(scanner: Scanner, told: dict[str, str],
     assert scanner.keys({"range": asked}) == KEYS[first : last + 1]
 
 
+def test_a_scan_of_a_collection_that_is_dropped_brings_nothing_more() -> None:
+    with testing.node(vbuckets=1) as node, Scanner(node.port) as scanner:
+        assert scanner.becomes(manifest(1, a=SHOP)) == 0
+        assert [scanner.put(key, b"theirs", SHOP) for key in (b"a", b"b")] == [0, 0]
+        status, name = scanner.create({**EVERYTHING, "collection": "8"})
+        assert (status, scanner.go_on(name, items=1)[0]) == (0, Status.RANGE_SCAN_MORE)
+        assert scanner.becomes(manifest(2)) == 0
+        assert scanner.go_on(name) == (Status.UNKNOWN_COLLECTION, [])
+        assert scanner.go_on(name) == (Status.KEY_ENOENT, [])
+
+
 def test_a_collection_has_its_own_keys(scanner: Scanner) -> None:
     assert scanner.scanned({**EVERYTHING, "collection": "8"})[0][:2] == (b"k000", b"theirs")
     assert scanner.create({**EVERYTHING, "collection": "9"})[0] == Status.UNKNOWN_COLLECTION

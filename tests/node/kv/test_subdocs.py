@@ -10,7 +10,7 @@ import pytest
 from headwater.kernels.crc import crc32c
 from headwater.node.kv.subdoc.in_turns import ATTEMPTS_MAX
 from headwater.node.run_queue import LARGE_AT_ONCE, RunQueue
-from headwater.wire import subdoc, xattr
+from headwater.wire import leb128, subdoc, xattr
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -105,6 +105,43 @@ def test_others_have_their_turn_between_two_paths_that_take_long(talking: Talk) 
     (answer,) = FrameBuffer().receive_data(talking.bytes_sent())
     assert (answer.status, subdoc.SubdocMultiLookupResponse.decode(answer).results) == at_once
     assert len(turns) == 3
+
+
+@pytest.mark.parametrize("meanwhile", ["users", "drop"])
+def test_paths_that_take_turns_are_of_their_collection_whatever_happens_meanwhile(
+    talking: Talk, meanwhile: str
+) -> None:
+    """Somebody adds a user, or drops the collection, while the lookup waits for a place."""
+    desk, vbucket, carts = talking.desk, talking.desk.bucket.vbuckets[0], 8
+    desk.store.use_collections()
+    made = desk.bucket.collections.manifest.with_collection("_default", "carts", None, carts)
+    vbucket.become(made, lambda: 1)
+    talking.hello(6, 7, 0x0B, 0x12)
+    for collection, text in ((0, b'{"a":"theirs"}'), (carts, b'{"a":"ours"}')):
+        assert talking.one(1, key=leb128.join_key(collection, b"k"), extras=bytes(8), value=text).status == 0
+    drop = made.without_collection("_default", "carts")
+    happens = {"users": talking.kv.users_changed, "drop": lambda: vbucket.become(drop, lambda: 2)}[meanwhile]
+
+    async def main() -> Frame:
+        desk.loop = asyncio.get_running_loop()
+        queue = desk.run_queue = Turns(desk.loop)  # type: ignore[attr-defined]
+        queue.large = asyncio.Semaphore(0)  # others hold all places for large documents
+        talking.connection.turn_is_over = lambda: True  # type: ignore[method-assign]
+        asked = subdoc.SubdocMultiLookup(key=leb128.join_key(carts, b"k"), specs=[(GET, 0, b"a")] * 2).frame()
+        talking.give(asked.encode())
+        await asyncio.sleep(0)
+        happens()
+        queue.large.release()
+        while talking.connection.is_paused:
+            await asyncio.sleep(0)
+        (answer,) = FrameBuffer().receive_data(talking.bytes_sent())
+        return answer
+
+    answer = asyncio.run(main())
+    if meanwhile == "drop":
+        assert answer.status == Status.UNKNOWN_COLLECTION
+    else:
+        assert (answer.status, subdoc.SubdocMultiLookupResponse.decode(answer).results) == (0, [(0, b'"ours"')] * 2)
 
 
 class Turns(RunQueue):
@@ -204,6 +241,16 @@ def test_a_vbucket_that_is_handed_over_meanwhile_is_refused(talking: Talk) -> No
     vbucket = talking.desk.bucket.vbuckets[0]
     answer, _ = change_in_turns(talking, LONG_SPECS, 1, lambda: vbucket.set_state(State.REPLICA))
     assert answer.status == Status.NOT_MY_VBUCKET
+
+
+def test_who_loses_the_bucket_amid_a_change_in_turns_is_told_so(talking: Talk) -> None:
+    store(talking, body=LARGE)
+
+    def revoke() -> None:
+        talking.kv.bucket = None
+
+    answer, _ = change_in_turns(talking, LONG_SPECS, 1, revoke)
+    assert answer.status == Status.NO_BUCKET and not talking.connection.is_closed
 
 
 def test_a_connection_that_closes_gives_its_place_for_a_large_document_back(talking: Talk) -> None:
@@ -445,6 +492,30 @@ def test_a_tombstone_has_attributes(talking: Talk) -> None:
     assert body(talking, b"t") == {"a": 1} and look(talking, GET, b"_s", XATTR, key=b"t").value == b"2"
     assert change(talking, UPSERT, b"a", b"1", doc_flags=REVIVE).status == 0xD6
     assert change(talking, UPSERT, b"_s", b"1", XATTR, key=b"u", doc_flags=AS_DELETED).status == Status.EINVAL
+
+
+def test_a_tombstone_that_is_asked_for_is_there_for_who_adds(talking: Talk) -> None:
+    """Two transactions stage a document of one name: the first has it, and the second is told."""
+    staged = XATTR | MKDIR_P
+    add = DELETED | AS_DELETED | ADD
+    assert change(talking, UPSERT, b"txn.id", b'"first"', staged, key=b"t", doc_flags=add).status == 0xCD
+    refused = change(talking, UPSERT, b"txn.id", b'"second"', staged, key=b"t", doc_flags=add)
+    assert refused.status == Status.KEY_EEXISTS
+    found = look(talking, GET, b"txn.id", XATTR, DELETED, key=b"t")
+    assert found.value == b'"first"'
+    again = DELETED | AS_DELETED | MKDOC  # with its CAS, who looked at it may have it
+    assert change(talking, UPSERT, b"txn.id", b"3", staged, key=b"t", doc_flags=again, cas=found.cas).status == 0xCD
+
+
+@pytest.mark.parametrize("makes", [MKDOC, ADD])
+def test_a_new_document_has_nothing_of_a_tombstone_but_what_a_deletion_keeps(talking: Talk, makes: int) -> None:
+    """Else one that a client makes beside a transaction would look like one that the transaction staged."""
+    for name in (b"txn", b"_s"):
+        made = change(talking, UPSERT, name, b"1", XATTR, key=b"t", doc_flags=DELETED | AS_DELETED | MKDOC)
+        assert made.status == 0xCD
+    assert change(talking, UPSERT, b"a", b"1", key=b"t", doc_flags=makes).status == 0
+    assert body(talking, b"t") == {"a": 1}
+    assert look(talking, GET, b"$XTOC", XATTR, key=b"t").value == b'["_s"]'
 
 
 def test_what_several_paths_may_not_be(talking: Talk) -> None:

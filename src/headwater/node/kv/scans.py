@@ -62,8 +62,11 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
 @handles(wire.RangeScanContinue, anywhere=True)
 async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.RangeScanPart]:
     """Bring what comes next; EBUSY while another request does."""
-    _active(session, request.vbucket)
+    vbucket = _active(session, request.vbucket)
     scan = _find(session, request)
+    if scan.plan.collection not in vbucket.collections.alive:
+        scan.cancel()  # what a drop ended is shown to nobody, though the view still has it
+    _check_alive(session, vbucket, scan.plan.collection)
     if scan.is_running:
         raise CommandRefused(Status.EBUSY, "another request goes on with this scan")
     with scan.running(session.server.loop.time):

@@ -192,7 +192,6 @@ class KvSession:
         if self.bucket is None:  # so that who could read in some bucket is told that he has selected none
             self.rights, self.places = users.rights_anywhere(self.user), None
         self._knows_collections = Feature.COLLECTIONS in self.features
-        self.collection = 0
         usable = self.bucket is not None and self.rights_in(0) & _READ
         self._fast = self.server.fast_path(self) if usable else None
         self.connection.know(is_known=self.is_logged_in)
@@ -419,7 +418,7 @@ class KvSession:
 
     def _read_for_bucket(self, found: Command, frame: Frame) -> Request | Frame:
         """Read a request that is about the selected bucket, and hold it against the state of that."""
-        bucket = self.store_bucket
+        bucket, self.collection = self.store_bucket, 0
         if found.document and self._knows_collections:
             frame = self._without_collection(frame)
         if found.document and self.places is not None:
@@ -494,7 +493,6 @@ class KvSession:
 
     def _without_collection(self, frame: Frame) -> Frame:
         """Take the collection's id off a key; one that is cut, overlong or beyond 32 bits is EINVAL (wire.md 8)."""
-        self.collection = 0
         if not frame.key:
             return frame  # which the declaration may allow, or not
         if len(frame.key) > KEY_BYTES_MAX + 1:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from headwater.errors import StorageError
 from headwater.node.kv import documents, values
 from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
@@ -225,9 +226,12 @@ async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -
 
 
 def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentView:
-    """Return the document as it is by now, if the vbucket is still ours to tell of."""
-    if not session.store_bucket.is_active(request.vbucket):
+    """Return the document as it is by now, if vbucket and collection are still ours to tell of."""
+    bucket = session.store_bucket
+    if not bucket.is_active(request.vbucket):
         raise session.not_my_vbucket()
+    if session.collection not in bucket.vbuckets[request.vbucket].collections.alive:
+        raise bucket.collections.unknown_collection(session.collection)
     try:
         return _view(session, request, counts=False)
     except ArenaFull:  # it has expired, and there is no room to write that down
@@ -435,10 +439,10 @@ def _change(session: Session, request: Mutation, specs: Sequence[MutationSpec]) 
     edits = None if of_tombstone else _edits(session, request, specs, old)
     numbers = ChangeNumbers(bucket.next_cas(request.vbucket), bucket.store.high_seqno(request.vbucket) + 1)
     if any(flags & _EXPAND_MACROS and attributes.needs_body(value) for _, flags, _, value in specs):
-        rehearsed = _draft(old, specs, numbers, of_tombstone)
+        rehearsed = _draft(request, old, specs, numbers, of_tombstone)
         rehearsed.apply(specs, edits)
         numbers = numbers._replace(body=rehearsed.body)
-    draft = _draft(old, specs, numbers, of_tombstone)
+    draft = _draft(request, old, specs, numbers, of_tombstone)
     draft.apply(specs, edits)
     if of_tombstone:
         told = _stage_tombstone(session, request, draft, draft.pairs)
@@ -473,13 +477,13 @@ def _to_edit(
     session: Session, request: Mutation, specs: Sequence[MutationSpec]
 ) -> tuple[in_turns.Version, Draft] | None:
     """Return the document as it is by now, to edit its body; None if the request has to be judged anew first."""
-    bucket = session.store_bucket
-    if not bucket.is_active(request.vbucket):
+    bucket = session.bucket  # none, if the user lost his roles in it meanwhile
+    if bucket is None or not bucket.is_active(request.vbucket):
         return None
-    old = bucket.store.document(request.vbucket, request.key, session.collection)
     try:
-        return in_turns.version_of(old), _draft(old, specs, ChangeNumbers(0, 0), of_tombstone=False)
-    except CommandRefused:  # what is stored can not be taken apart
+        old = bucket.store.document(request.vbucket, request.key, session.collection)
+        return in_turns.version_of(old), _draft(request, old, specs, ChangeNumbers(0, 0), of_tombstone=False)
+    except (CommandRefused, StorageError):  # what is stored can not be taken apart, or not be read
         return None
 
 
@@ -506,6 +510,8 @@ def _stays_deleted(request: Mutation, old: StoredDocument | None, doc_flags: int
         documents.check_cas(request, old)
         return False
     if old is not None and doc_flags & _ACCESS_DELETED:
+        if doc_flags & _ADD:  # a tombstone that is asked for is there: another transaction may have staged it
+            raise CommandRefused(Status.KEY_EEXISTS)
         documents.check_cas(request, old)
         return not doc_flags & _REVIVE
     if request.cas or not doc_flags & _MAKES:
@@ -514,10 +520,16 @@ def _stays_deleted(request: Mutation, old: StoredDocument | None, doc_flags: int
 
 
 def _draft(
-    old: StoredDocument | None, specs: Sequence[MutationSpec], numbers: ChangeNumbers, of_tombstone: bool
+    request: Mutation,
+    old: StoredDocument | None,
+    specs: Sequence[MutationSpec],
+    numbers: ChangeNumbers,
+    of_tombstone: bool,
 ) -> Draft:
     """Return the document as it is before the change; one that has to be made begins as `{}` or `[]`."""
     section, body = (b"", b"") if old is None else values.body_of(old)
+    if old is not None and old.deleted and not (request.doc_flags or 0) & _ACCESS_DELETED:
+        section = values.system_attributes(old)  # a tombstone that was not asked for leaves what a deletion leaves
     if of_tombstone:
         return Draft(old, numbers, _pairs(section), b"", has_body=False)
     if old is not None and not old.deleted:
