@@ -164,3 +164,26 @@ def test_who_may_not_make_collections_is_told_what_to_do(pair: tuple[Node, Node]
         with pytest.raises(OptionError, match=r"shop\.orders.* is not made at the target .*headwater collection"):
             made.settle()
         made.close()
+
+
+def test_a_narrower_choice_drops_nothing_that_the_source_still_has(pair: tuple[Node, Node], tmp_path: Path) -> None:
+    source, target = pair
+    create(source, "shop.orders", "shop.carts")
+    settle(pair, tmp_path)
+    settle(pair, tmp_path, dropped="drop", collections="shop.orders")
+    assert names(target) == {"shop.orders", "shop.carts"}
+    create(source, drop=["shop.carts"])
+    settle(pair, tmp_path, dropped="drop", collections="shop.orders")
+    assert names(target) == {"shop.orders"}
+
+
+def test_a_collection_that_goes_into_another_takes_not_the_place_of_the_one_before(
+    pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+    create(source, "shop.orders", "shop.carts")
+    settle(pair, tmp_path, collections="shop.orders", into="archive.old")
+    before = ids(target, "archive.old")
+    with pytest.raises(OptionError, match=r"archive\.old.*another checkpoint"):
+        settle(pair, tmp_path, dropped="drop", collections="shop.carts", into="archive.old")
+    assert ids(target, "archive.old") == before

@@ -205,7 +205,7 @@ class CarriedCollections:
         if self.is_behind:
             return tuple(sorted(found))  # nothing is concluded from what is not there
         wanted = {self._path(scope, name): number for number, (scope, name, _) in found.items()}
-        there = self._drop(wanted, there)
+        there = self._drop(manifest, wanted, there)
         self._check(wanted, there)
         lacking = [Lacking(CollectionPath(*parse_path(self._path(*each[:2]))), each[2]) for each in found.values()]
         lacking = [each for each in lacking if not each.path.is_in(there)]
@@ -229,9 +229,11 @@ class CarriedCollections:
     def _path(self, scope: str, name: str) -> str:
         return self.carried.into or f"{scope}.{name}"
 
-    def _drop(self, wanted: Mapping[str, int], there: CollectionsManifest) -> CollectionsManifest:
+    def _drop(
+        self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest
+    ) -> CollectionsManifest:
         """Deal with what was dropped at the source since; return the target's manifest after it."""
-        gone = [path for path, number in self.carried.known.items() if wanted.get(path) != number]
+        gone = self._gone(manifest, wanted)
         paths = [CollectionPath(*parse_path(path)) for path in gone]
         left = [path for path in paths if path.is_in(there)]
         if left and self._dropped == "drop":
@@ -246,6 +248,14 @@ class CarriedCollections:
             if gone:
                 self._file.save(self.carried)
         return there
+
+    def _gone(self, manifest: CollectionsManifest, wanted: Mapping[str, int]) -> list[str]:
+        """The paths at the target of collections that the source has no more; one that is no longer chosen it has."""
+        for path, number in self.carried.known.items():
+            if manifest.has(number) and wanted.get(path, number) != number:
+                told = f"the collection that {path} was filled from: take another checkpoint for this one"
+                raise OptionError("collections", self.carried.collections, told)
+        return [path for path, number in self.carried.known.items() if not manifest.has(number)]
 
     def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
         """Refuse where a collection that this copy has filled was dropped at the target: it would lack all that came
