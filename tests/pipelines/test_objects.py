@@ -27,10 +27,12 @@ from headwater.lake.objects import ObjectStore
 from headwater.lake.places import store_of
 from headwater.lake.store import Before
 from headwater.pipelines import attempts
-from headwater.pipelines.collections import mirror_collections
+from headwater.pipelines.collections import ChosenCollections, Tables, mirror_collections
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.testing.node import Node, node
+from headwater.wire.manifest import CollectionsManifest
 from tests.lake.s3_server import BUCKET, make_bucket, options_of, s3_server
+from tests.node.aware import manifest
 from tests.pipelines.support import VBUCKETS, becomes, change, documents, folded, put_into, seqnos, table
 
 pytestmark = pytest.mark.slow  # it begins early: nothing may be left to one worker at the end
@@ -350,6 +352,19 @@ def test_a_table_that_was_half_removed_when_the_store_went_away_is_removed_by_th
     assert any(name.startswith("a") for name in store_of(f"{place}/shop").folders())
     follow(shop, place, changelog=False, dropped="drop")
     assert store_of(f"{place}/shop").folders() == ("b", "b_quarantine")
+
+
+def test_a_node_that_knows_nothing_of_a_collection_yet_is_no_reason_to_remove_its_table(shop: Node, place: str) -> None:
+    follow(shop, place)
+    becomes(shop, 2, b=9)
+    older = CollectionsManifest.decode(manifest(2, b=9))
+    follow(shop, place, dropped="drop")
+    becomes(shop, 3, a=10, b=9)
+    put_into(shop, 10, "only")
+    follow(shop, place, dropped="drop")
+    assert Tables(place, "default", "drop").settle(older, ChosenCollections.of(None, "shop")) == []
+    assert list(table(f"{place}/shop/a")) == ["only"]
+    assert list(folded(f"{place}/shop/a_changes")) == [b"only"]
 
 
 def test_two_mirrors_of_one_table_do_not_harm_it(bucket: Node, place: str) -> None:

@@ -188,8 +188,10 @@ class Tables:
 
     def _is_half_removed(self, scope: str, name: str) -> bool:
         """Whether the table of a collection is what an earlier run left when it was cut off while it removed that."""
-        begun = is_url(self.folder) and self.dropped == "drop"
-        return begun and self.was_put_away(scope, name)
+        if not (is_url(self.folder) and self.dropped == "drop" and self.was_put_away(scope, name)):
+            return False
+        # One that says which collection it has is whole: the node that answered does not know of that yet.
+        return not _ids(recorded(self.place(scope, name)))
 
     def was_put_away(self, scope: str, name: str) -> bool:
         """Whether a collection of this name had a table that was removed or moved aside with it."""
