@@ -11,7 +11,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from harness.nodes import call, cluster, diverge
+from harness.nodes import call, cluster, diverge, keep, return_to
 from headwater.backup.archive import Archive
 from headwater.backup.manifest import BACKUPS, MANIFEST, RolledBack
 from headwater.backup.place import Folder, place_of
@@ -205,6 +205,47 @@ def test_a_part_that_was_noted_before_a_failover_is_read_again(bucket: Node, emp
     archive = Archive(Folder(tmp_path))
     keys = {key for batch in rows_of(archive, point_of(archive)) for key in batch.column("key").to_pylist()}
     assert not any(key.startswith(b"lost") for key in keys)
+
+
+def test_what_was_topped_up_is_read_from_its_beginning_when_a_failover_voids_the_part_before_it(
+    bucket: Node, empty: Node, tmp_path: Path
+) -> None:
+    """All vbuckets are in the part that was noted; the history of one is lost, of which the first knows nothing."""
+    fill(bucket, "a")
+    kept = keep(bucket)
+    write_into(bucket, 3, "lost")
+    assert command(bucket, tmp_path, "backup.part_noted=kill") == -9
+    return_to(bucket, kept)
+    write_into(bucket, 0, "won")
+    made = backed_up(bucket, tmp_path, part_changes=1)
+    assert set(made.part.starts.values()) == {0}
+    assert verify(Archive(Folder(tmp_path))).problems == []
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket)
+
+
+@pytest.mark.parametrize("gone", ["note", "file"])
+def test_a_part_that_is_gone_takes_with_it_what_went_on_from_it(
+    gone: str, bucket: Node, empty: Node, tmp_path: Path
+) -> None:
+    fill(bucket, "a")
+    assert command(bucket, tmp_path, "backup.part_noted=kill") == -9
+    (note,) = (tmp_path / BACKUPS).glob("*/part-*.json")
+    files = list(note.parent.glob("*.parquet"))
+    fill(bucket, "b")
+    assert command(bucket, tmp_path, "backup.part_noted=kill") == -9
+    for each in [note] if gone == "note" else files:
+        each.unlink()
+    backed_up(bucket, tmp_path)
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket)
+
+
+def write_into(bucket: Node, vbucket: int, name: str) -> None:
+    """Store some documents in one vbucket."""
+    with bucket.client() as client:
+        keys = [key for key in (f"{name}{n}" for n in range(100)) if client.vbucket_of(key.encode()) == vbucket]
+        assert keys and client.set_many((key, name) for key in keys) == {}
 
 
 def test_a_full_backup_asked_for_begins_a_chain_of_its_own(bucket: Node, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -239,7 +239,7 @@ class _Run:
             return None
         begun = _Begun(name, chain, str(told.get("began", "")))
         self._mark(begun)  # before the look at what is noted: from here on another run notes nothing that lasts
-        begun.parts = list(self._noted(name))
+        begun.parts = list(_connected(begun, self._noted(name)))
         self._sweep(begun)
         numbers = [int(note.split("-")[1].partition(".")[0]) for note, _ in begun.parts]
         begun.numbers = count(max(numbers, default=-1) + 1)
@@ -398,13 +398,14 @@ class _Run:
 
     def _read_again(self, begun: _Begun, start: Position, requested: int, common: int, purged: int) -> None:
         vb = start.vbucket
-        for note, part in list(begun.parts):
-            if vb in part.ends:
+        kept = list(_connected(begun, (each for each in begun.parts if vb not in each[1].ends)))
+        for note, part in begun.parts:
+            if (note, part) not in kept:
                 # First the note: without it the files are nobody's.
                 self.place.remove(folder(begun.id, note))
                 for file in part.files:
                     self.place.remove(folder(begun.id, file.path))
-                begun.parts.remove((note, part))
+        begun.parts = kept
         # A place that was refused itself is none to return to; one that was only left behind is.
         futile = start if requested <= start.seqno else None
         self._from[vb] = place = safe_point((p for p in _points(begun, vb) if p != futile), vb, common)
@@ -459,6 +460,20 @@ class _Run:
 def _passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:
     """Return how many seqnos were passed on the way."""
     return sum(place.seqno - starts[vb].seqno for vb, place in reached.items())
+
+
+def _connected(begun: _Begun, parts: Iterable[tuple[str, BackupPart]]) -> Iterator[tuple[str, BackupPart]]:
+    """Yield the parts that go on from what there is: the backup before, and those that were yielded.
+
+    A vbucket is in several parts when it was topped up. Where the first of them goes, be it for another vbucket of
+    that part, those behind it would leave a gap that no later reading fills.
+    """
+    before = begun.chain[-1].part.ends if begun.chain else {}
+    reached = {vb: place.seqno for vb, place in before.items()}
+    for note, part in parts:
+        if all(seqno <= reached.get(vb, 0) for vb, seqno in part.starts.items()):
+            reached |= {vb: place.seqno for vb, place in part.ends.items()}
+            yield note, part
 
 
 def _points(begun: _Begun, vbucket: int) -> list[Position]:
