@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,21 @@ def test_a_bucket_that_failed_over_is_the_same_wherever_it_is(tmp_path: Path) ->
         claim(tmp_path, CheckpointOwner("invalidate", before, JobEnd("redis://h")))
         diverge(source, lost=lambda: None)
         claim(tmp_path, CheckpointOwner("invalidate", end(elsewhere(source)), JobEnd("redis://h")))
+
+
+@pytest.mark.parametrize("which", ["source", "target"])
+def test_a_bucket_that_was_made_anew_under_its_name_is_no_copys_any_more(which: str, tmp_path: Path) -> None:
+    """An empty source would be taken for a failover, and the target be emptied; an empty target would stay so."""
+    with node(vbuckets=4) as bucket, node(vbuckets=4) as other:
+        ends = {"source": other.url, "target": other.url} | {which: bucket.url}
+        claim(tmp_path / "copy", CheckpointOwner("copy", *map(end, ends.values())))
+        claim(tmp_path / "cache", CheckpointOwner("invalidate", end(bucket.url), JobEnd("redis://h")))
+        bucket.stop()
+        shutil.rmtree(bucket.data)
+        bucket.start()
+        with pytest.raises(OptionError, match=re.escape(f"what is at {bucket.url} now") + ".* was made anew"):
+            claim(tmp_path / "copy", CheckpointOwner("copy", *map(end, ends.values())))
+        claim(tmp_path / "cache", CheckpointOwner("invalidate", end(bucket.url), JobEnd("redis://h")))
 
 
 def test_a_note_that_nobody_can_read_is_refused(three: list[Node], tmp_path: Path) -> None:

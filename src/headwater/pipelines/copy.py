@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +22,7 @@ from headwater.errors import ConnectionLost, OptionError
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.carried import Carried, CarriedCollections, CarriedFile, Dropped, as_source, choice
 from headwater.pipelines.job import JobProgress, follow
-from headwater.pipelines.owners import CheckpointOwner, bucket_end, claim
+from headwater.pipelines.owners import COPY, CheckpointOwner, bucket_end, claim
 from headwater.pipelines.query import own_session
 from headwater.pipelines.restore import restore
 from headwater.pipelines.watch import NOBODY, BatchWatch
@@ -130,7 +131,8 @@ def copy(
     options = asked | carried.options()
     reads, writes = settings.parse(options, streaming=True), settings.parse_write(written)
     collections = CarriedCollections(reads, writes, carried, file, dropped) if carried.chooses else None
-    batches = _Batches(reads, writes, attempts, collections, restores=rollback == "restore")
+    check = partial(_claim, file, reads, writes, seconds)
+    batches = _Batches(reads, writes, attempts, collections, restores=rollback == "restore", check=check)
     columns = f"{ddl(collections=True)}, {_ID} {ON_REQUEST[_ID][0]}" if collections else ""
     try:
         if collections is not None:
@@ -155,11 +157,16 @@ def _carried(
 ) -> tuple[Carried, CarriedFile]:
     """Return what a copy carries, and where that is noted, if the checkpoint is this copy's."""
     reads, writes = settings.parse(asked, streaming=True), settings.parse_write(written)
-    ends = [bucket_end(each, seconds) for each in (reads, as_source(writes))]
-    claim(file.checkpoint, CheckpointOwner("copy", *ends), file.spark)
+    _claim(file, reads, writes, seconds)
     carried = choice(file.load(), asked, into, reads)
     file.save(carried)
     return carried, file
+
+
+def _claim(file: CarriedFile, reads: SourceSettings, writes: WriteSettings, seconds: float) -> None:
+    """See to it that the checkpoint is of these two buckets."""
+    ends = [bucket_end(each, seconds) for each in (reads, as_source(writes))]
+    claim(file.checkpoint, CheckpointOwner(COPY, *ends), file.spark)
 
 
 class _Batches:
@@ -173,13 +180,14 @@ class _Batches:
         collections: CarriedCollections | None,
         *,
         restores: bool,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         from headwater.spark.deadletters import located, made
 
         if target.dead_letters is not None:
             target = replace(target, dead_letters=made(located(target.dead_letters)))
         self._source, self._target, self._restores, self._attempts = source, target, restores, attempts
-        self._collections = collections
+        self._collections, self._check = collections, check
 
     def take(self, batch: DataFrame, number: int) -> None:
         """Copy one batch; called by Spark, again should it not have noted that the batch was done."""
@@ -193,6 +201,7 @@ class _Batches:
         done = self._attempts.progress
         done.note_losses(vb for part in parts for vb in part["data_loss"])
         if lost and self._restores:
+            self._check()  # what was made anew under its name is no history to go back in
             ends = [(vb, max(seqno, highs.get(vb, 0))) for vb, seqno in sorted(lost.items())]
             done.restored += self._restore(batch, ends)
         done.batches, done.rollbacks = done.batches + 1, done.rollbacks + len(lost)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FILE: Final = "job.json"
 FORMAT: Final = 1
+COPY: Final = "copy"
+"""The job that makes its target equal to its source."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,15 @@ class JobEnd:
 
     def is_same(self, now: JobEnd) -> bool:
         """Whether `now` is what this was, perhaps at other addresses."""
-        if self.url == now.url:
-            return True
-        shared = (set(uuids) & set(now.histories.get(vb, ())) for vb, uuids in self.histories.items())
-        return self.bucket == now.bucket and any(shared)
+        return self.url == now.url or (self.bucket == now.bucket and self._shares(now))
+
+    def was_made_anew(self, now: JobEnd) -> bool:
+        """Whether the bucket at the same address is another one by now: of the vbuckets that had a node both times none
+        has a branch that it had."""
+        return self.url == now.url and bool(self.histories.keys() & now.histories.keys()) and not self._shares(now)
+
+    def _shares(self, now: JobEnd) -> bool:
+        return any(set(uuids) & set(now.histories.get(vb, ())) for vb, uuids in self.histories.items())
 
 
 def bucket_end(settings: SourceSettings, patience_seconds: float) -> JobEnd:
@@ -82,7 +89,8 @@ def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | No
     """Note whose a checkpoint is; one without a note, which is new or of an older release, becomes this job's.
 
     Raises:
-        OptionError: it is another job's, or has another source or target.
+        OptionError: it is another job's, or has another source or target; of a copy also where one of them was made
+            anew under its name.
     """
     file = FileBeside(checkpoint, FILE, spark)
     before = _read(file)
@@ -92,7 +100,19 @@ def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | No
             told = f"the checkpoint of this {now.job}: it is of the {before}. Take another one"
             more = f"if only addresses have changed, remove {FILE} in it"
             raise OptionError("checkpoint", file.place, f"{told}; {more}")
+        if now.job == COPY:
+            _refuse_made_anew(file, before, now)
     file.write(json.dumps({"format": FORMAT} | asdict(now)))
+
+
+def _refuse_made_anew(file: FileBeside, before: CheckpointOwner, now: CheckpointOwner) -> None:
+    """A source that lost its disk would be taken for a failover to nothing, and all that was copied be removed; a
+    target that did would lack it."""
+    for was, end in ((before.source, now.source), (before.target, now.target)):
+        if was.was_made_anew(end):
+            told = f"the checkpoint of what is at {end.url} now: its vbuckets have no branch of before, so the bucket "
+            told += f"was made anew. Take another one; if it is the same bucket, remove {FILE} in it"
+            raise OptionError("checkpoint", file.place, told)
 
 
 def _read(file: FileBeside) -> CheckpointOwner | None:
