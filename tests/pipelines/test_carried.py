@@ -41,7 +41,9 @@ def ids(bucket: Node, *paths: str) -> tuple[int, ...]:
     return tuple(sorted(each.id for each in found if each))
 
 
-def settle(pair: tuple[Node, Node], place: Path, *, dropped: Any = "keep", **asked: str) -> tuple[int, ...]:
+def settle(
+    pair: tuple[Node, Node], place: Path, *, dropped: Any = "keep", check: Any = lambda: None, **asked: str
+) -> tuple[int, ...]:
     """One look of a copy that was started again."""
     source, target = pair
     into, file = asked.pop("into", None), CarriedFile(place)
@@ -50,7 +52,9 @@ def settle(pair: tuple[Node, Node], place: Path, *, dropped: Any = "keep", **ask
     file.save(carried)
     (place / "offsets").mkdir(exist_ok=True)
     reading = parse({"url": source.url, **carried.options()})
-    made = CarriedCollections(reading, parse_write({"url": target.url, "withMeta": "true"}), carried, file, dropped)
+    made = CarriedCollections(
+        reading, parse_write({"url": target.url, "withMeta": "true"}), carried, file, dropped, check
+    )
     try:
         return made.settle()
     finally:
@@ -174,6 +178,22 @@ def test_a_narrower_choice_drops_nothing_that_the_source_still_has(pair: tuple[N
     assert names(target) == {"shop.orders", "shop.carts"}
     create(source, drop=["shop.carts"])
     settle(pair, tmp_path, dropped="drop", collections="shop.orders")
+    assert names(target) == {"shop.orders"}
+
+
+def test_nothing_is_dropped_for_a_source_that_was_made_anew_while_the_copy_runs(
+    pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+    create(source, "shop.orders")
+    settle(pair, tmp_path)
+    create(source, drop=["shop.orders"])
+
+    def another() -> None:
+        raise OptionError("checkpoint", "here", "made anew")
+
+    with pytest.raises(OptionError, match="made anew"):
+        settle(pair, tmp_path, dropped="drop", check=another)
     assert names(target) == {"shop.orders"}
 
 

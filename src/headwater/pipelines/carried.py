@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -173,15 +173,23 @@ class CarriedCollections:
         source, target: of the copy.
         carried: what stands beside the checkpoint. file: where a newer one goes.
         dropped: what becomes of a collection at the target.
+        check: raises OptionError where one of the buckets was made anew; called before one is dropped.
 
     Attributes:
         is_behind: the newest manifest that nodes of the source tell of is older than one that was seen before.
     """
 
     def __init__(
-        self, source: SourceSettings, target: WriteSettings, carried: Carried, file: CarriedFile, dropped: Dropped
+        self,
+        source: SourceSettings,
+        target: WriteSettings,
+        carried: Carried,
+        file: CarriedFile,
+        dropped: Dropped,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._target, self.carried, self._file, self._dropped = target, carried, file, dropped
+        self._check_buckets = check
         self.is_behind = False
         self._from = SourceNodes(source)
         self._to = SourceNodes(as_source(target))
@@ -237,6 +245,7 @@ class CarriedCollections:
         paths = [CollectionPath(*parse_path(path)) for path in gone]
         left = [path for path in paths if path.is_in(there)]
         if left and self._dropped == "drop":
+            self._check_buckets()  # a source that was made anew has none of those of before
             there = self._change(removals(left), ", ".join(map(str, left)), "dropped")
         elif again := [str(path) for path in left if str(path) in wanted]:
             told = "one to go on with: it was dropped and made again at the source, and documents of before are at the "

@@ -130,8 +130,8 @@ def copy(
     carried, file = _carried(CarriedFile(checkpoint, spark), asked, written, into, seconds)
     options = asked | carried.options()
     reads, writes = settings.parse(options, streaming=True), settings.parse_write(written)
-    collections = CarriedCollections(reads, writes, carried, file, dropped) if carried.chooses else None
     check = partial(_claim, file, reads, writes, seconds)
+    collections = CarriedCollections(reads, writes, carried, file, dropped, check) if carried.chooses else None
     batches = _Batches(reads, writes, attempts, collections, restores=rollback == "restore", check=check)
     columns = f"{ddl(collections=True)}, {_ID} {ON_REQUEST[_ID][0]}" if collections else ""
     try:
