@@ -114,6 +114,15 @@ def test_errors_of_spark_that_are_not_ours_are_shown_as_ever(shell: Any, capsys:
     assert "Traceback (most recent call last)" in seen[1] and seen[-1] == "PySparkException: no table"
 
 
+def test_a_client_of_spark_connect_alone_is_enough(
+    shell: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark.errors")
+    monkeypatch.setitem(sys.modules, "py4j.protocol", None)
+    load_ipython_extension(shell)
+    assert typed(shell, capsys, FAIL) == [REFUSED, "(the whole: %tb)"]
+
+
 def test_what_somebody_else_shows_in_ipython_stays_theirs(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shell.set_custom_exc((HeadwaterError,), lambda shell, kind, error, calls, tb_offset=None: print("theirs"))
     load_ipython_extension(shell)

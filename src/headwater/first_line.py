@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from traceback import format_exception
 from types import TracebackType
@@ -98,10 +99,13 @@ def show_in(shell: Any) -> None:
         return
     kinds: list[type[BaseException]] = [HeadwaterError]
     if "pyspark" in sys.modules:
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 -- only where Spark is
-        from pyspark.errors import PySparkException  # noqa: PLC0415
+        from pyspark.errors import PySparkException  # noqa: PLC0415 -- only where Spark is
 
-        kinds += [PySparkException, Py4JJavaError]
+        kinds.append(PySparkException)
+        with suppress(ImportError):  # the client of Spark Connect alone comes without
+            from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+
+            kinds.append(Py4JJavaError)
     shell.set_custom_exc(tuple(kinds), _in_ipython)
 
 
