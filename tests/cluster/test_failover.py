@@ -81,6 +81,30 @@ def test_a_majority_is_taken_out_only_by_force():
     assert plan_failover(told, [A, B], {}, force=True, lose_data=True).after.servers == (C,)
 
 
+WAITS = "it waits for the map of 1 more of its peers"
+
+
+def test_a_member_that_waits_for_the_dead_one_itself_takes_over_only_by_force():
+    """B was failed over while it was down; A went on alone, by a map that B has not heard of, and died."""
+    found = a_map("AB", "BA", servers=(A, B))
+    left = dead(found, A, B=view(B, "r A", found, fenced=WAITS))
+    with pytest.raises(ClusterError, match="node-a:11210 may have gone on alone"):
+        plan_failover(left, [A], {})
+    assert plan_failover(left, [A], {}, force=True).after.servers == (B,)
+
+
+def test_half_of_the_members_take_over_when_one_of_them_serves():
+    found = a_map("AB", "BA", servers=(A, B))
+    assert plan_failover(dead(found, A, B=view(B, "r A", found)), [A], {}).after.servers == (B,)
+
+
+def test_a_majority_takes_over_though_each_of_it_waits():
+    """Others that went on without them would have been a minority, by force."""
+    found = a_map("AB", "BC", "CA")
+    waiting = {"B": view(B, "r A .", found, fenced=WAITS), "C": view(C, ". r A", found, fenced=WAITS)}
+    assert plan_failover(dead(found, A, **waiting), [A], {}).after.servers == (B, C)
+
+
 def test_somebody_must_be_left():
     with pytest.raises(OptionError):
         plan_failover(survey(a_map("A", servers=(A,))), [A], {}, force=True)

@@ -90,13 +90,15 @@ def plan_failover(
     Args:
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
         force: take a majority out, too. Nodes that come back serve as soon as a majority of the map they have agrees
-            (decision 0030), so the dead must not be one. And promote copies with a flaw, and one of two histories.
+            (decision 0030), so the dead must not be one. Go on with survivors that wait for the dead themselves. And
+            promote copies with a flaw, and one of two histories.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
         begun: where that was decided already, and is in the map.
 
     Raises:
-        ClusterError: copies are missing and `lose_data` was not given; or a majority is dead, or no copy is complete
-            further than one with a flaw, or two have histories of their own, and `force` was not.
+        ClusterError: copies are missing and `lose_data` was not given; or a majority is dead, or half and nobody else
+            serves, or no copy is complete further than one with a flaw, or two have histories of their own, and `force`
+            was not.
         OptionError: nobody would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
@@ -108,6 +110,8 @@ def plan_failover(
     left = [node for node in survey.map.servers if node not in dead]
     if not left:
         raise OptionError("node", ", ".join(map(str, dead)), "such that a member is left")
+    if not force:
+        _check_that_one_serves(survey, gone, left)
     promotions = [_promotion(survey, vb, nodes, logs) for vb, nodes in orphans(survey, dead).items()]
     if not force:
         check_flaws(promotions)
@@ -129,6 +133,26 @@ def plan_failover(
         vb: (owner, *(node for node in after.copies(vb) if node != owner)) for vb, owner in {**owners, **anew}.items()
     }
     return FailoverPlan(survey.map, after.with_chains(changed), promotions, anew)
+
+
+def _check_that_one_serves(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
+    """Refuse survivors that are no majority and all behind their fences: the others may have gone on without them, by a
+    map that they have not heard of, and what was acknowledged then is at those alone.
+
+    Raises:
+        ClusterError: it is so.
+    """
+    serves = any(survey.nodes[node].answers and not survey.nodes[node].fenced for node in left)
+    if gone and 2 * len(left) <= len(survey.map.servers) and not serves:
+        raise ClusterError(
+            f"{_names(left)} started anew and heard from no majority of {len(survey.map.servers)} members: "
+            f"{_names(gone)} may have gone on alone, and have what was written since",
+            "start one of those first, or --force if they never come back",
+        )
+
+
+def _names(nodes: Sequence[Address]) -> str:
+    return ", ".join(map(str, nodes))
 
 
 def orphans(survey: Survey, dead: Sequence[Address]) -> dict[int, list[Address]]:
