@@ -16,7 +16,8 @@ from headwater.testing.node import Node
 from headwater.wire.admin import GetAllVbSeqnos, GetAllVbSeqnosResponse
 from headwater.wire.cluster_map import vbucket_of
 from headwater.wire.status import Status
-from tests.node.membership.support import cluster_map, follows, nodes, send_map
+from tests.node.aware import COLLECTIONS, Aware, manifest
+from tests.node.membership.support import cluster_map, follows, nodes, send_map, stats
 from tests.node.replication.support import until
 from tests.node.test_durable_writes import Writer
 
@@ -168,6 +169,10 @@ def owner_and_replica(ghosts: int) -> Iterator[tuple[Node, Node]]:
         yield one, two
 
 
+def prepares_waiting(node: Node) -> int:
+    return int(stats(node, "")["ep_prepares_waiting"])
+
+
 def move(source: Node, target: Node, *, takeover: bool, during: Callable[[], None] = lambda: None) -> None:
     """Move vbucket 0, or copy it and do something while the copy goes on."""
 
@@ -190,6 +195,22 @@ def test_who_takes_over_has_no_write_in_flight_that_the_former_owner_has_given_u
         assert other.got(b"k") == Status.KEY_ENOENT
         assert other.ask(1, key=b"k", extras=bytes(8), value=b"plain").status == 0
         assert other.got(b"k") == b"plain"
+
+
+def test_a_drop_of_its_collection_ends_a_write_in_flight_at_the_owner_and_at_its_replica() -> None:
+    with (
+        owner_and_replica(ghosts=2) as (one, two),
+        Writer(one.port, COLLECTIONS) as writer,
+        Aware(one.port) as operator,
+    ):
+        assert operator.becomes(manifest(1, a=9)) == 0
+        writer.begin(1, b"\x09k", extras=bytes(8), value=b"v")
+        until(lambda: prepares_waiting(two) == 1, "the replica has the prepare")
+        assert operator.becomes(manifest(2)) == 0
+        answer = writer.read()
+        assert answer is not None and answer.status == Status.SYNC_WRITE_AMBIGUOUS
+        assert prepares_waiting(one) == 0
+        until(lambda: prepares_waiting(two) == 0, "the replica has the drop")
 
 
 def test_a_replica_says_what_it_has_also_while_a_mover_copies_to_it() -> None:

@@ -38,9 +38,9 @@ ONE_MS, LONG_MS = 1, 60_000
 class Writer(Client):
     """A connection that asks for durability."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *features: int) -> None:
         super().__init__(port)
-        asked = (XERROR, JSON, MUTATION_SEQNO, ALT_REQUEST, SYNC_REPLICATION)
+        asked = (XERROR, JSON, MUTATION_SEQNO, ALT_REQUEST, SYNC_REPLICATION, *features)
         assert len(self.ask(Opcode.HELLO, value=b"".join(code.to_bytes(2) for code in asked)).value) == 2 * len(asked)
 
     def begin(self, opcode: int, key: bytes, *, level: int = 1, timeout_ms: int = LONG_MS, **sections: Any) -> None:

@@ -274,6 +274,7 @@ class DurableWrites:
             return
         try:
             self._abort_abandoned(found)
+            self._abort_dropped(found)
             self._commit_reached(found)
         except ArenaFull:
             self._bucket.committer.when_room(lambda: self.advance(vbucket))
@@ -287,6 +288,12 @@ class DurableWrites:
             for key in [key for key in vbucket.prepares.pending if (vbucket.id, key) not in self._writes]:
                 self._abort(vbucket.id, key, "the former owner gave it up")
             self._abandoned.discard(vbucket.id)
+
+    def _abort_dropped(self, vbucket: VBucket) -> None:
+        """Abort what waits in dropped collections: replicas take that for ended, and acknowledge it no more."""
+        alive = vbucket.collections.alive
+        for key in [key for key in vbucket.prepares.pending if key.collection not in alive]:
+            self._abort(vbucket.id, key, "its collection was dropped")
 
     def _commit_reached(self, vbucket: VBucket) -> None:
         copies = self.copies_of(vbucket.id)
@@ -310,9 +317,6 @@ class DurableWrites:
         return durable if needed == 1 else min(durable, others[needed - 2])
 
     def _commit(self, vbucket: VBucket, key: Key) -> None:
-        if key.collection not in vbucket.collections.alive:
-            self._abort(vbucket.id, key, "its collection was dropped")
-            return
         if (vbucket.id, key) not in self._writes and vbucket.prepares.is_over(key):
             vbucket.prepares.settle(self._bucket.now())  # it is that document already, or an older one
             self._bucket.committer.wrote()

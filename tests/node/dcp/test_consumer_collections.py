@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from headwater.node.vbucket.prepares import Key
 from headwater.wire import dcp
 from headwater.wire.datatype import Datatype
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from tests.node.dcp.test_consumer import takes_durable_writes
 from tests.node.dcp.test_intake import Fed
 from tests.node.replication.test_machine import VB
 from tests.node.streams.support import StreamDesk
@@ -40,6 +42,21 @@ class Following(Fed):
         )
         return self.say(replace(message.frame(), datatype=datatype))
 
+    def prepare(self, key: bytes) -> list[Frame]:
+        """A durable write of the next seqno that begins."""
+        self.seqno += 1
+        message = dcp.Prepare(
+            vbucket=VB,
+            opaque=self.opaque,
+            cas=9,
+            key=key,
+            by_seqno=self.seqno,
+            rev_seqno=1,
+            durability_level=1,
+            value=b"v",
+        )
+        return self.say(message.frame())
+
 
 @pytest.fixture
 def following(desk: StreamDesk) -> Following:
@@ -68,6 +85,23 @@ def test_a_drop_of_what_is_not_there_and_a_creation_of_what_is_change_nothing_el
     assert following.event(DROP, 2, 9) == following.event(CREATE, 3, 8, b"a") == []
     assert manifest(desk) == (3, {0: "_default", 8: "a"})
     assert following.mutation(b"\x08k") == [] and desk.bucket.vbuckets[VB].high_seqno == 4
+
+
+def test_a_drop_ends_the_prepares_of_its_collection_for_behind_it_nobody_is_shown_how_they_ended(
+    desk: StreamDesk, following: Following
+) -> None:
+    takes_durable_writes(following)
+    prepares = desk.bucket.vbuckets[VB].prepares
+    assert following.event(CREATE, 1, 8, b"a") == []
+    assert following.prepare(b"\x08k") == following.prepare(b"\0k") == []
+    desk.commit()
+    following.seqno += 1  # the commit of the first, or its abort: of a collection that is gone by the snapshot's end
+    assert following.event(DROP, 2, 8) == []
+    assert prepares.pending == {Key(0, b"k"): 3}
+    assert [each.by_seqno for each in desk.store.prepares.waiting(VB)] == [3], "so it is after a restart"
+    desk.store.rollback(VB, 3)
+    desk.bucket.vbuckets[VB].read_events()
+    assert prepares.pending == {Key(8, b"k"): 2, Key(0, b"k"): 3}
 
 
 @pytest.mark.parametrize(

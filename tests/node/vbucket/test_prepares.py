@@ -28,7 +28,7 @@ def commit(store: Store) -> None:
 
 def again(path: Path) -> tuple[Store, VBucketPrepares]:
     store = Store.open(path, vbuckets=2)
-    found = VBucketPrepares(0, store)
+    found = VBucketPrepares(0, store, lambda: {0, 8})
     found.read()
     return store, found
 

@@ -226,6 +226,7 @@ class ConsumerSession(DcpEnd[Consumer]):
                 self.streams[stream.vbucket].change_collections(message)
                 self._committer.wrote()
                 self.consumer.applied(event)
+                self._settle_prepares()
                 self._close_gaps()  # with a collection goes what it lacked
             case DurabilityChanged():
                 self._change_durability(event)
@@ -315,7 +316,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._refuse(event.frame, Status.KEY_ENOENT, "the prepare of this commit is not here")
 
     def _settle_prepares(self) -> None:
-        """Documents may have come that end a prepare without a word of it."""
+        """Documents may have come that end a prepare without a word of it, or the drop of its collection."""
         for vb in self._bucket.durable_writes.held & self.streams.keys():
             with suppress(ArenaFull, DiskFull):  # with the next document
                 self.streams[vb].vbucket.prepares.settle(self._bucket.now())

@@ -5,7 +5,8 @@ have it on disk the document itself. The prepare is stored under a key of its ow
 until then. It is over when that key is deleted: with an abort, or with the mark that stands behind the document.
 
 A replica may be sent the document without being told that it ends a prepare (dcp 8.2, a snapshot from disk); then the
-document behind it says so, here and after a restart, and the mark is made up for.
+document behind it says so, here and after a restart, and the mark is made up for. So it is behind the drop of a
+collection: how its prepares ended is not shown any more.
 
 Source: dcp 2.17, 8.2, 10. Why so: docs/decisions/0068.
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headwater.wire import dcp, leb128
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from headwater.node.storage.store import Store
 
@@ -40,16 +41,20 @@ class Key(NamedTuple):
 class VBucketPrepares:
     """The prepares that wait in a vbucket; the owner stages nothing else between a look and a change.
 
+    Args:
+        alive: the collections that are there, as the log tells.
+
     Attributes:
         pending: seqno of each prepare that is not over, by key, in the order of the seqnos.
         commits: the seqno of the prepare, by that of the document it became; the newest few.
     """
 
-    def __init__(self, vbucket: int, store: Store) -> None:
+    def __init__(self, vbucket: int, store: Store, alive: Callable[[], Container[int]]) -> None:
         self.pending: dict[Key, int] = {}
         self.commits: dict[int, int] = {}
         self._vbucket = vbucket
         self._store = store
+        self._alive = alive
 
     def read(self) -> None:
         """Know what the log tells now."""
@@ -88,8 +93,8 @@ class VBucketPrepares:
         return aborted
 
     def settle(self, now: int) -> None:
-        """Put the mark behind documents that came without being told to end a prepare; ArenaFull, DiskFull: at another
-        time."""
+        """Put the mark behind documents, and drops of collections, that came without being told to end a prepare;
+        ArenaFull, DiskFull: at another time."""
         for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
             self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
@@ -107,7 +112,10 @@ class VBucketPrepares:
         return ((at, seqno) for at, seqno in self.commits.items() if after_seqno < at <= upto_seqno)
 
     def _is_over(self, key: Key, seqno: int) -> bool:
-        """Whether the document is newer than its prepare: nobody else changes it in between."""
+        """Whether its collection was dropped, or the document is newer than its prepare: nobody else changes it in
+        between."""
+        if key.collection not in self._alive():
+            return True
         found = self._store.document(self._vbucket, key.key, key.collection)
         return found is not None and found.seqno > seqno
 

@@ -121,7 +121,7 @@ class VBucket:
         self.handover: object | None = None
         self.is_backed_up = False
         self.collections = VBucketCollections()
-        self.prepares = VBucketPrepares(vbucket, store)
+        self.prepares = VBucketPrepares(vbucket, store, lambda: self.collections.alive)
         self._store = store
         self._wrote = wrote
         self._complete_seqno = 0
