@@ -76,6 +76,18 @@ def test_killed_while_the_manifest_changes_a_node_has_the_old_one_or_the_new_one
                 assert client.put(b"k", b"v", B, vbucket=vb) == (0 if uid == "2" else Status.UNKNOWN_COLLECTION)
 
 
+def test_a_change_that_was_refused_since_the_folder_could_not_be_synced_is_not_made_by_a_restart() -> None:
+    """By then another node may have given the same id to another name."""
+    with testing.node(vbuckets=2, environment={"HEADWATER_FAILPOINTS": "collections.after_rename=eio@2"}) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A)) == 0
+            assert client.becomes(manifest(2, a=A, b=B)) == Status.ETMPFAIL
+        node.kill()
+        node.environment.clear()
+        node.start()
+        assert uid_of(node) == "1"
+
+
 def test_a_damaged_file_stops_the_start_and_is_named() -> None:
     with testing.node(vbuckets=2) as node:
         with Aware(node.port) as client:

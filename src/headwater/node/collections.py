@@ -27,7 +27,7 @@ from headwater.node.run_queue import Slices
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.log import full_error
 from headwater.node.storage.staging import ArenaFull
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
 from headwater.wire import manifest as wire
 from headwater.wire.manifest import COLLECTION_ID_FIRST, CollectionsManifest, ManifestRefused
 from headwater.wire.status import Status
@@ -102,11 +102,12 @@ class CollectionsFile:
         data = encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode())
         fresh = self._folder / NEXT_NAME
         try:
-            write_synced(self._disk, fresh, data)
-            failpoint("collections.before_rename")
-            self._disk.rename(fresh, self.path)
-            failpoint("collections.after_rename")
-            self._disk.sync_directory(self._folder)
+            with put_back(self._disk, self.path, fresh):
+                write_synced(self._disk, fresh, data)
+                failpoint("collections.before_rename")
+                self._disk.rename(fresh, self.path)
+                failpoint("collections.after_rename")
+                self._disk.sync_directory(self._folder)
         except OSError as error:
             raise full_error(self.path, len(data), error) from error
 

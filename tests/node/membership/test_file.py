@@ -85,3 +85,16 @@ def test_what_a_crash_left_beside_it_is_not_read(tmp_path: Path) -> None:
     assert file.load() is None
     file.save(b"{}", [])
     assert file.load() == (b"{}", [])
+
+
+def test_a_map_that_was_refused_since_the_folder_could_not_be_synced_is_not_there_at_the_next_start(
+    disk: FaultyDisk,
+) -> None:
+    file = MapFile(disk, FOLDER)
+    for before in (None, (b"old", [2])):
+        disk.fail(5, errno.EIO)
+        with pytest.raises(StorageError, match=NAME):
+            file.save(b"refused", [1])
+        assert file.load() == before
+        assert MapFile(disk.crash(Random(1)), FOLDER).load() == before
+        file.save(b"old", [2])

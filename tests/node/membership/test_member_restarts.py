@@ -145,6 +145,22 @@ def test_a_crash_while_a_map_is_taken_forgets_nothing_that_was_promised(point: s
         assert [state(one, vb) for vb in range(4)] == [State.DEAD, State.REPLICA, State.ACTIVE, State.ACTIVE]
 
 
+def test_a_map_that_was_refused_is_not_obeyed_after_a_restart() -> None:
+    """Whoever sent it was told that it is not in force, and may have given it up; the others never had it."""
+    with nodes(2) as (one, two):
+        spread(1, [one, two], ALL_ON_FIRST)
+        one.stop()
+        one.environment = {"HEADWATER_FAILPOINTS": "cluster.after_rename=eio"}
+        one.start()
+        moved = cluster_map(2, [one.address, two.address], [[1, 0]] * 4, 0)
+        assert send_map(one, 2, moved) == ETMPFAIL
+        one.environment = {}
+        one.restart()
+        until(lambda: stats(one, "cluster")["fence"] == "open", "the other node was heard")
+        assert known_map(one)["rev"] == 1
+        assert [state(one, vb) for vb in range(4)] == [State.ACTIVE] * 4
+
+
 def test_a_node_of_another_cluster_is_not_believed() -> None:
     with nodes(2) as (one, two), node(vbuckets=VBUCKETS) as stranger:
         put(one, 0, "k", b"v")

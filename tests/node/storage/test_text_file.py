@@ -1,11 +1,12 @@
 import errno
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from headwater.errors import CorruptStore, StorageError
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
 from headwater.testing.faults import FaultyDisk
 
 PATH = Path("/data/NOTE")
@@ -53,3 +54,22 @@ def test_a_disk_that_is_full_is_told_and_the_file_is_closed() -> None:
     with pytest.raises(OSError) as full:
         write_synced(disk, PATH, WRITTEN)
     assert full.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_what_failed_in_its_midst_leaves_the_file_of_before(before: bytes | None) -> None:
+    fresh = PATH.with_suffix(".new")
+    for nth in range(1, 6):
+        disk = FaultyDisk()
+        disk.make_directory(PATH.parent)
+        if before is not None:
+            write_synced(disk, PATH, before)
+            disk.sync_directory(PATH.parent)
+        disk.fail(nth, errno.EIO)
+        with suppress(OSError), put_back(disk, PATH, fresh):
+            write_synced(disk, fresh, b"after")
+            disk.rename(fresh, PATH)
+            disk.sync_directory(PATH.parent)
+            before = b"after"
+        found = disk.read(PATH) if PATH.name in disk.names(PATH.parent) else None
+        assert found == before

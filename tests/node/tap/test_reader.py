@@ -1,13 +1,39 @@
 """One vbucket of a session: what is sent of it, when, and how it changes hands."""
 
+from headwater.node.vbucket.prepares import Key
 from headwater.protocol.tap.options import TapOptions
 from headwater.wire import snappy, tap
 from headwater.wire.dcp import SystemEvent
+from headwater.wire.header import Frame
+from headwater.wire.manifest import CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 from tests.node.tap.support import TapClient, TapDesk, is_data
 
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF
+
+
+def keys(frames: list[Frame]) -> list[bytes]:
+    return [tap.Mutation.decode(frame).key for frame in frames if is_data(frame)]
+
+
+def refuse_the_second_of_three(desk: TapDesk) -> None:
+    """The replica 0 has change 1, refused change 2, of key b, and took change 3."""
+    replica = desk.bucket.vbuckets[0]
+    replica.begin_snapshot(2, 3)
+    replica.miss(1, Key(0, b"b"), 2)
+    desk.bucket.store.stage_mutation(0, b"c", b"v", seqno=3, cas=3, rev_seqno=1)
+    desk.commit()
+
+
+def follow_a_replica(desk: TapDesk) -> TapClient:
+    """Return a client that has change 1 of vbucket 0, which is a replica."""
+    desk.set(0, "a")
+    desk.bucket.vbuckets[0].set_state(State.REPLICA)
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(vbuckets=(0,)))
+    assert keys(client.read()) == [b"a"]
+    return client
 
 
 def test_what_is_not_durable_is_not_sent(desk: TapDesk) -> None:
@@ -77,3 +103,36 @@ def test_a_takeover_ends_when_a_collection_is_made_before_the_vbucket_is_handed_
     client.read()
     assert desk.bucket.state(5) is State.ACTIVE
     assert "would leave _default.carts behind" in client.connection.dropped
+
+
+def test_nothing_is_sent_behind_a_change_that_a_replica_refused_until_it_has_a_newer_version(desk: TapDesk) -> None:
+    """The client would never hear of that change: TAP has no snapshots, and no position to go back to."""
+    client, replica = follow_a_replica(desk), desk.bucket.vbuckets[0]
+    refuse_the_second_of_three(desk)
+    assert client.read() == []
+    assert keys(TapClient(desk).connect(TapOptions(vbuckets=(0,))).read()) == [b"a"]
+    replica.begin_snapshot(4, 4)
+    desk.bucket.store.stage_mutation(0, b"b", b"newer", seqno=4, cas=4, rev_seqno=2)
+    desk.commit()
+    assert client.read() == [] and replica.close_gap()
+    assert keys(client.read()) == [b"c", b"b"]
+
+
+def test_a_replica_that_refused_changes_is_not_taken_over(desk: TapDesk) -> None:
+    follow_a_replica(desk)
+    refuse_the_second_of_three(desk)
+    client = TapClient(desk).connect(TapOptions(vbuckets=(0,), takeover=True, acknowledge=True))
+    sent = client.read()
+    assert State.ACTIVE not in [tap.VbucketSet.decode(each).state for each in sent if each.opcode == 0x45]
+    assert "refused 1 changes" in client.connection.dropped
+
+
+def test_documents_of_a_default_collection_that_was_dropped_are_not_sent(desk: TapDesk) -> None:
+    """They are in the log until it is compacted; a takeover would bring them back to life."""
+    desk.set(0, "k")
+    desk.commit()
+    desk.bucket.vbuckets[0].become(CollectionsManifest(1, (Scope(0, "_default", ()),)), lambda: desk.bucket.next_cas(0))
+    desk.commit()
+    assert keys(TapClient(desk).connect(TapOptions(dump=True)).read()) == []
+    taken = TapOptions(vbuckets=(0,), takeover=True, acknowledge=True)
+    assert keys(TapClient(desk).connect(taken).read()) == []

@@ -202,7 +202,7 @@ def test_killed_at_any_instant_the_file_is_the_old_one_or_the_new_one(tmp_path: 
 @pytest.mark.parametrize(("number", "error"), [(errno.EIO, StorageError), (errno.ENOSPC, DiskFull)])
 def test_when_the_disk_fails_the_users_of_before_are_still_there(number: int, error: type[Exception]) -> None:
     folder, ann = Path("/s"), Account.made("secret", ())
-    for nth in range(1, 4):  # write, sync, rename
+    for nth in range(1, 6):  # create, write, sync, rename, sync of the folder
         disk = FaultyDisk()
         file = UsersFile(folder, disk)
         file.save({"ann": ann})

@@ -18,7 +18,7 @@ from typing import Final
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
 
 NAME: Final = "CLUSTER_MAP"
 NEXT_NAME: Final = "CLUSTER_MAP.new"
@@ -64,11 +64,12 @@ class MapFile:
         """
         data, fresh = _encode(config, given_up), self._folder / NEXT_NAME
         try:
-            write_synced(self._disk, fresh, data)
-            failpoint("cluster.before_rename")
-            self._disk.rename(fresh, self.path)
-            failpoint("cluster.after_rename")
-            self._disk.sync_directory(self._folder)
+            with put_back(self._disk, self.path, fresh):
+                write_synced(self._disk, fresh, data)
+                failpoint("cluster.before_rename")
+                self._disk.rename(fresh, self.path)
+                failpoint("cluster.after_rename")
+                self._disk.sync_directory(self._folder)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise DiskFull(self.path, len(data)) from error

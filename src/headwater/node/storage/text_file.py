@@ -8,7 +8,8 @@ Such a file is written whole and takes the place of the one before by a rename, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import xxhash
@@ -16,7 +17,7 @@ import xxhash
 from headwater.errors import CorruptStore, StorageError
 from headwater.node.storage.disk import Disk
 
-__all__ = ["decode_text_file", "encode_text_file", "write_synced"]
+__all__ = ["decode_text_file", "encode_text_file", "put_back", "write_synced"]
 
 
 def encode_text_file(title: str, version: str, body: bytes) -> bytes:
@@ -32,6 +33,37 @@ def write_synced(disk: Disk, path: Path, data: bytes) -> None:
         file.sync()
     finally:
         file.close()
+
+
+@contextmanager
+def put_back(disk: Disk, path: Path, fresh: Path) -> Iterator[None]:
+    """Put the file of before back, or none if there was none, when a block fails that gives `path` another one.
+
+    A folder may refuse to be synced behind the rename: whoever hears that nothing was changed must not find the change
+    after a restart. If the disk does not take the old file either, the new one stays until somebody writes the next.
+
+    Args:
+        fresh: the name under which a file is written before it takes its place.
+
+    Raises:
+        OSError: as the block did.
+    """
+    before = _content(disk, path)
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            if before is None and _content(disk, path) is not None:
+                disk.remove(path)
+            elif before is not None and _content(disk, path) != before:
+                write_synced(disk, fresh, before)
+                disk.rename(fresh, path)
+            disk.sync_directory(path.parent)
+        raise
+
+
+def _content(disk: Disk, path: Path) -> bytes | None:
+    return disk.read(path) if path.name in disk.names(path.parent) else None
 
 
 def decode_text_file(data: bytes, path: Path, title: str, versions: Sequence[str], what: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwater.node.streams.snapshot import SnapshotSender, UnreadableChange
 from headwater.node.tap.encoding import STORED_BYTES_MIN
+from headwater.node.vbucket.collections import PLAIN
 from headwater.protocol.tap.ledger import TapStep
 from headwater.wire.vbucket import State
 
@@ -142,7 +143,7 @@ class TapReader:
 
     def _step(self, outlet: Outlet, quantum_bytes: int) -> int | None:
         """Send one message, or changes of one snapshot; how many bytes, None if nothing may be sent now."""
-        producer, stream, durable = self._feed.producer, self.stream, self.vbucket.durable_seqno
+        producer, stream, durable = self._feed.producer, self.stream, self._readable_seqno
         if producer.asks_for_handover(stream, durable) and not self._hand_over(outlet):
             return None
         stream.deleted_rev = self.vbucket.deleted_rev
@@ -155,6 +156,14 @@ class TapReader:
             return self._send(outlet, upto, quantum_bytes)
         return None
 
+    @property
+    def _readable_seqno(self) -> int:
+        """The newest seqno that may be sent: on disk, and of a replica nothing behind a change that it refused. The
+        client would never hear of that one."""
+        vbucket = self.vbucket
+        durable = vbucket.durable_seqno
+        return min(durable, vbucket.gap.whole_seqno) if vbucket.has_gap else durable
+
     def _say(self, outlet: Outlet, message: bytes, gate: int) -> None:
         """Send a message that is no change; the last word of a hand-over when this node's own state is durable."""
         if gate:
@@ -165,6 +174,11 @@ class TapReader:
 
     def _hand_over(self, outlet: Outlet) -> bool:
         """Make this node's vbucket dead; False if the record has no room before the next commit, or if it can't be."""
+        if self.vbucket.has_gap:
+            outlet.flush()  # nothing goes out once the connection is gone
+            lacks = f"this copy refused {self.vbucket.refused_changes} changes and lacks them: take its owner's"
+            self._feed.fail(f"vbucket {self.vbucket.id}: {lacks}")
+            return False
         if self.vbucket.state is State.ACTIVE:
             if named := self.vbucket.collections.named:  # made since the client asked
                 outlet.flush()  # nothing goes out once the connection is gone
@@ -199,10 +213,12 @@ class TapReader:
         if self._snapshot is None or self._place != self.stream.place:
             self._close_snapshot()
             vb, store, place = self.vbucket.id, self._feed.bucket.store, self.stream.place
-            durable = self.vbucket.durable_seqno
+            durable = self._readable_seqno
             if upto < durable and place.step is TapStep.BACKFILL and not store.exact(vb, upto):
                 upto = self.stream.upto = durable
-            view = store.view(vb, place.seqno, upto)
+            # TAP has no collections: it is sent the default one, and nothing of that once it was dropped.
+            shown = self.vbucket.collections.shown(PLAIN, self.vbucket.durable_seqno)
+            view = store.view(vb, place.seqno, upto, shown)
             self._encoding = self._encoding or self._feed.encoding(self.stream)
             self._snapshot = SnapshotSender(view, self._encoding, covers_seqno=upto, last_seqno=view.end_seqno)
         return self._snapshot

@@ -28,7 +28,7 @@ from typing import Any, Final
 from headwater.errors import CorruptStore, DiskFull, OptionError, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk, RealDisk
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
 from headwater.node.users.roles import Grant, read_grants
 from headwater.node.users.scram import HASHES, Keys, derive
 from headwater.wire.json_text import read_json
@@ -149,12 +149,13 @@ class UsersFile:
         body = json.dumps(wanted.told(), indent=1).encode()
         data, fresh = encode_text_file(_TITLE, _FORMAT, body), self._folder / _NEXT_NAME
         try:
-            write_synced(self._disk, fresh, data)
-            self._refuse_others(fresh, _ONE_MODE)
-            failpoint("users.before_rename")
-            self._disk.rename(fresh, self.path)
-            failpoint("users.after_rename")
-            self._disk.sync_directory(self._folder)
+            with put_back(self._disk, self.path, fresh):
+                write_synced(self._disk, fresh, data)
+                self._refuse_others(fresh, _ONE_MODE)
+                failpoint("users.before_rename")
+                self._disk.rename(fresh, self.path)
+                failpoint("users.after_rename")
+                self._disk.sync_directory(self._folder)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise DiskFull(self.path, len(data)) from error
