@@ -146,7 +146,7 @@ def test_a_crash_while_a_map_is_taken_forgets_nothing_that_was_promised(point: s
 
 
 def test_a_map_that_was_refused_is_not_obeyed_after_a_restart() -> None:
-    """Whoever sent it was told that it is not in force, and may have given it up; the others never had it."""
+    """Its sender was told that it is not in force, and may have given it up; the others never had it."""
     with nodes(2) as (one, two):
         spread(1, [one, two], ALL_ON_FIRST)
         one.stop()

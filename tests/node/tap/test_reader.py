@@ -128,7 +128,7 @@ def test_a_replica_that_refused_changes_is_not_taken_over(desk: TapDesk) -> None
 
 
 def test_documents_of_a_default_collection_that_was_dropped_are_not_sent(desk: TapDesk) -> None:
-    """They are in the log until it is compacted; a takeover would bring them back to life."""
+    """The log has them until it is compacted; a takeover would bring them back to life."""
     desk.set(0, "k")
     desk.commit()
     desk.bucket.vbuckets[0].become(CollectionsManifest(1, (Scope(0, "_default", ()),)), lambda: desk.bucket.next_cas(0))
