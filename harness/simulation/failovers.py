@@ -6,9 +6,10 @@
         for _ in range(5):
             failovers.round()
 
-In a round links stall, nodes die and come back, the vbucket changes hands; then one node is failed over, dead or not,
-reached by the others or not, and joins again. The operator does as `headwater cluster failover`: first a map without it
-and without an owner, then a look at the copies that are left, then the map with the best of them, which becomes active.
+In a round links stall, nodes die and come back, the vbucket changes hands, and a replica that lost all it had may be
+filling up, slowly; then one node is failed over, dead or not, reached by the others or not, and joins again. The
+operator does as `headwater cluster failover`: first a map without it and without an owner, then a look at the copies
+that are left, then the map with the best of them, which becomes active.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from headwater.wire.vbucket import State
 VB = 0
 STEPS = 12
 PATIENCE_SECONDS = 60.0
+SLOW_SECONDS = 2.0
+"""The longest that bytes take to a replica that fills up."""
 PAUSES = (0.0, 0.001, 0.003, 0.01, 0.05, 0.3, 2.0)
 TIMEOUTS_MS = (30, 300, 3000)
 
@@ -40,6 +43,7 @@ class Failovers:
         self._cluster, self._bucket = cluster, cluster.first
         self._random = Random(cluster.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._revision = self._written = 0
+        self._succeeded: set[bytes] = set()
 
     def begin(self) -> None:
         """Three nodes, of which the first owns the vbucket."""
@@ -51,6 +55,8 @@ class Failovers:
 
     def round(self) -> None:
         """Faults, a failover, more faults, and all is well again."""
+        if self._random.random() < 0.5:
+            self._empty_a_copy()
         self._steps()
         self._fail_over(self.members[0] if self._random.random() < 0.7 else self._random.choice(self.members[1:]))
         self._steps()
@@ -73,9 +79,58 @@ class Failovers:
         random = self._random
         for _ in range(random.randrange(1, 4)):
             at = self.members[0] if random.random() < 0.7 else random.randrange(3)
-            self._written += 1
-            key = b"key-%d" % self._written
-            self._bucket.set_durably(at, VB, key, level=1, timeout_ms=random.choice(TIMEOUTS_MS))
+            self._bucket.set_durably(at, VB, self._key(), level=1, timeout_ms=random.choice(TIMEOUTS_MS))
+
+    def _key(self) -> bytes:
+        """Return a new key, or one that was written before: a snapshot tells that at its new place alone."""
+        if self._written and self._random.random() < 0.4:
+            key = b"key-%d" % self._random.randint(1, self._written)
+            if self._bucket.durable_keys.get((VB, key)) == Status.SUCCESS:
+                self._succeeded.add(key)
+            return key
+        self._written += 1
+        return b"key-%d" % self._written
+
+    def _empty_a_copy(self) -> None:
+        """A replica loses all it had, while the other one has all that was acknowledged, and fills up over a slow link
+        that may stall amid that: for a while it has newer keys than the other, and lacks those that were written
+        again."""
+        if len(self.members) < 3:
+            return
+        random, (owner, at, other) = self._random, self._shuffled()
+        for _ in range(random.randrange(2, 8)):
+            self._write_to_owner()
+        # Answered, every one: what this replica and the owner alone have must not be what is lost.
+        self._cluster.run(2 * TIMEOUTS_MS[-1] / 1000)
+        self._until_level()
+        hosts, network = self._cluster.hosts, self._cluster.network
+        if random.random() < 0.7:
+            network.set_link(hosts[owner].name, hosts[other].name, Link.STALLED)
+            self._write_plainly(owner)
+        network.slow[frozenset((hosts[at].name, hosts[owner].name))] = SLOW_SECONDS
+        self._bucket.delete_vbucket(at, VB)
+        self._until(lambda: self._state(at) is None, "the copy is gone")
+        self._bucket.set_state(at, VB, State.REPLICA)
+        self._send(self.members)
+        self._cluster.run(random.random() * SLOW_SECONDS)
+        if random.random() < 0.7:
+            network.set_link(hosts[at].name, hosts[owner].name, Link.STALLED)
+
+    def _shuffled(self) -> tuple[int, int, int]:
+        """Return the owner, and the two replicas in any order."""
+        one, other = self._random.sample(self.members[1:], 2)
+        return self.members[0], one, other
+
+    def _write_plainly(self, owner: int) -> None:
+        """Write documents again that are there, without waiting for anybody else: they move to the end."""
+        for _ in range(self._random.randrange(4, 12)):
+            key = b"key-%d" % self._random.randint(1, self._written)
+            self._bucket.set(owner, VB, key, size=self._random.choice((0, 2000)))
+            self._cluster.run(self._random.choice(PAUSES[:3]))
+
+    def _write_to_owner(self) -> None:
+        self._bucket.set_durably(self.members[0], VB, self._key(), level=1, timeout_ms=TIMEOUTS_MS[-1])
+        self._cluster.run(self._random.choice(PAUSES[:3]))
 
     def _change_a_link(self) -> None:
         one, other = self._random.sample(range(3), 2)
@@ -171,6 +226,7 @@ class Failovers:
 
     def _heal(self) -> None:
         """All nodes run, and reach each other."""
+        self._cluster.network.slow.clear()
         for one, host in enumerate(self._cluster.hosts):
             self._cluster.start(one)
             for other in self._cluster.hosts[:one]:
@@ -206,8 +262,8 @@ class Failovers:
     def _check(self) -> None:
         """Every write that was answered with success is there, and all copies have the same."""
         held = [self._bucket.observers[at].held(VB) for at in self.members]
-        keys = [key for (_, key), status in self._bucket.durable_keys.items() if status == Status.SUCCESS]
-        if missing := [key for key in keys if key not in held[0]]:
+        self._succeeded |= {key for (_, key), status in self._bucket.durable_keys.items() if status == Status.SUCCESS}
+        if missing := sorted(key for key in self._succeeded if key not in held[0]):
             raise Broken(f"durable: {missing} were told to have happened, and are not at the owner")
         if any(other != held[0] for other in held[1:]):
             raise Broken("equal: the copies have the same seqnos, and other documents")
