@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults mutants spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
 .PHONY: linearizable man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
@@ -62,6 +62,10 @@ ENGINE ?= local
 
 lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark; those in artifacts/ are not run again
 	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
+
+mutants: $(READY) warm ## bugs planted into copies of the product, which the judges of the harness must find: MUTANTS=5 (the quickest) ONLY=fsync-left-out SEEDS=200
+	@$(RUN) $(BIN)/python -m harness.mutants --seeds $(if $(findstring command,$(origin SEEDS)),$(SEEDS),200) \
+		$(if $(MUTANTS),--quickest $(MUTANTS)) $(if $(ONLY),--only $(ONLY))
 
 spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirror under faults, and what starts a Spark, a YARN or a Spark Connect of its own
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt 'pyspark[connect]' grpcio==1.85.1 grpcio-status==1.85.1 zstandard==0.25.0 nbclient==0.11.0 ipykernel==7.4.0

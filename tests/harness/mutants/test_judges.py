@@ -1,0 +1,33 @@
+"""A judge of seeds: the first that fails ends it, and its own mistakes are no findings."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.mutants import judges
+
+
+def _fails_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(number: int) -> None:
+        if number == 5:
+            raise error
+
+    monkeypatch.setattr(judges, "JUDGES", {"machine": judge})
+
+
+def test_the_first_seed_that_fails_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _fails_by(AssertionError("durable: a key is lost\nand more"), monkeypatch)
+    assert judges.main(["machine", "--seeds", "3-9"]) == 1
+    assert capsys.readouterr().out == "found 5 0.0: durable: a key is lost\n"
+
+
+def test_seeds_that_all_hold_say_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _fails_by(AssertionError("lost"), monkeypatch)
+    assert judges.main(["machine", "--seeds", "0-4"]) == 0
+    assert capsys.readouterr().out == "nothing\n"
+
+
+def test_a_mistake_of_the_judge_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fails_by(KeyError("a"), monkeypatch)
+    with pytest.raises(KeyError):
+        judges.main(["machine", "--seeds", "5"])

@@ -1,0 +1,80 @@
+"""The command: what survives, what is stale and what is found without the bug are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.mutants import __main__ as command
+from harness.mutants.patches import Mutant, Stale, every
+
+BUG = Mutant("a-bug", Path("a-bug.patch"), "Something is lost", "nothing is lost", "machine", 7, 3.0)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "every", lambda: [BUG])
+    monkeypatch.setattr(command, "planted", lambda mutant, place: place / "src")
+
+
+def _saying(monkeypatch: pytest.MonkeyPatch, with_bug: str, without: str) -> list[list[int]]:
+    asked: list[list[int]] = []
+
+    def judged(judge: str, seeds: list[int], source: Path) -> str:
+        asked.append(list(seeds))
+        return without if source == command.ROOT / "src" else with_bug
+
+    monkeypatch.setattr(command, "judged", judged)
+    return asked
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_found_is_counted_and_its_known_seed_comes_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = _saying(monkeypatch, "found 7 0.5: durable: a key is lost\n", "nothing\n")
+    assert command.main(["--seeds", "3"]) == 0
+    assert asked == [[7, 0, 1], [7]]
+    assert capsys.readouterr().out.endswith("| machine | 7 | 1 | 0 |\n\n1 of 1 found\n")
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_survives_gives_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _saying(monkeypatch, "nothing\n", "nothing\n")
+    assert command.main([]) == 1
+    assert capsys.readouterr().out.endswith("\n0 of 1 found\n")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_judge_that_fails_without_the_bug_as_well_has_found_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _saying(monkeypatch, "found 7 0.5: lost\n", "found 7 0.4: lost\n")
+    assert command.main([]) == 1
+    assert "without the bug as well" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_patch_that_does_not_apply_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stale(mutant: Mutant, place: Path) -> Path:
+        raise Stale("a-bug.patch does not apply")
+
+    monkeypatch.setattr(command, "planted", stale)
+    assert command.main([]) == 1
+    assert "a-bug.patch does not apply" in capsys.readouterr().out
+
+
+def test_a_name_that_no_mutant_has_is_refused() -> None:
+    with pytest.raises(SystemExit, match="there is no mutant no-such"):
+        command.main(["--only", "no-such"])
+
+
+@pytest.mark.parametrize("name", ["majority-of-one", "fsync-left-out"])
+def test_a_seeded_bug_is_found_by_the_seed_that_is_known_to(name: str) -> None:
+    mutant = next(each for each in every() if each.name == name)
+    assert mutant.seed is not None
+    trial = command.tried(mutant, [mutant.seed])
+    assert trial.seed == mutant.seed, trial.remark
