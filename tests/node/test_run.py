@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -173,6 +174,32 @@ def test_starts_that_are_refused_leave_the_store_as_it_was(cause: str, crashed: 
 def contents(folder: Path) -> dict[str, int]:
     """A checksum of every file, but for the lock, in which the last process left its number."""
     return {path.name: crc32(path.read_bytes()) for path in folder.iterdir() if path.name != "LOCK"}
+
+
+def test_a_node_whose_output_takes_no_line_serves_and_begins_no_branch(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = [
+        sys.executable,
+        "-m",
+        "headwater",
+        "serve",
+        "--port=0",
+        "--vbuckets=1",
+        "--log-level=info",
+        f"--data={tmp_path / 'data'}",
+    ]
+    for starts in (1, 2):
+        with Path("/dev/full").open("w") as full, log.open("ab") as errors:
+            process = subprocess.Popen(command, stdout=full, stderr=errors)
+        try:
+            until(lambda starts=starts: log.read_text().count("ready on") == starts, "it serves")
+            with Client(int(re.findall(r"ready on [0-9.]+:([0-9]+)", log.read_text())[-1])) as client:
+                branches = len(failover_log(client, 0))
+        finally:
+            process.terminate()
+            status = process.wait(60)
+        assert (branches, status) == (1, 0)
+    assert "the line ready is not written: No space left on device" in log.read_text()
 
 
 def test_an_address_that_is_taken_is_named() -> None:

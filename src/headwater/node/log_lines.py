@@ -22,6 +22,7 @@ FORMATS = ("text", "json")
 ROOT = "headwater.node"
 EVENTS: Mapping[str, str] = {
     "node.ready": "it listens; to stdout this is the line `ready`, in JSON with `--log-format json`, at any level",
+    "node.ready_not_written": "stdout takes no line: its disk is full, or its reader is gone; the node serves",
     "node.stopping": "it was asked to stop, by SIGTERM or SIGINT",
     "node.stopped": "it has stopped, and all is on disk",
     "node.open": "it can be reached by others without TLS, or without a login",

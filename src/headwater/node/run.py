@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -120,9 +121,24 @@ def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: T
         line = log_lines.json_line(log, f"ready on {shown}:{port}", ready)
     else:
         line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in told.items())
-    print(line, file=out, flush=True)
+    _print(line, out)
     log.info("ready on %s:%d", shown, port, extra=ready)
     supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
+
+
+def _print(line: str, out: TextIO) -> None:
+    """Print a line; where it can't be written the node serves all the same, and its log says so.
+
+    Each start that ended here would add a branch to the failover logs, which keep 25: a supervisor that tries again,
+    with the output on a full disk, would use them up.
+    """
+    try:
+        print(line, file=out, flush=True)
+    except OSError as error:
+        log.warning("the line ready is not written: %s", error.strerror or error, extra=event("node.ready_not_written"))
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, out.fileno())  # or the rest of the line is tried again at the end, which fails the exit
+        os.close(silence)
 
 
 def _server(
