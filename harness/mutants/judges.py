@@ -109,7 +109,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("judge", choices=list(JUDGES))
     parser.add_argument("--seeds", default="0-199", help="numbers and ranges, such as 0-19,40")
     arguments = parser.parse_args(given)
-    logging.disable(logging.WARNING)
     for number in seeds_of(arguments.seeds):
         began = time.monotonic()
         try:
@@ -124,6 +123,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
     try:
         status = main()
     except Exception as error:

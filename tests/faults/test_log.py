@@ -17,7 +17,7 @@ from headwater.wire.opcodes import Opcode
 from tests.node.wire import Client
 
 NASTY = b"\nERROR forged\r\n\x1b[31m<script>\x00\x9b2J\xff\xfe\xe2\x80\xa8"
-LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) [ -~\u00a0-\uffff]+")
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) [ -~\u00a0-\uffff]+")
 
 
 def only_lines(log: str) -> None:
