@@ -211,7 +211,7 @@ class Collections:
         and all of them again at the end.
         """
         bucket, committer, loop = self._bucket, self._bucket.committer, asyncio.get_running_loop()
-        await loop.run_in_executor(None, bucket.store.use_collections)
+        await loop.run_in_executor(None, bucket.store.declarations.use_collections)
         slices = None if self.run_queue is None else Slices(loop, self.run_queue)
         level = dict[int, int]()
         while behind := self._behind(level):

@@ -99,7 +99,7 @@ class Warnings:
 
 def _keep_users(store: Store) -> None:
     with suppress(StorageError):
-        store.keep_users()
+        store.declarations.keep_users()
 
 
 class Server:
@@ -422,7 +422,7 @@ class Server:
     def _refuse_lost_users(self, store: Store) -> None:
         """A list that is gone may not let everybody in: that there was one the store knows."""
         config, file = self.config, self.users.file
-        if file is None or not store.has_users or self.users.required or config.insecure:
+        if file is None or not store.declarations.has_users or self.users.required or config.insecure:
             return
         way = f"headwater user add NAME --roles administer --data {config.data}"
         told = f"the file is missing, though this store has users: put it back, or begin anew ({way}), or --insecure"
@@ -431,7 +431,7 @@ class Server:
     def _mark_users(self) -> None:
         """Let the store know that there are users; tried again at the next start if that can't be written."""
         store = self.first.bucket.store
-        if self.users.list is not None and not store.has_users:
+        if self.users.list is not None and not store.declarations.has_users:
             self.loop.run_in_executor(None, _keep_users, store)
 
     def refresh_tls(self, *, asked: bool = False) -> None:

@@ -113,7 +113,7 @@ def test_paths_that_take_turns_are_of_their_collection_whatever_happens_meanwhil
 ) -> None:
     """Somebody adds a user, or drops the collection, while the lookup waits for a place."""
     desk, vbucket, carts = talking.desk, talking.desk.bucket.vbuckets[0], 8
-    desk.store.use_collections()
+    desk.store.declarations.use_collections()
     made = desk.bucket.collections.manifest.with_collection("_default", "carts", None, carts)
     vbucket.become(made, lambda: 1)
     talking.hello(6, 7, 0x0B, 0x12)

@@ -50,7 +50,7 @@ class NewestMachine(RuleBasedStateMachine):
     @initialize(behind=st.sampled_from([0, 2, 10_000]))
     def begin(self, behind: int) -> None:
         newest.BEHIND_MAX = behind  # type: ignore[misc]
-        self.store.use_collections()
+        self.store.declarations.use_collections()
 
     def teardown(self) -> None:
         newest.BEHIND_MAX = self.behind  # type: ignore[misc]
@@ -131,7 +131,7 @@ TestNewest.settings = settings(
 @pytest.mark.parametrize("back_to", [0, 1, 3, "drop"])
 def test_after_a_rollback_or_drop_seqnos_that_are_given_again_are_looked_at(back_to: int | str) -> None:
     store = open_store(FaultyDisk(), arena_bytes=1 << 16)
-    store.use_collections()
+    store.declarations.use_collections()
     stage(store, 0, 8, 9, 8, 9)
     assert [store.newest_seqno(VB, shown([number])) for number in (0, 8, 9)] == [1, 4, 5]
     if isinstance(back_to, str):
@@ -162,7 +162,7 @@ def test_a_row_is_looked_at_once_however_often_somebody_asks(monkeypatch: pytest
         return row
 
     store = open_store(FaultyDisk(), arena_bytes=1 << 20, segment_bytes=1 << 22)
-    store.use_collections()
+    store.declarations.use_collections()
     store.stage_mutation(VB, b"plain", b"v", cas=1, rev_seqno=1)
     for number in range(5000):
         store.stage_mutation(VB, b"%d" % number, b"v", cas=1, rev_seqno=1, collection=8)
@@ -184,7 +184,7 @@ class Purges:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.store = open_store(FaultyDisk(), arena_bytes=1 << 14)
-        self.store.use_collections()
+        self.store.declarations.use_collections()
         self.ids = [0]
         self.changes: list[tuple[int, int]] = []  # (seqno, collection)
 

@@ -4,8 +4,8 @@ One file of three lines: `headwater-cluster-map 1 <XXH3-64 of the other two, 16 
 takes away from the node as a JSON list, and the map's JSON without line breaks. A new one is written and synced beside
 the old one and takes its place by rename, so a crash leaves one or the other, whole. A file that is neither was damaged
 later; to go on with an older map, or none, could bring back an ownership that has passed to another node, so the start
-fails and names the file. That there was one at all the store's manifest knows (Store.is_member), since a file that is
-gone tells nothing.
+fails and names the file. That there was one at all the store's manifest knows (Declarations.is_member), since a file
+that is gone tells nothing.
 """
 
 from __future__ import annotations

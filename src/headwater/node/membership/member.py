@@ -74,7 +74,7 @@ class Membership:
     def _load(self) -> None:
         kept = self._file.load()
         if kept is None:
-            if self._bucket.store.is_member:  # to serve without it could be a second owner
+            if self._bucket.store.declarations.is_member:  # to serve without it could be a second owner
                 why = "the file is missing, though this node is one of a cluster"
                 raise CorruptStore(self._file.path, 0, why)
             return
@@ -96,7 +96,7 @@ class Membership:
         """The node listens: take the roles of the map, and ask the others for theirs."""
         if self.map is not None:
             with contextlib.suppress(StorageError):  # a folder of before this was kept; tried again at the next start
-                self._bucket.store.join()
+                self._bucket.store.declarations.join()
             self._server.cluster.take(self.map.version, self.map.text)
             self._watch(self.map)
             self.reconciler.look()
@@ -238,7 +238,7 @@ class Membership:
     def _save(self, config: bytes, given_up: list[int]) -> None:
         """Save the map, then mark the store: one that says it is a member, and has no map, does not open."""
         self._file.save(config, given_up)
-        self._bucket.store.join()
+        self._bucket.store.declarations.join()
 
     def _adopt(self, found: ClusterMap) -> None:
         """Go by a map that is on disk."""

@@ -33,6 +33,7 @@ from headwater.node.storage.arena import ARENA_BYTES, Batch
 from headwater.node.storage.columns import Index
 from headwater.node.storage.committing import Committing
 from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, Dropped
+from headwater.node.storage.declarations import Declarations
 from headwater.node.storage.disk import Disk, FolderLock, RealDisk, is_full
 from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log
 from headwater.node.storage.manifest import Manifest
@@ -72,7 +73,7 @@ class Store:
     Attributes:
         path: the folder.
         disk: where that is; what belongs to the store but is no part of the log is kept there, too.
-        index, slots, log, staging, committing, prepares: the parts.
+        index, slots, log, staging, committing, prepares, declarations: the parts.
         table: uint64[vbuckets, FIELDS] of the index, for kernels; see kernels/index.py.
         segments: uint64[slots, 2], (address, length) of what a LOC points into, for kernels.
         lost: what was found damaged since the store was opened.
@@ -109,6 +110,7 @@ class Store:
         self.staging = Staging(self.index, self.slots, self.log, arena_bytes, self.recovered, clock)
         self.prepares = StoredPrepares(self.index, self.slots, self.log, self.staging)
         self.committing = Committing(self.index, self.slots, self.log, self.staging)
+        self.declarations = Declarations(self.log)
         self._compaction: Compaction | None = None
         self._lock = lock
         self._closed = False
@@ -587,44 +589,6 @@ class Store:
         if self._compaction is not None:
             self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
         return self.quarantine.add(damage)
-
-    def use_collections(self) -> None:
-        """Changes with marks may come: programs of before must not read the folder any more. Durable on return; blocks,
-        the first time.
-
-        Raises:
-            DiskFull, StorageError: that could not be written down.
-        """
-        if not self.log.manifest.content.collections:
-            self.log.declare(lambda manifest: replace(manifest, collections=True))
-
-    @property
-    def is_member(self) -> bool:
-        """Whether the node was ever one of a cluster."""
-        return self.log.manifest.content.member
-
-    def join(self) -> None:
-        """The node is one of a cluster: durable on return. Blocking; any thread.
-
-        Raises:
-            DiskFull, StorageError: that could not be written down.
-        """
-        if not self.is_member:
-            self.log.declare(lambda manifest: replace(manifest, member=True))
-
-    @property
-    def has_users(self) -> bool:
-        """Whether there was ever a list of users in the folder."""
-        return self.log.manifest.content.users
-
-    def keep_users(self) -> None:
-        """There is a list of users, to be missed when it is gone: durable on return. Blocking; any thread.
-
-        Raises:
-            DiskFull, StorageError: that could not be written down.
-        """
-        if not self.has_users:
-            self.log.declare(lambda manifest: replace(manifest, users=True))
 
     def seal(self) -> None:
         """End the log's segment, so that compaction can have it. Blocking; like `write`, and never beside it."""

@@ -5,7 +5,7 @@ of each user by which revision it came, and who was removed. Format 1 had users 
 ["read", "write[b]"], "keys": {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}; those count as revision 0.
 A new file is written and synced beside the old one and takes its place by rename. A file that is not what was written
 stops the start: who may come in is not guessed; nor is one taken that others may write. Where there is a file nobody
-comes in without a login, even if it names nobody; that there was one the store's manifest knows (Store.has_users).
+comes in without a login, even if it names nobody; that there was one the manifest knows (Declarations.has_users).
 
 `headwater user` changes it, and so does a node that hears of changes elsewhere in its cluster (sharing.py), one process
 at a time; a node that runs sees the change and takes it up.

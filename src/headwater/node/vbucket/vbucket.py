@@ -190,7 +190,7 @@ class VBucket:
 
     def add_event(self, event: SystemEvent, cas: int) -> int:
         """Stage a system event, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
-        self._store.use_collections()
+        self._store.declarations.use_collections()
         seqno = self._store.stage_event(self.id, event, cas=cas)
         self.collections.add(replace(event, by_seqno=seqno))
         return seqno
