@@ -80,10 +80,11 @@ class Host:
         self.config_set: tuple[tuple[int, int], bytes] | None = None
         self.fenced: set[int] = set()
         arena = np.zeros(1 << 20, np.uint8)
+        known = SimpleNamespace(is_member=False)
+        known.join = lambda: setattr(known, "is_member", True)
         store = SimpleNamespace(
-            disk=self.disk, path=FOLDER, full=False, stage_arena=lambda: (arena, 0), is_member=False
+            disk=self.disk, path=FOLDER, full=False, stage_arena=lambda: (arena, 0), declarations=known
         )
-        store.join = lambda: setattr(store, "is_member", True)
         self.bucket = SimpleNamespace(
             store=store,
             name="default",
