@@ -52,6 +52,26 @@ def test_what_was_in_flight_at_a_former_owner_is_over_when_a_vbucket_is_taken_ov
     assert desk.store.document(32, b"k") is None
 
 
+def test_a_replica_that_lacks_changes_is_not_taken_over_as_it_is(desk: TapDesk, client: TapClient) -> None:
+    give(client, tap.Mutation(vbucket=32, key=b"a", value=b"1", flags=ACK))
+    desk.bucket.vbuckets[32].miss(0)
+    active = tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=State.ACTIVE.to_bytes(4))
+    assert give(client, active) == [Status.KEY_EEXISTS]
+    assert desk.bucket.state(32) is State.REPLICA
+    scratch = tap.Opaque(vbucket=32, flags=ACK, engine_specific=tap.OpaqueCode.INITIAL_VBUCKET_STREAM.to_bytes(4))
+    assert give(client, scratch) == give(client, active) == [0]
+    assert desk.bucket.state(32) is State.ACTIVE
+
+
+def test_the_member_learns_that_a_feed_has_set_a_state(desk: TapDesk, client: TapClient) -> None:
+    learned: list[int] = []
+    desk.membership.state_set = learned.append  # type: ignore[method-assign]
+    for state in (State.PENDING, State.ACTIVE):
+        assert give(client, tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=state.to_bytes(4))) == [0]
+    assert learned == [32, 32]
+    assert desk.recorded[-2:] == ["set vbucket 32 pending", "set vbucket 32 active"]
+
+
 def test_a_document_keeps_its_cas_revision_flags_and_expiry(desk: TapDesk, client: TapClient) -> None:
     message = tap.Mutation(
         vbucket=32,

@@ -58,6 +58,29 @@ def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
     return found
 
 
+def set_state(session: Session, vbucket: int, state: State, *, force: bool = False) -> bool:
+    """Give a vbucket a state, and make it if it is not here; False if it has that state already.
+
+    Args:
+        force: make it active though it lacks changes.
+
+    Raises:
+        CommandRefused: KEY_EEXISTS, it lacks changes. ArenaFull, DiskFull: nothing happened.
+    """
+    bucket, is_new = session.store_bucket, True
+    found = bucket.vbuckets.get(vbucket)
+    if found is None:
+        bucket.create_vbucket(vbucket, state)
+    elif found.has_gap and state is State.ACTIVE and not force:
+        lacks = f"it refused {found.refused_changes} changes of its producer and lacks them"
+        raise CommandRefused(Status.KEY_EEXISTS, f'{lacks}; the value {{"{FORCE}": true}} makes it active all the same')
+    else:
+        is_new = found.set_state(state)
+    session.server.membership.state_set(vbucket)
+    session.server.record(session, f"set vbucket {vbucket} {state.name.lower()}", moves=True)
+    return is_new
+
+
 @handles(admin.SetVbucket, admin.SetVbucketOld, admin.SetVbucketOldest, writes=True, frees=True)
 def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
     """Set a state, and make the vbucket if it is not here; answered when that is durable."""
@@ -65,17 +88,8 @@ def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
     told = _document(request, state)
     if request.vbucket >= bucket.vbucket_count:
         raise CommandRefused(Status.ERANGE, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
-    found = bucket.vbuckets.get(request.vbucket)
-    if found is not None and found.has_gap and state is State.ACTIVE and told.get(FORCE) is not True:
-        lacks = f"it refused {found.refused_changes} changes of its producer and lacks them"
-        raise CommandRefused(Status.KEY_EEXISTS, f'{lacks}; the value {{"{FORCE}": true}} makes it active all the same')
-    if found is None:
-        bucket.create_vbucket(request.vbucket, state)
-    else:
-        found.set_state(state)
+    set_state(session, request.vbucket, state, force=told.get(FORCE) is True)
     session.wrote()
-    session.server.membership.state_set(request.vbucket)
-    session.server.record(session, f"set vbucket {request.vbucket} {state.name.lower()}", moves=True)
     return Done()
 
 

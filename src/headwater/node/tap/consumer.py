@@ -13,6 +13,7 @@ from headwater.errors import BadMessage
 from headwater.node.changes import stage
 from headwater.node.kv import values
 from headwater.node.kv.command import passes
+from headwater.node.kv.vbuckets import set_state
 from headwater.node.refused import CommandRefused
 from headwater.protocol.dcp.consumer_changes import CAS_ALL_ONES, Change
 from headwater.protocol.tap.consumer import MESSAGES, TapConsumer, TapMessage, hops_after
@@ -35,7 +36,7 @@ def take(session: Session, frame: Frame) -> None:
     try:
         message = consumer.read(frame)
         if message is not None:
-            consumer.obey(session.store_bucket, message)
+            consumer.obey(session, message)
             session.wrote()
     except BadMessage as bad:
         status = Status(bad.status)
@@ -53,12 +54,13 @@ class TapFed(TapConsumer):
         super().__init__()
         self.fed: set[int] = set()
 
-    def obey(self, bucket: Bucket, message: TapMessage) -> None:
+    def obey(self, session: Session, message: TapMessage) -> None:
         """Do what a message says.
 
         Raises:
             CommandRefused: with what to answer. NoRoom, ArenaFull: again after the next commit.
         """
+        bucket = session.store_bucket
         if bucket.store.full:
             raise CommandRefused(Status.ETMPFAIL, "the disk is full")
         match message:
@@ -70,7 +72,7 @@ class TapFed(TapConsumer):
                 for vb in self.fed:
                     self._reset(bucket, vb)
             case tap.VbucketSet():
-                self._set_state(bucket, message)
+                self._set_state(session, message)
             case tap.CheckpointStart():  # and its end
                 self._pass_checkpoint(bucket, message)
             case tap.Opaque() if message.code == tap.OpaqueCode.INITIAL_VBUCKET_STREAM:
@@ -105,23 +107,21 @@ class TapFed(TapConsumer):
         change = Change(message.key, b"", 0, rev_seqno, _cas(message), 0, deleted=True)
         stage(bucket, message.vbucket, change, hops_after(message.ttl))
 
-    def _set_state(self, bucket: Bucket, message: tap.VbucketSet) -> None:
-        """ "Set the state (creating the vb if needed)"; active "creates a new failover entry"."""
-        vb = message.vbucket
+    def _set_state(self, session: Session, message: tap.VbucketSet) -> None:
+        """ "Set the state (creating the vb if needed)"; active "creates a new failover entry".
+
+        A replica that lacks changes does not become active: TAP has no word to force that, as SET_VBUCKET has. One that
+        is fed from scratch lacks nothing.
+        """
+        vb, bucket = message.vbucket, session.store_bucket
         try:
             state = State(message.state or 0)
         except ValueError:
             raise CommandRefused(Status.EINVAL, f"{message.state} is no state") from None
         if vb >= bucket.vbucket_count:
             raise CommandRefused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
-        found = bucket.vbuckets.get(vb)
-        if found is None:
-            bucket.create_vbucket(vb, state)
-        else:
-            is_new = found.set_state(state)
-            bucket.unfence(vb)
-            if is_new and state is State.ACTIVE:
-                bucket.durable_writes.abort_of_before(vb)
+        if set_state(session, vb, state) and state is State.ACTIVE:
+            bucket.durable_writes.abort_of_before(vb)
 
     def _pass_checkpoint(self, bucket: Bucket, message: tap.CheckpointStart) -> None:
         """ "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md 5.1).
