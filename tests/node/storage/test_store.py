@@ -31,6 +31,17 @@ def test_a_deleted_key_is_a_tombstone_with_its_time() -> None:
     assert (store.items(0), store.high_seqno(0)) == (0, 2)
 
 
+def test_a_key_has_the_seqno_of_its_newest_version_in_each_collection() -> None:
+    store = open_store(FaultyDisk())
+    for _ in range(2):
+        store.stage_mutation(0, b"k", b"value", cas=1, rev_seqno=1)
+    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1, collection=9)
+    assert [store.seqno_of(0, b"k", number) for number in (0, 9, 8)] == [2, 3, 0]
+    assert store.document_bytes(0, b"k") > store.document_bytes(0, b"k", 9) > store.document_bytes(0, b"k", 8) == 0
+    store.stage_deletion(0, b"k", cas=1, rev_seqno=2, delete_time=7)
+    assert store.seqno_of(0, b"k") == 4
+
+
 def test_documents_whose_time_has_come_are_found_and_others_are_not() -> None:
     store = open_store(FaultyDisk())
     for number, expiry in enumerate((0, 50, 70, 60, 0)):

@@ -9,7 +9,7 @@ from headwater.wire.header import KEY_BYTES_MAX
 
 
 def is_closed(gap: Gap, seqnos: dict[Key, int], alive: tuple[int, ...] = (0, 9)) -> bool:
-    return gap.is_closed(lambda key: seqnos.get(key, 0), alive.__contains__)
+    return gap.is_closed(lambda key: seqnos.get(key, 0), alive)
 
 
 def gap_of(*keys: Key | None) -> Gap:

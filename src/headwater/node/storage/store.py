@@ -240,6 +240,11 @@ class Store:
         row = self._row_of(vbucket, key, collection)
         return 0 if row < 0 else len(self.slots.seen(self.index.columns[vbucket].loc.item(row)))
 
+    def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
+        """The seqno of the newest version of a key, a tombstone as well; 0 where there is none."""
+        row = self._row_of(vbucket, key, collection)
+        return 0 if row < 0 else self.index.columns[vbucket].seq.item(row)
+
     def _row_of(self, vbucket: int, key: bytes, collection: int) -> int:
         key, mark = stored_key(collection, key)
         return int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))

@@ -9,7 +9,7 @@ have no key, nobody knows when it is closed, and a mover has all behind it fetch
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TypeAlias
 
 from headwater.node.vbucket.prepares import Key
@@ -58,15 +58,15 @@ class Gap:
         """Whether the keys of all changes are known."""
         return 0 < self.changes <= self._named
 
-    def is_closed(self, newest: Callable[[Key], int], alive: Callable[[int], bool]) -> bool:
+    def is_closed(self, newest: Callable[[Key], int], alive: Container[int]) -> bool:
         """Whether nothing is lacking any more.
 
         Args:
             newest: the seqno of the newest version of a key, 0 for none.
-            alive: whether a collection is there.
+            alive: the collections that are there.
         """
         return self.is_named and all(
-            newest(key) >= seqno or not alive(key.collection) for key, seqno in self._seqnos.items()
+            newest(key) >= seqno or key.collection not in alive for key, seqno in self._seqnos.items()
         )
 
     @property

@@ -20,11 +20,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from headwater.errors import StorageError
 from headwater.kernels import index
-from headwater.node.storage.records import VBucketRecord, stored_key
+from headwater.node.storage.records import VBucketRecord
 from headwater.node.vbucket.collections import VBucketCollections, message_of
 from headwater.node.vbucket.gap import Gap
 from headwater.node.vbucket.history import ConsistentSeqnos
@@ -452,7 +450,9 @@ class VBucket:
         Raises:
             ArenaFull, DiskFull: it can't be written down; nothing happens.
         """
-        if not self.gap.is_closed(self._newest_seqno, self.collections.alive.__contains__):
+        if not self.gap.is_closed(
+            lambda key: self._store.seqno_of(self.id, key.key, key.collection), self.collections.alive
+        ):
             return False
         self._store.check_record_room()
         self.consistent.cut(self.gap.whole_seqno)
@@ -460,13 +460,6 @@ class VBucket:
         self.gap = Gap()
         self._stage()
         return True
-
-    def _newest_seqno(self, key: Key) -> int:
-        """The seqno of the newest version of a key, a tombstone as well; 0 for none."""
-        stored, mark = stored_key(key.collection, key.key)
-        table, segments = self._store.table, self._store.segments
-        row = int(index.lookup(table, self.id, segments, np.frombuffer(stored, np.uint8), int(bool(mark))))
-        return 0 if row < 0 else self._store.index.columns[self.id].seq.item(row)
 
     def close_checkpoint(self, checkpoint: int) -> None:
         """A producer of TAP sent one whole: the feed can go on behind it."""
