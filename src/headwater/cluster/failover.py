@@ -102,16 +102,11 @@ def plan_failover(
         OptionError: nobody would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
-    if len(gone) > len(survey.map.servers) // 2 and not force:
-        raise ClusterError(
-            f"{len(gone)} of {len(survey.map.servers)} members are dead: back together, they would serve again",
-            "start one of them first, or --force if they never come back",
-        )
     left = [node for node in survey.map.servers if node not in dead]
-    if not left:
-        raise OptionError("node", ", ".join(map(str, dead)), "such that a member is left")
     if not force:
-        _check_that_one_serves(survey, gone, left)
+        _check_survivors(survey, gone, left)
+    if not left:
+        raise OptionError("node", _names(dead), "such that a member is left")
     promotions = [_promotion(survey, vb, nodes, logs) for vb, nodes in orphans(survey, dead).items()]
     if not force:
         check_flaws(promotions)
@@ -123,11 +118,7 @@ def plan_failover(
             "start the node that has them, or begin them anew, empty: --lose-data",
         )
     owners = {each.vbucket: each.chosen for each in promotions}
-    counts = {node: len(survey.map.held_by(node)[0]) for node in left}
-    anew = {}
-    for vb in without:
-        anew[vb] = begun[vb] if begun.get(vb) in left else min(left, key=lambda node: counts[node])
-        counts[anew[vb]] += 1
+    anew = _spread(survey, without, left, begun)
     after = survey.map.with_servers(left)
     changed = {
         vb: (owner, *(node for node in after.copies(vb) if node != owner)) for vb, owner in {**owners, **anew}.items()
@@ -135,15 +126,32 @@ def plan_failover(
     return FailoverPlan(survey.map, after.with_chains(changed), promotions, anew)
 
 
-def _check_that_one_serves(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
-    """Refuse survivors that are no majority and all behind their fences: the others may have gone on without them, by a
-    map that they have not heard of, and what was acknowledged then is at those alone.
+def _spread(
+    survey: Survey, vbuckets: Sequence[int], nodes: Sequence[Address], begun: Mapping[int, Address]
+) -> dict[int, Address]:
+    """Return who begins each vbucket anew: the node that was to, else the one with the fewest vbuckets."""
+    counts = {node: len(survey.map.held_by(node)[0]) for node in nodes}
+    chosen = {}
+    for vb in vbuckets:
+        chosen[vb] = begun[vb] if begun.get(vb) in nodes else min(nodes, key=lambda node: counts[node])
+        counts[chosen[vb]] += 1
+    return chosen
+
+
+def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
+    """Refuse to go on without a majority. And without half, where all survivors are behind their fences: the others may
+    have gone on without them, by a map that they have not heard of, and what was acknowledged then is at those alone.
 
     Raises:
         ClusterError: it is so.
     """
+    if len(gone) > len(survey.map.servers) // 2:
+        raise ClusterError(
+            f"{len(gone)} of {len(survey.map.servers)} members are dead: back together, they would serve again",
+            "start one of them first, or --force if they never come back",
+        )
     serves = any(survey.nodes[node].answers and not survey.nodes[node].fenced for node in left)
-    if gone and 2 * len(left) <= len(survey.map.servers) and not serves:
+    if 2 * len(gone) == len(survey.map.servers) and not serves:
         raise ClusterError(
             f"{_names(left)} started anew and heard from no majority of {len(survey.map.servers)} members: "
             f"{_names(gone)} may have gone on alone, and have what was written since",
