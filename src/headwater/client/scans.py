@@ -113,10 +113,10 @@ def _written(key: bytes) -> str:
 
 
 def _page(cluster: Cluster, collection: int, wanted: WantedKeys, deadline: float) -> Steps[KeyPage]:
-    told = wanted.description(collection)
-    asked = RangeScanCreate(vbucket=wanted.vbucket, value=told, datatype=int(Datatype.JSON))
+    description = wanted.description(collection)
+    request = RangeScanCreate(vbucket=wanted.vbucket, value=description, datatype=int(Datatype.JSON))
     try:
-        answer = yield from cluster.call(wanted.vbucket, asked.frame(), "list keys", reads=True)
+        answer = yield from cluster.call(wanted.vbucket, request.frame(), "list keys", reads=True)
     except KeyNotFound as error:
         if isinstance(error, BucketNotFound):
             raise
@@ -133,18 +133,18 @@ def _collect(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, dead
     """Go on with a scan until the page is full or the scan is through, and leave none behind."""
     keys: list[bytes] = []
     while len(keys) < wanted.most:
-        asked = RangeScanContinue(
+        request = RangeScanContinue(
             vbucket=wanted.vbucket,
             scan_high=created.scan_high,
             scan_low=created.scan_low,
             item_limit=wanted.most - len(keys),
             byte_limit=BYTES_MAX,
         )
-        frames = yield from link.call_until(asked.frame(), _ends, deadline)
+        frames = yield from link.call_until(request.frame(), _ends, deadline)
         last = frames[-1]
         if last.status in _GONE:
-            told = f"list the keys of vbucket {wanted.vbucket}: the scan was ended by its node"
-            raise _ScanGoneError(NotMyVbucket(told))
+            why = f"list the keys of vbucket {wanted.vbucket}: the scan was ended by its node"
+            raise _ScanGoneError(NotMyVbucket(why))
         if last.status not in _MORE:
             raise refused(f"list the keys of vbucket {wanted.vbucket}", last)
         found = [key for frame in frames for key in keys_of(RangeScanPart.decode(frame).value)]

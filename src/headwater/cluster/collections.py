@@ -144,14 +144,14 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
         TransportError, StatusError: a node did not answer the question what there is; nothing was changed.
     """
 
-    def edited(told: Sequence[NodeManifest]) -> CollectionsManifest:
-        newest, ids = together(told), _free_ids(told)
+    def edited(answers: Sequence[NodeManifest]) -> CollectionsManifest:
+        newest, ids = together(answers), _free_ids(answers)
         try:
             return edit(newest, ids)
         except NoSuchName:
-            if not any(_is_edited(edit, each.manifest, ids) for each in told):
+            if not any(_is_edited(edit, each.manifest, ids) for each in answers):
                 raise
-            return newest  # it was dropped before, and some of the nodes were told in vain
+            return newest  # it was dropped before, on some of the nodes alone
 
     return await _change(members, seeds, edited)
 

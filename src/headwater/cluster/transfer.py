@@ -115,10 +115,10 @@ class Transfer:
         if connection.proxy.lost.done():
             raise connection.proxy.lost.result()
         if self._ended.done():
-            told = f"its stream ended: {_reason(self._ended.result())}"
+            why = f"its stream ended: {_reason(self._ended.result())}"
             if self._refusal:
-                told += f", for the target would not have it ({self._refusal}); see its log"
-            raise MoveError(self.vb, told, AGAIN, retriable=True)
+                why += f", for the target would not have it ({self._refusal}); see its log"
+            raise MoveError(self.vb, why, AGAIN, retriable=True)
 
     # --- taking over --------------------------------------------------------------------------------------------------
 

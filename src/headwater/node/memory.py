@@ -159,5 +159,5 @@ def socket_bytes(sock: socket.socket) -> int:
     """
     if _MEMINFO is None:
         return 0
-    told = array("I", sock.getsockopt(socket.SOL_SOCKET, _MEMINFO, 4 * _MEMINFO_FIELDS))
-    return told[_RECEIVED] + told[_FORWARD] + told[_QUEUED] if len(told) == _MEMINFO_FIELDS else 0
+    fields = array("I", sock.getsockopt(socket.SOL_SOCKET, _MEMINFO, 4 * _MEMINFO_FIELDS))
+    return fields[_RECEIVED] + fields[_FORWARD] + fields[_QUEUED] if len(fields) == _MEMINFO_FIELDS else 0

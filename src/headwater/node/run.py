@@ -114,13 +114,13 @@ def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: T
     """Say that it listens, and where: to whoever reads its output, to the log and to a supervisor."""
     shown = f"[{host}]" if ":" in host else host
     ports = {"tls": server.tls_port, "http": server.http_port}
-    told: dict[str, object] = {"bucket": config.bucket, "vbuckets": server.first.bucket.vbucket_count}
-    told |= {name: number for name, number in ports.items() if number is not None}
-    ready = event("node.ready", host=host, port=port, **told)
+    facts: dict[str, object] = {"bucket": config.bucket, "vbuckets": server.first.bucket.vbucket_count}
+    facts |= {name: number for name, number in ports.items() if number is not None}
+    ready = event("node.ready", host=host, port=port, **facts)
     if config.log_format == "json":
         line = log_lines.json_line(log, f"ready on {shown}:{port}", ready)
     else:
-        line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in told.items())
+        line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in facts.items())
     _print(line, out)
     log.info("ready on %s:%d", shown, port, extra=ready)
     supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")

@@ -245,8 +245,8 @@ def _bound_to(login: Login) -> str:
     """Say whom a proof counts for, and who knows why it was refused: with the right password it may be the address."""
     if login.binding is None:
         return ""
-    told = login.binding.data
-    whom = f'"{told.decode()}"' if told.isascii() and told.decode().isprintable() else "the certificate that was shown"
+    data = login.binding.data
+    whom = f'"{data.decode()}"' if data.isascii() and data.decode().isprintable() else "the certificate that was shown"
     return f", for {whom} (if the secret is right the node says in its log whom it takes itself for)"
 
 

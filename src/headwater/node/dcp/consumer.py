@@ -371,11 +371,11 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._gaps.add(vbucket.id)
         shown = frame.key[: KEY_BYTES_MAX + 1].decode(errors="backslashreplace")
         named = f'of "{shown}", ' if shown else ""
-        told = (
+        line = (
             f"vbucket {vbucket.id}: the change {named}seqno {seqno}, was refused and is missing here, so the vbucket"
             " can't be taken over; write or delete the document at its owner"
         )
-        self._hub.lacking.tell(self.connection.peer, [told], self._loop.time(), vbucket=vbucket.id, seqno=seqno)
+        self._hub.lacking.tell(self.connection.peer, [line], self._loop.time(), vbucket=vbucket.id, seqno=seqno)
 
     def _key_of(self, change: Frame) -> Key | None:
         try:
@@ -389,8 +389,8 @@ class ConsumerSession(DcpEnd[Consumer]):
             with suppress(ArenaFull, DiskFull):  # with the next change
                 if self.streams[vb].vbucket.close_gap():
                     self._gaps.discard(vb)
-                    told = "vbucket %d lacks nothing any more that it refused"
-                    log.info(told, vb, extra=log_event("replica.whole", vbucket=vb))
+                    whole = log_event("replica.whole", vbucket=vb)
+                    log.info("vbucket %d lacks nothing any more that it refused", vb, extra=whole)
 
     def _holds(self, vbucket: VBucket, frame: Frame) -> bool:
         """Whether nothing is lacking for a change that was refused: it came twice, or below a state that its producer

@@ -69,10 +69,10 @@ def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection
     """Return, for the log, why `sees` says no, and what to do where nobody passed the login on; arguments as there."""
     if sock is not None:
         return f"{_FOR_ANOTHER}; it is not for the certificate of this node: does something between the two end TLS?"
-    told = data[:_SHOWN_BYTES_MAX].decode("utf-8", "replace")
+    whom = data[:_SHOWN_BYTES_MAX].decode("utf-8", "replace")
     known = f"by its map this node is {' or '.join(sorted(names))}" if names else "this node has no map"
     return (
-        f'{_FOR_ANOTHER}; it is for "{told}", and {known}, called at {_text(called_at) or "no address"}: behind a'
+        f'{_FOR_ANOTHER}; it is for "{whom}", and {known}, called at {_text(called_at) or "no address"}: behind a'
         " translation of addresses give it the members' map, or call it by TLS"
     )
 

@@ -270,8 +270,8 @@ class Consumer:
         if status is Status.SUCCESS:
             self._core.succeed(wanted.frame)
         else:
-            told = f"the vbucket can not become {wanted.state.name.lower()} now" + f": {why}" * bool(why)
-            self._refuse(wanted.frame, status, told)
+            refusal = f"the vbucket can not become {wanted.state.name.lower()} now"
+            self._refuse(wanted.frame, status, f"{refusal}: {why}" if why else refusal)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
