@@ -6,7 +6,13 @@ from random import Random
 import pytest
 
 from headwater.errors import CorruptStore, StorageError
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
+from headwater.node.storage.text_file import (
+    NotPutBackError,
+    decode_text_file,
+    encode_text_file,
+    put_back,
+    write_synced,
+)
 from headwater.testing.faults import FaultyDisk
 
 PATH = Path("/data/NOTE")
@@ -73,3 +79,18 @@ def test_what_failed_in_its_midst_leaves_the_file_of_before(before: bytes | None
             before = b"after"
         found = disk.read(PATH) if PATH.name in disk.names(PATH.parent) else None
         assert found == before
+
+
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_who_can_put_nothing_back_hears_that_either_file_may_be_there(before: bytes | None) -> None:
+    fresh = PATH.with_suffix(".new")
+    disk = FaultyDisk()
+    disk.make_directory(PATH.parent)
+    if before is not None:
+        write_synced(disk, PATH, before)
+        disk.sync_directory(PATH.parent)
+    with pytest.raises(NotPutBackError, match="Input/output"), put_back(disk, PATH, fresh):
+        write_synced(disk, fresh, b"after")
+        disk.rename(fresh, PATH)
+        disk.fail(1, errno.EIO, forever=True)
+        disk.sync_directory(PATH.parent)

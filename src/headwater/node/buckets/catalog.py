@@ -13,7 +13,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Never, TypeVar
@@ -371,14 +370,7 @@ class Catalog:
         self._serve(opened)
 
     def _save(self, known: BucketList) -> None:
-        """Put a list in the place of the one before, which is put back if that fails in its midst."""
-        try:
-            self._file.save(known)
-        except StorageError:
-            if self._file.unsure:
-                with suppress(StorageError):
-                    self._file.save(self._known)
-            raise
+        self._file.save(known)
         self._known = known
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:

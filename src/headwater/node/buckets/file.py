@@ -23,7 +23,13 @@ from headwater.errors import CorruptStore, StorageError
 from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.log import full_error
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
+from headwater.node.storage.text_file import (
+    NotPutBackError,
+    decode_text_file,
+    encode_text_file,
+    put_back,
+    write_synced,
+)
 from headwater.wire.json_text import read_json
 
 __all__ = ["DROPPING", "FOLDERS", "MAKING", "NAME", "SERVED", "BucketEntry", "BucketList", "BucketsFile"]
@@ -78,7 +84,7 @@ class BucketList:
 class BucketsFile:
     """The file in the folder of a node's store.
 
-    `unsure`: a list was put in place and the folder not synced, so that a crash may leave it or the one before.
+    `unsure`: the last list could neither be made durable nor taken back: a crash may leave it or the one before.
     """
 
     def __init__(self, disk: Disk, folder: Path) -> None:
@@ -119,12 +125,13 @@ class BucketsFile:
         told = {"next": found.next, "buckets": [asdict(each) for each in found.entries]}
         data, fresh = encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()), self._folder / _NEXT_NAME
         try:
-            write_synced(self._disk, fresh, data)
-            failpoint("buckets.before_rename")
-            self.unsure = True
-            self._disk.rename(fresh, self.path)
-            failpoint("buckets.after_rename")
-            self._disk.sync_directory(self._folder)
+            with put_back(self._disk, self.path, fresh):
+                write_synced(self._disk, fresh, data)
+                failpoint("buckets.before_rename")
+                self._disk.rename(fresh, self.path)
+                failpoint("buckets.after_rename")
+                self._disk.sync_directory(self._folder)
             self.unsure = False
         except OSError as error:
+            self.unsure = isinstance(error, NotPutBackError)
             raise full_error(self.path, len(data), error) from error

@@ -9,7 +9,7 @@ Such a file is written whole and takes the place of the one before by a rename, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import xxhash
@@ -17,7 +17,7 @@ import xxhash
 from headwater.errors import CorruptStore, StorageError
 from headwater.node.storage.disk import Disk
 
-__all__ = ["decode_text_file", "encode_text_file", "put_back", "write_synced"]
+__all__ = ["NotPutBackError", "decode_text_file", "encode_text_file", "put_back", "write_synced"]
 
 
 def encode_text_file(title: str, version: str, body: bytes) -> bytes:
@@ -35,31 +35,42 @@ def write_synced(disk: Disk, path: Path, data: bytes) -> None:
         file.close()
 
 
+class NotPutBackError(OSError):
+    """Neither is a new file durable in its place nor could the one before be put back: a crash may leave either."""
+
+
 @contextmanager
 def put_back(disk: Disk, path: Path, fresh: Path) -> Iterator[None]:
     """Put the file of before back, or none if there was none, when a block fails that gives `path` another one.
 
     A folder may refuse to be synced behind the rename: whoever hears that nothing was changed must not find the change
-    after a restart. If the disk does not take the old file either, the new one stays until somebody writes the next.
+    after a restart.
 
     Args:
         fresh: the name under which a file is written before it takes its place.
 
     Raises:
-        OSError: as the block did.
+        NotPutBackError: the disk did not take the file of before either. OSError: as the block did.
     """
     before = _content(disk, path)
     try:
         yield
-    except OSError:
-        with suppress(OSError):
-            if before is None and _content(disk, path) is not None:
-                disk.remove(path)
-            elif before is not None and _content(disk, path) != before:
-                write_synced(disk, fresh, before)
-                disk.rename(fresh, path)
-            disk.sync_directory(path.parent)
+    except OSError as error:
+        try:
+            if _content(disk, path) != before:
+                _put(disk, path, fresh, before)
+        except OSError:
+            raise NotPutBackError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def _put(disk: Disk, path: Path, fresh: Path, data: bytes | None) -> None:
+    if data is None:
+        disk.remove(path)
+    else:
+        write_synced(disk, fresh, data)
+        disk.rename(fresh, path)
+    disk.sync_directory(path.parent)
 
 
 def _content(disk: Disk, path: Path) -> bytes | None:
