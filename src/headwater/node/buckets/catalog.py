@@ -235,8 +235,8 @@ class Catalog:
         del self._open[name]
         await self._leave(opened)
         await self._in_thread(partial(opened.store.close, clean=False))
-        told = "whether it is dropped is not known until the node is started anew, and it is served no more"
-        raise StorageError(f'bucket "{name}": {told}: {error}') from error
+        why = "whether it is dropped is not known until the node is started anew, and it is served no more"
+        raise StorageError(f'bucket "{name}": {why}: {error}') from error
 
     def quota_mib(self, name: str) -> int:
         """The quota of a bucket; 0 for none, as of the first one."""
