@@ -317,7 +317,7 @@ class Connection:
         return True
 
     def others_wait(self) -> bool:
-        """Whether some stand in line whom this connection, in what it does now, has not let go first."""
+        """Whether others stand in line, and this connection has not stood behind them in this turn."""
         return len(self._run_queue) > 0 and not self._has_stood
 
     def stand_behind(self) -> None:
@@ -399,12 +399,14 @@ class Connection:
 
     def _receive(self) -> None:
         # Two looks at the clock are all that an event has: what happens in between goes by the first of them. While
-        # others stand in line there are two at the processor time as well: who was interrupted has asked for little.
+        # others stand in line the processor time of the thread is looked at as well: the system may have interrupted
+        # it, and a short request that took long by the clock is not put behind the others for that.
         begun, is_alone = self._time(), not len(self._run_queue)
         worked = 0.0 if is_alone else thread_time()
         self._take_bytes(begun)
         spent = self._time() - begun
-        self._was_long = not is_alone and spent >= SLICE_SECONDS <= thread_time() - worked
+        is_slow = spent >= SLICE_SECONDS and not is_alone
+        self._was_long = is_slow and thread_time() - worked >= SLICE_SECONDS
         if spent:
             self._run_queue.spend(spent)
 

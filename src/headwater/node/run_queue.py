@@ -24,7 +24,7 @@ QUEUE_SECONDS: Final = QUANTUM_SECONDS / 2
 LARGE_AT_ONCE: Final = 4
 """So many may hold a document of up to 20 MiB while others have their turn: no budget counts it."""
 LARGE_BYTES: Final = 256 << 10
-"""A document of so much takes longer than all else that is asked about one: thirty take the time of a slice or two."""
+"""From this size on a document takes longer than most requests do: thirty of them take the time of a slice or two."""
 NOTICE_SECONDS: Final = 0.002
 """Less than this is carried over to the next iteration instead of waking at its beginning."""
 

@@ -298,14 +298,16 @@ class KvSession:
             self.connection.finish()
 
     def _let_short_ones_first(self, request: Request) -> None:
-        """Put a request for a large document off while others stand in line: a first one each, of hundreds of guests,
-        would else be seconds in front of everybody's short one. Raises NoRoom: it is given again behind them."""
-        if self.prepared is not None or not self.connection.others_wait():
+        """Put a request for a large document off while others stand in line. Hundreds of guests may ask for one each,
+        which would be seconds in which a short request waits.
+
+        Raises:
+            NoRoom: it is given again when the others have had their turn.
+        """
+        if self.prepared is not None or not request.key or not self.connection.others_wait():
             return
-        if (
-            request.key
-            and self.store_bucket.store.document_bytes(request.vbucket, request.key, self.collection) >= LARGE_BYTES
-        ):
+        store = self.store_bucket.store
+        if store.document_bytes(request.vbucket, request.key, self.collection) >= LARGE_BYTES:
             self.connection.stand_behind()
             raise NoRoom
 
