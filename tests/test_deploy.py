@@ -61,6 +61,15 @@ def test_systemd_finds_nothing_wrong_with_a_job_by_the_clock() -> None:
     assert [line for line in done.stderr.splitlines() if "headwater" in line] == []
 
 
+def test_a_job_has_the_user_and_the_folders_of_the_node() -> None:
+    """A user without DynamicUser gets no state folder, and has systemd move the node's private ones."""
+    node, job = (
+        set(re.findall(r"^(?:DynamicUser|(?:State|Cache)Directory|UMask)=.+$", path.read_text(), re.MULTILINE))
+        for path in (UNIT, FOLDER / "systemd" / "headwater-mirror.service")
+    )
+    assert len(node) == 4 and job == node
+
+
 def test_the_tasks_of_airflow_are_commands_that_there_are() -> None:
     """Their words are those of the command line; Airflow itself, of a size of 600 MB, is not installed for it."""
     tree = ast.parse((FOLDER / "airflow" / "headwater_mirror.py").read_text())

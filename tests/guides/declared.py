@@ -148,7 +148,7 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/read-changes.md": {"": Ran()},
     "docs/howto/sans-io.md": {"": Elsewhere("tests/test_sans_io.py")},
     "docs/howto/schedule.md": {
-        "# m h dom": Shown("lines of cron"),
+        "PATH=/usr/local/bin": Shown("lines of cron"),
         "install -m 644 deploy/systemd": Shown(
             "systemd's own commands; the units are verified by tests/test_deploy.py"
         ),
