@@ -23,6 +23,7 @@ from typing import Any
 
 from harness.lake_faults.engines import Engine, OnSpark, WithoutSpark
 from harness.lake_faults.scenario import PROFILES, profile_of, run
+from harness.numbers import numbers_of
 
 REPORTS = {"local": Path("artifacts/lake-faults.jsonl"), "spark": Path("artifacts/lake-faults-spark.jsonl")}
 
@@ -38,7 +39,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="run seeds whose results are there as well")
     parser.add_argument("--verbose", action="store_true", help="tell each step")
     arguments = parser.parse_args(given)
-    seeds = seeds_of(arguments.seeds)
+    seeds = numbers_of(arguments.seeds)
     report = arguments.report or REPORTS[arguments.engine]
     known = read(report)
     report.parent.mkdir(parents=True, exist_ok=True)
@@ -49,19 +50,6 @@ def main(given: Sequence[str] | None = None) -> int:
     chosen = [known[seed] for seed in seeds]
     print("\n".join(table(chosen)))
     return int(any(result["problem"] for result in chosen))
-
-
-def seeds_of(text: str) -> list[int]:
-    """Return the seeds that numbers and ranges such as `0-19,40` name.
-
-    Raises:
-        ValueError: a part is neither.
-    """
-    named: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        named += range(int(first), int(last or first) + 1)
-    return named
 
 
 def read(report: Path) -> dict[int, dict[str, Any]]:

@@ -23,8 +23,8 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from harness.lake_faults import scenario
-from harness.lake_faults.__main__ import seeds_of
 from harness.lake_faults.judge import Wrong
+from harness.numbers import numbers_of
 from harness.power_cuts.mounted import mounted
 from harness.power_cuts.nodes import CutNode
 from harness.simulation.cluster import SimCluster
@@ -109,7 +109,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("judge", choices=list(JUDGES))
     parser.add_argument("--seeds", default="0-199", help="numbers and ranges, such as 0-19,40")
     arguments = parser.parse_args(given)
-    for number in seeds_of(arguments.seeds):
+    for number in numbers_of(arguments.seeds):
         began = time.monotonic()
         try:
             with redirect_stdout(StringIO()):

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 
+from harness.numbers import numbers_of
 from harness.world.run import WorldOutcome
 from harness.world.shrinking import run_seed, shrink
-from headwater.wire.vbucket import vbucket_set
 
 OPERATIONS = 1000
 TOLD_SECONDS = 30.0
@@ -36,7 +36,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--as-it-is", action="store_true", help="do not make a failure smaller")
     arguments = parser.parse_args(given)
-    left_out = vbucket_set(arguments.without) if arguments.without else ()
+    left_out = numbers_of(arguments.without) if arguments.without else ()
     begun = told = time.monotonic()
     seeds = operations = failed = 0
     counts: Counter[str] = Counter()

@@ -43,7 +43,3 @@ def test_one_that_went_wrong_is_named_and_is_the_exit_status(
     told = capsys.readouterr().out
     assert "seed    3     0.1 s   9 steps  purges: Wrong: it differs" in told
     assert "| purges | 1 | 9 | 1 | 3 |" in told and "| all | 3 | 27 | 1 | 3 |" in told
-
-
-def test_seeds_are_numbers_and_ranges() -> None:
-    assert command.seeds_of("0-2,7") == [0, 1, 2, 7]
