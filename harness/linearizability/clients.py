@@ -22,14 +22,13 @@ from harness.linearizability.record import (
     Outcome,
     Recorder,
     Result,
-    result_of,
-    text_of,
 )
+from harness.linearizability.requests import frame_of, result_in
 from headwater.errors import RemoteProtocolError
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.features import Feature
-from headwater.wire.framing import FrameBuffer, FrameInfo, RequestInfo, encode_framing
+from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -41,22 +40,7 @@ CONNECT_SECONDS = 1.0
 DURABLE_MS = (200, 1000, 2000)
 PAUSE_SECONDS = (0.0, 0.002, 0.01)
 AGAIN_SECONDS = 0.05
-MUST_EXIST = 0xFFFF_FFFF
 FEATURES = (Feature.MUTATION_SEQNO, Feature.XERROR, Feature.ALT_REQUEST_SUPPORT, Feature.SYNC_REPLICATION)
-OPCODES = {
-    Kind.GET: Opcode.GET,
-    Kind.SET: Opcode.SET,
-    Kind.ADD: Opcode.ADD,
-    Kind.REPLACE: Opcode.REPLACE,
-    Kind.DELETE: Opcode.DELETE,
-    Kind.APPEND: Opcode.APPEND,
-    Kind.INCREMENT: Opcode.INCREMENT,
-    Kind.DECREMENT: Opcode.DECREMENT,
-    Kind.TOUCH: Opcode.TOUCH,
-    Kind.GET_AND_TOUCH: Opcode.GAT,
-    Kind.GET_AND_LOCK: Opcode.GET_LOCKED,
-    Kind.UNLOCK: Opcode.UNLOCK_KEY,
-}
 KINDS: Mapping[Kind, int] = {
     Kind.GET: 34,
     Kind.SET: 22,
@@ -77,7 +61,6 @@ WITHOUT_LEVEL = {*PLAIN_ALWAYS, Kind.GET, Kind.GET_AND_LOCK, Kind.UNLOCK}
 WITH_VALUE = {Kind.SET, Kind.ADD, Kind.REPLACE, Kind.APPEND}
 WITH_CAS = {Kind.SET, Kind.REPLACE, Kind.DELETE, Kind.APPEND}
 COUNTERS = {Kind.INCREMENT, Kind.DECREMENT}
-SHOWS_VALUE = {Kind.GET, Kind.GET_AND_TOUCH, Kind.GET_AND_LOCK}
 KNOWN_MAX = 4
 
 
@@ -218,7 +201,7 @@ class Client(Thread):
             self._map = None
             return Result(Outcome.REFUSED, text=f"not sent: {error}")
         try:
-            answer = connection.ask(self._frame(kind, key, argument))
+            answer = connection.ask(self._frame(kind, key.encode(), argument))
         except OSError:
             self._hang_up(owner)
             self._map = None
@@ -227,7 +210,7 @@ class Client(Thread):
             self._map = None
             with contextlib.suppress(RemoteProtocolError):
                 self._learn(answer.value, owner)
-        return _result(kind, answer, str(owner))
+        return result_in(kind, answer, str(owner))
 
     def _owner(self, key: bytes) -> tuple[Address, Connection]:
         if self._map is None:
@@ -263,50 +246,7 @@ class Client(Thread):
         if self._map is None or found.version > self._map.version:
             self._map = found
 
-    def _frame(self, kind: Kind, key: str, argument: Argument) -> Frame:
+    def _frame(self, kind: Kind, key: bytes, argument: Argument) -> Frame:
         assert self._map is not None  # noqa: S101
-        name = key.encode()
-        framing = b""
-        if argument.level:
-            milliseconds = self._random.choice(DURABLE_MS)
-            asked = FrameInfo(RequestInfo.DURABILITY, bytes([argument.level]) + milliseconds.to_bytes(2))
-            framing = encode_framing([asked])
-        return Frame(
-            Magic.FLEXIBLE_REQUEST if framing else Magic.CLIENT_REQUEST,
-            OPCODES[kind],
-            name,
-            _extras(kind, argument),
-            argument.value.encode(),
-            vbucket=self._map.vbucket_of(name),
-            cas=argument.cas,
-            framing=framing,
-        )
-
-
-def _extras(kind: Kind, argument: Argument) -> bytes:
-    expiry = argument.expiry.to_bytes(4)
-    if kind in {Kind.SET, Kind.ADD, Kind.REPLACE}:
-        return bytes(4) + expiry
-    if kind in COUNTERS:
-        last = MUST_EXIST if argument.initial is None else argument.expiry
-        return argument.delta.to_bytes(8) + (argument.initial or 0).to_bytes(8) + last.to_bytes(4)
-    if kind in {Kind.TOUCH, Kind.GET_AND_TOUCH}:
-        return expiry
-    return argument.seconds.to_bytes(4) if kind is Kind.GET_AND_LOCK else b""
-
-
-def _result(kind: Kind, answer: Frame, node: str) -> Result:
-    value = None
-    if answer.status == 0 and kind in SHOWS_VALUE:
-        value = text_of(answer.value)
-    elif answer.status == 0 and kind in COUNTERS:
-        value = str(int.from_bytes(answer.value))
-    uuid, seqno = (answer.extras[:8], answer.extras[8:16]) if len(answer.extras) == 16 else (b"", b"")
-    return result_of(
-        answer.status,
-        value=value,
-        cas=answer.cas,
-        vb_uuid=int.from_bytes(uuid),
-        seqno=int.from_bytes(seqno),
-        node=node,
-    )
+        timeout = self._random.choice(DURABLE_MS) if argument.level else 0
+        return frame_of(kind, key, argument, self._map.vbucket_of(key), durable_ms=timeout)

@@ -24,18 +24,15 @@ from harness.linearizability.record import (
     result_of,
     text_of,
 )
+from harness.linearizability.requests import frame_of, result_in
 from headwater.client.cluster import Cluster
-from headwater.client.kv import NO_CREATE
 from headwater.client.settings import settings_for
 from headwater.errors import HeadwaterError, StatusError, TransportError
 from headwater.transport.aio import Waiters
-from headwater.wire import documents
-from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
-from headwater.wire.header import Frame, Magic
 
 if TYPE_CHECKING:
     from headwater.transport.waiting import Steps
-    from headwater.wire.layout import Request
+    from headwater.wire.header import Frame
 
 DURABILITY_MS = (100, 700, 2500)
 OPERATION_SECONDS = 3.0
@@ -163,7 +160,7 @@ class WorkloadClient:
         except TransportError as error:
             result = Result(Outcome.MAYBE, node=cluster.node, text=str(error))
         else:
-            result = _result(frame, kind, cluster.node)
+            result = result_in(kind, frame, cluster.node)
         self._recorder.answered(number, result, at=self._now())
         self._learn(key, kind, result)
         return result
@@ -223,52 +220,6 @@ class WorkloadClient:
 
     def _request(self, cluster: Cluster, key: bytes, kind: Kind, argument: Argument) -> Steps[Frame]:
         vbucket = cluster.map.vbucket_of(key)
-        frame = replace(_asked(key, kind, argument), vbucket=vbucket).frame()
-        if argument.level:
-            timeout = self._random.choice(DURABILITY_MS)
-            info = FrameInfo(RequestInfo.DURABILITY, bytes([argument.level]) + timeout.to_bytes(2))
-            frame = replace(frame, magic=Magic.FLEXIBLE_REQUEST, framing=encode_framing([info]))
+        timeout = self._random.choice(DURABILITY_MS) if argument.level else 0
+        frame = frame_of(kind, key, argument, vbucket, durable_ms=timeout)
         return cluster.call(vbucket, frame, f"{kind} {key!r}", reads=kind is Kind.GET)
-
-
-_STORES: dict[Kind, type[documents.Set]] = {
-    Kind.SET: documents.Set,
-    Kind.ADD: documents.Add,
-    Kind.REPLACE: documents.Replace,
-}
-_COUNTERS: dict[Kind, type[documents.Increment]] = {
-    Kind.INCREMENT: documents.Increment,
-    Kind.DECREMENT: documents.Decrement,
-}
-_OTHERS: dict[Kind, Callable[[bytes, Argument], Request]] = {
-    Kind.GET: lambda key, _: documents.Get(key=key),
-    Kind.DELETE: lambda key, asked: documents.Delete(key=key, cas=asked.cas),
-    Kind.APPEND: lambda key, asked: documents.Append(key=key, value=asked.value.encode(), cas=asked.cas),
-    Kind.TOUCH: lambda key, asked: documents.Touch(key=key, expiration=asked.expiry),
-    Kind.GET_AND_TOUCH: lambda key, asked: documents.GetAndTouch(key=key, expiration=asked.expiry),
-    Kind.GET_AND_LOCK: lambda key, asked: documents.GetLocked(key=key, lock_seconds=asked.seconds),
-    Kind.UNLOCK: lambda key, asked: documents.Unlock(key=key, cas=asked.cas),
-}
-
-
-def _asked(key: bytes, kind: Kind, argument: Argument) -> Request:
-    """The request of an operation."""
-    if kind in _STORES:
-        value = argument.value.encode()
-        return _STORES[kind](key=key, value=value, expiration=argument.expiry, cas=argument.cas)
-    if kind in _COUNTERS:
-        initial, expiration = (0, NO_CREATE) if argument.initial is None else (argument.initial, 0)
-        return _COUNTERS[kind](key=key, delta=argument.delta, initial=initial, expiration=expiration)
-    return _OTHERS[kind](key, argument)
-
-
-def _result(frame: Frame, kind: Kind, node: str) -> Result:
-    value = None
-    if kind in {Kind.GET, Kind.GET_AND_LOCK, Kind.GET_AND_TOUCH}:
-        value = text_of(documents.GetResponse.decode(frame).value)
-    elif kind in {Kind.INCREMENT, Kind.DECREMENT}:
-        value = str(documents.IncrementResponse.decode(frame).counter)
-    uuid = seqno = 0
-    if kind not in {Kind.GET, Kind.GET_AND_LOCK, Kind.GET_AND_TOUCH} and len(frame.extras) >= 16:
-        uuid, seqno = int.from_bytes(frame.extras[:8]), int.from_bytes(frame.extras[8:16])
-    return result_of(frame.status, value=value, cas=frame.cas, vb_uuid=uuid, seqno=seqno, node=node)
