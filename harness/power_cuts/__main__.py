@@ -13,7 +13,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.checker import Violation
@@ -47,10 +47,10 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _ends_well(name: str, run: object, cuts: int, seed: int) -> bool:
+def _ends_well(name: str, run: Callable[[Path, int, int], None], cuts: int, seed: int) -> bool:
     try:
         with tempfile.TemporaryDirectory(prefix="power-cuts-") as folder:
-            run(Path(folder), cuts, seed)  # type: ignore[operator]
+            run(Path(folder), cuts, seed)
     except (Violation, Wrong, testing.NodeError) as error:
         print(f"{name}: BROKEN by seed {seed}: {error}", flush=True)
         return False

@@ -88,8 +88,11 @@ class PowerCutDisk:
 
     def _read(self, answer: str) -> str:
         line = _pipe(self._process.stdout).readline().strip()
-        if not line or answer not in line:
-            raise OSError(f"the disk of power cuts said {line!r} instead of {answer or 'its state'!r}")
+        if not line:
+            why = why_not() or "its own words stand above"
+            raise OSError(f"the disk of power cuts ended before it said {answer or 'its state'!r}: {why}")
+        if answer not in line:
+            raise OSError(f"the disk of power cuts said {line!r} instead of {answer!r}")
         return line
 
 

@@ -17,7 +17,7 @@ def test_a_disk_that_ends_by_itself_says_so_instead_of_hanging() -> None:
         subprocess.Popen(
             [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process,
-        pytest.raises(OSError, match="the disk of power cuts said ''"),
+        pytest.raises(OSError, match="the disk of power cuts ended before it said 'mounted'"),
     ):
         PowerCutDisk(process).wait()
 
@@ -31,6 +31,13 @@ def test_a_file_that_is_left_open_does_not_hold_the_end_up(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError, match="not connected"):
         left.close()
+
+
+def test_a_disk_that_ends_for_want_of_a_part_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "why_not", lambda: "no mfusepy")
+    ends = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with ends as process, pytest.raises(OSError, match="ended before it said 'mounted': no mfusepy"):
+        PowerCutDisk(process).wait()
 
 
 @pytest.mark.parametrize(
