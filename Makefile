@@ -63,7 +63,7 @@ ENGINE ?= local
 lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark; those in artifacts/ are not run again
 	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
 
-mutants: $(READY) warm ## bugs planted into copies of the product, which the judges of the harness must find: MUTANTS=5 (the quickest) ONLY=fsync-left-out SEEDS=200
+mutants: $(READY) warm ## bugs planted into copies of the product, which the judges of the harness must find: MUTANTS=5 (the quickest) ONLY=fsync-left-out SEEDS=200 (those of power cuts as root)
 	@$(RUN) $(BIN)/python -m harness.mutants --seeds $(if $(findstring command,$(origin SEEDS)),$(SEEDS),200) \
 		$(if $(MUTANTS),--quickest $(MUTANTS)) $(if $(ONLY),--only $(ONLY))
 

@@ -105,6 +105,9 @@ class Client(Thread):
 
     Args:
         seeds: where to ask for the map. lock: held while the recorder is told something.
+        keys: those it works on; one that stands there twice comes twice as often.
+        lock_seconds: how long its locks last. One that is shorter than twice the error of the history's clock is never
+            known to stand.
 
     Attributes: error: a problem of its own, not of a node.
     """
@@ -118,12 +121,14 @@ class Client(Thread):
         *,
         keys: Sequence[str],
         random: Random,
+        lock_seconds: Sequence[int] = (1, 2),
     ) -> None:
         super().__init__(daemon=True)
         self.stopping = Event()
         self.error: BaseException | None = None
         self._number, self._recorder, self._lock, self._seeds = number, recorder, lock, tuple(seeds)
         self._keys, self._random = tuple(keys), random
+        self._lock_seconds = tuple(lock_seconds)
         self._map: ClusterMap | None = None
         self._connections: dict[Address, Connection] = {}
         self._cas: dict[str, list[int]] = {key: [] for key in keys}
@@ -187,7 +192,7 @@ class Client(Thread):
             expiry=soon if takes_expiry and random.random() < 0.15 else 0,
             delta=random.randrange(1, 4) if kind in COUNTERS else 0,
             initial=random.choice((None, 0, 100)) if kind in COUNTERS else None,
-            seconds=random.randrange(1, 3) if kind is Kind.GET_AND_LOCK else 0,
+            seconds=random.choice(self._lock_seconds) if kind is Kind.GET_AND_LOCK else 0,
             level=Level.NONE if kind in WITHOUT_LEVEL else level,
         )
 

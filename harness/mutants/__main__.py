@@ -5,8 +5,9 @@
     python -m harness.mutants --only fsync-left-out --seeds 50 --from-seed 7
 
 The seed that is known to find a mutant comes first, then the others in order. What was found is run by the same seed
-without the bug: a judge that fails then as well has found nothing. At the end there is a table. Status 1: a mutant
-survived, or a patch does not apply any more.
+without the bug: a judge that fails then as well has found nothing. At the end there is a table. What needs a judge that
+can't work on this machine is named, with the reason, and not counted. Status 1: a mutant survived, a patch does not
+apply any more, or nothing was tried.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from harness.mutants.judges import why_not_here
 from harness.mutants.patches import ROOT, Mutant, Stale, every, planted
 
 __all__ = ["Trial", "judged", "main", "table", "tried"]
@@ -60,7 +62,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--from-seed", type=int, help="the first seed, in place of the one that is known")
     arguments = parser.parse_args(given)
     trials: list[Trial] = []
+    left_out = 0
     for mutant in _chosen(every(), arguments.only, arguments.quickest):
+        if why := why_not_here(mutant.judge):
+            left_out += 1
+            print(f"{mutant.name} is not tried, for its judge {mutant.judge} can't work here: {why}", flush=True)
+            continue
         known = mutant.seed if arguments.from_seed is None else None
         first = arguments.from_seed or 0
         others = [number for number in range(first, first + arguments.seeds) if number != known]
@@ -69,7 +76,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print(_row(trials[-1]), flush=True)
     print("\n".join(["", *table(trials)]))
     found = sum(trial.seed is not None for trial in trials)
-    print(f"\n{found} of {len(trials)} found")
+    print(f"\n{found} of {len(trials)} found" + (f", {left_out} not tried" if left_out else ""))
     return int(found < len(trials) or not trials)
 
 

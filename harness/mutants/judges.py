@@ -3,6 +3,9 @@
     python -m harness.mutants.judges failovers --seeds 0-199
 
 The last line says `found SEED SECONDS: why` (status 1) or `nothing` (status 0). Status 2: the judge itself broke.
+
+A seed of `clients` and of `power_cuts` says which requests and cuts there are; as real processes run, not when: what it
+found once it finds again nearly always, not surely.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from random import Random
+from threading import Lock
 from typing import Final
 
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -24,22 +29,35 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from harness.lake_faults import scenario
 from harness.lake_faults.judge import Wrong
+from harness.linearizability.clients import Client
+from harness.linearizability.judgement import judged
+from harness.linearizability.record import FaultKind, History, Recorder
 from harness.numbers import numbers_of
-from harness.power_cuts.mounted import mounted
+from harness.power_cuts.mounted import mounted, why_not
 from harness.power_cuts.nodes import CutNode
 from harness.simulation.cluster import SimCluster
 from harness.simulation.failovers import Failovers
 from harness.simulation.machine import ClusterMachine
 from harness.world.shrinking import run_seed
+from headwater import testing
 from headwater.errors import HeadwaterError
+from headwater.wire.address import Address
 
-__all__ = ["FINDINGS", "JUDGES", "main"]
+__all__ = ["FINDINGS", "JUDGES", "main", "why_not_here"]
 
 EXAMPLES: Final = 10
 STEPS: Final = 50
 ROUNDS: Final = 4
 CUTS: Final = 10
 OPERATIONS: Final = 300
+CLIENTS: Final = 4
+LIFE_SECONDS: Final = 3.0
+LOCK_SECONDS: Final = (5,)
+CLOCK_ERROR_SECONDS: Final = 1.05
+"""Of a node that counts whole seconds by the clock of its clients."""
+HOT_KEYS, COLD_KEYS = ("p1", "p2", "d1"), tuple(f"c{number}" for number in range(200))
+KEYS: Final = HOT_KEYS * 60 + COLD_KEYS
+"""Half of all operations meet on three keys; others are left alone for long enough to expire, or to stay locked."""
 FINDINGS: Final = (AssertionError, HeadwaterError, Flaky)
 """The errors by which a judge says that a promise is broken; any other is a mistake of the judge or the patch."""
 
@@ -79,6 +97,39 @@ def lake(number: int) -> None:
         raise Wrong(problem)
 
 
+def clients(number: int) -> None:
+    """Four clients of a real node, which is killed once; both judges of what they saw."""
+    with testing.node(vbuckets=4) as node:
+        history = _history(node, number)
+    if reports := judged(history).reports:
+        raise AssertionError(" ".join(reports[0].split()))
+
+
+def _history(node: testing.Node, number: int) -> History:
+    recorder, lock, random = Recorder(CLOCK_ERROR_SECONDS), Lock(), Random(number)  # noqa: S311 - must be repeatable
+    seeds = [Address(node.host, node.port)]
+    working = [
+        Client(each, recorder, lock, seeds, keys=KEYS, random=Random(random.random()), lock_seconds=LOCK_SECONDS)  # noqa: S311
+        for each in range(CLIENTS)
+    ]
+    for client in working:
+        client.start()
+    working[0].join(LIFE_SECONDS)
+    began = time.time()
+    node.kill()
+    node.start()
+    with lock:
+        recorder.fault(FaultKind.RESTART, began=began, ended=time.time())
+    working[0].join(LIFE_SECONDS)
+    for client in working:
+        client.stopping.set()
+    for client in working:
+        client.join()
+        if client.error is not None:
+            raise client.error
+    return recorder.history()
+
+
 def power_cuts(number: int) -> None:
     """Ten cuts under a node that is written to, followed and compacted (as root)."""
     with tempfile.TemporaryDirectory(prefix="mutants-cuts-") as folder:
@@ -99,8 +150,14 @@ JUDGES: Final[Mapping[str, Callable[[int], None]]] = {
     "failovers": failovers,
     "world": world,
     "lake": lake,
+    "clients": clients,
     "power_cuts": power_cuts,
 }
+
+
+def why_not_here(judge: str) -> str:
+    """Return why a judge can't work on this machine; "" if it can."""
+    return why_not() if judge == "power_cuts" else ""
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ def test_a_patch_that_does_not_apply_is_named(
     monkeypatch.setattr(command, "planted", stale)
     assert command.main([]) == 1
     assert "a-bug.patch does not apply" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_mutant_whose_judge_cannot_work_here_is_named_and_not_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = replace(BUG, name="another-bug", judge="power_cuts")
+    monkeypatch.setattr(command, "every", lambda: [BUG, cut])
+    monkeypatch.setattr(command, "why_not_here", lambda judge: "no disk" if judge == "power_cuts" else "")
+    _saying(monkeypatch, "found 7 0.5: lost\n", "nothing\n")
+    assert command.main([]) == 0
+    told = capsys.readouterr().out
+    assert "another-bug is not tried, for its judge power_cuts can't work here: no disk\n" in told
+    assert told.endswith("\n1 of 1 found, 1 not tried\n")
 
 
 def test_a_name_that_no_mutant_has_is_refused() -> None:
