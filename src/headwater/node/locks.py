@@ -26,42 +26,58 @@ class DocumentLock(NamedTuple):
 
 
 class Locks:
-    """The locks of a bucket. `held`: by (vbucket, collection, key), those that are over among them."""
+    """The locks of a bucket.
+
+    Attributes:
+        held: by vbucket, then (collection, key); those that are over among them, and no vbucket without any.
+    """
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, int, bytes], DocumentLock] = {}
+        self.held: dict[int, dict[tuple[int, bytes], DocumentLock]] = {}
+        self._count = 0
         self._first = self._last = 0  # when the first and the last of them is over, at the soonest
 
     def any(self, now: int) -> bool:
         """Whether there may be a lock; they are all forgotten once the last is over."""
         if now >= self._last:
             self.held.clear()
+            self._count = 0
         return bool(self.held)
 
     def get(self, vbucket: int, key: bytes, now: int, collection: int = 0) -> DocumentLock | None:
         """The lock of a key, if it is not over."""
-        found = self.held.get((vbucket, collection, key))
+        found = self.held.get(vbucket, {}).get((collection, key))
         return found if found is not None and now < found.until else None
 
     def take(self, vbucket: int, key: bytes, lock: DocumentLock, now: int, collection: int = 0) -> None:
         """Lock a key. CommandRefused(ETMPFAIL) when there are too many, not counting those that are over."""
-        if len(self.held) >= LOCKS_MAX and now >= self._first:
-            self.held = {each: held for each, held in self.held.items() if now < held.until}
-            self._first = min((held.until for held in self.held.values()), default=lock.until)
-        if len(self.held) >= LOCKS_MAX:
+        if self._count >= LOCKS_MAX and now >= self._first:
+            self._forget_over(now)
+        if self._count >= LOCKS_MAX:
             raise CommandRefused(Status.ETMPFAIL, f"{LOCKS_MAX} documents are locked")
         self._first = min(self._first, lock.until) if self.held else lock.until
-        self.held[vbucket, collection, key] = lock
+        locks = self.held.setdefault(vbucket, {})
+        self._count += (collection, key) not in locks
+        locks[collection, key] = lock
         self._last = max(self._last, lock.until)
 
     def release(self, vbucket: int, key: bytes, collection: int = 0) -> None:
         """The key has no lock any more."""
-        self.held.pop((vbucket, collection, key), None)
+        locks = self.held.get(vbucket, {})
+        if locks.pop((collection, key), None) is not None:
+            self._count -= 1
+            if not locks:
+                del self.held[vbucket]
 
     def leave(self, vbucket: int) -> None:
         """A vbucket is not active here any more: who owns it does not know of its locks, and lets others write.
 
-        One that was kept would be in force again when the vbucket comes back.
+        One that was kept would be in force again when the vbucket comes back. Replicas come here with each snapshot.
         """
-        for held in [held for held in self.held if held[0] == vbucket]:
-            del self.held[held]
+        self._count -= len(self.held.pop(vbucket, ()))
+
+    def _forget_over(self, now: int) -> None:
+        left = {vb: {key: lock for key, lock in locks.items() if now < lock.until} for vb, locks in self.held.items()}
+        self.held = {vb: locks for vb, locks in left.items() if locks}
+        moments = [lock.until for locks in self.held.values() for lock in locks.values()]
+        self._count, self._first = len(moments), min(moments, default=0)
