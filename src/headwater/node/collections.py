@@ -214,8 +214,8 @@ class Collections:
         await loop.run_in_executor(None, bucket.store.declarations.use_collections)
         slices = None if self.run_queue is None else Slices(loop, self.run_queue)
         level = dict[int, int]()
-        while behind := self._behind(level):
-            for vb in behind:
+        while True:
+            for vb in self._behind(level):
                 if slices is not None:
                     await slices.breathe()
                 self._check_serves()
@@ -225,10 +225,10 @@ class Collections:
                         level[vb] = self.manifest.uid
                 except ArenaFull:
                     await committer.wait(committer.wrote())
-            if not self._behind(level) and not await committer.wait(committer.gate()):
+            if not await committer.wait(committer.gate()):
                 raise StorageError("the batch with the events of the change could not be written")
-        if not await committer.wait(committer.gate()):
-            raise StorageError("the batch with the events of the change could not be written")
+            if not self._behind(level):
+                return
 
     def _behind(self, level: Mapping[int, int]) -> list[int]:
         """Return the vbuckets to look at; `level` has those that lack nothing of the manifest with such a uid."""
