@@ -146,7 +146,7 @@ class RangeScan:
 
     @contextmanager
     def running(self, clock: Callable[[], float]) -> Iterator[None]:
-        """Serve one request: it does not idle meanwhile, however long that takes, and is over if the request fails."""
+        """Serve one request: the scan does not idle meanwhile, and is cancelled if the request fails."""
         self.is_running = True
         try:
             yield

@@ -31,7 +31,7 @@ def make(disk: Disk, folder: Path, entry: BucketEntry) -> None:
     """Make a bucket's folder, with nothing in it but whose it is; durable on return. Raises OSError."""
     parent = folder.parent
     disk.make_directory(folder)
-    disk.sync_directory(parent.parent)  # a process that died between making and syncing it may have left it
+    disk.sync_directory(parent.parent)  # the one above may be there unsynced: a process may have died in between
     disk.sync_directory(parent)
     body = json.dumps({"name": entry.name, "uuid": entry.uuid}).encode()
     write_synced(disk, folder / _NEXT_NAME, encode_text_file(_TITLE, _FORMAT, body))

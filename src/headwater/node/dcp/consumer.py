@@ -252,7 +252,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self.consumer.refuse_stream(wanted, status, WHY_NOT[status])
             return
         vbucket = self._bucket.vbuckets[wanted.vbucket]
-        if vbucket.refused_changes and not vbucket.gap.is_named:  # whose end nobody can see: its owner is asked again
+        if vbucket.refused_changes and not vbucket.gap.is_named:  # it closes only when all behind it comes anew
             vbucket.roll_back(vbucket.gap.whole_seqno)
         self.begin(wanted.vbucket, wanted.flags, wanted.frame)
 
@@ -282,7 +282,7 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
         inbound.follow(log)
-        self._close_gaps()  # which may have had no room to be written down, or only that of a newer version
+        self._close_gaps()  # a newer version may be here, and the record that the gap is closed had no room
         self._hold_until(inbound.vbucket.gate)
         if self._listener is not None:
             self._listener.stream_opened(inbound.vbucket.id)
@@ -362,8 +362,11 @@ class ConsumerSession(DcpEnd[Consumer]):
             vbucket.roll_back(whole)
 
     def _miss(self, vbucket: VBucket, whole: int, frame: Frame, seqno: int) -> None:
-        """Note the gap, and name its key to whoever can write the document anew. A seqno below what is here is none to
-        go by: a version that came before would close the gap."""
+        """Note the gap, and name its key in the log: a newer version of the document closes it.
+
+        The key is kept only with a seqno above all that is here: with a lower one, a version that came before the
+        change would close the gap.
+        """
         key = None
         if frame.opcode in CHANGES and frame.vbucket == vbucket.id and seqno > vbucket.high_seqno:
             key = self._key_of(frame)

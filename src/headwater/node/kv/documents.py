@@ -108,7 +108,8 @@ def check_cas(request: Request, document: StoredDocument) -> None:
 def end_lock(session: Session, request: Request) -> None:
     """Forget the lock of a document that was changed (kv.md 2: "a mutation with the token unlocks").
 
-    A durable change is none before it is committed: then the new CAS ends the lock. One that is taken back leaves it.
+    A durable write changes the document when it is committed, and the new CAS ends the lock then. Aborted, it leaves
+    the document locked.
     """
     if session.durability is None:
         session.store_bucket.locks.release(request.vbucket, request.key, session.collection)

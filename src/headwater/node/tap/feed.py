@@ -99,7 +99,7 @@ class Feed:
         for vb in vbuckets:
             reader = self.readers.get(vb)
             if reader is not None and self.bucket.vbuckets.get(vb) is reader.vbucket:
-                self.ready(reader)  # a replica that lacks nothing any more held something back
+                self.ready(reader)  # a gap may be closed now, and with it held changes back
                 continue
             if reader is not None:
                 self.leave(reader)

@@ -5,8 +5,8 @@ have it on disk the document itself. The prepare is stored under a key of its ow
 until then. It is over when that key is deleted: with an abort, or with the mark that stands behind the document.
 
 A replica may be sent the document without being told that it ends a prepare (dcp 8.2, a snapshot from disk); then the
-document behind it says so, here and after a restart, and the mark is made up for. So it is behind the drop of a
-collection: how its prepares ended is not shown any more.
+document behind it says so, here and after a restart, and the mark is made up for. The drop of a collection ends its
+prepares in the same way, for streams do not tell any more how they ended.
 
 Source: dcp 2.17, 8.2, 10. Why so: docs/decisions/0068.
 """

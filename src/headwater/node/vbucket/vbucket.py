@@ -293,7 +293,7 @@ class VBucket:
         self._store.check_record_room()  # else it would be so in memory only
         if state is State.ACTIVE and new_branch:
             # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
-            # So does what lies behind a gap: who has it of the owner has what is missing here, too.
+            # So does what lies behind a gap: a consumer that has it from the owner has what is missing here, too.
             whole = self._before_gap if self.has_gap else ENDLESS
             self.failover.create(min(self.complete_seqno, whole))
         if state is State.ACTIVE:
