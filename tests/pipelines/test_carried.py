@@ -162,23 +162,42 @@ def test_who_may_not_make_collections_is_told_what_to_do(pair: tuple[Node, Node]
     users.chmod(0o600)
     with node(vbuckets=2, users_file=users, administrators="alice") as target:
         writing = parse_write({"url": target.url, "withMeta": "true", "user": "bob", "password": "bob-s3cret"})
-        made = CarriedCollections(
-            parse({"url": pair[0].url, "collections": "all"}), writing, Carried("all"), CarriedFile(tmp_path), "keep"
-        )
+        reading = parse({"url": pair[0].url, "collections": "all"})
+        made = CarriedCollections(reading, writing, Carried("all"), CarriedFile(tmp_path), "keep", lambda: None)
         with pytest.raises(OptionError, match=r"shop\.orders.* is not made at the target .*headwater collection"):
             made.settle()
         made.close()
 
 
-def test_a_narrower_choice_drops_nothing_that_the_source_still_has(pair: tuple[Node, Node], tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [{}, {"scope": "shop"}, {"collections": "shop.orders,shop.carts"}])
+def test_another_choice_is_refused_before_a_batch_is_repeated_with_it_and_changes_nothing(
+    pair: tuple[Node, Node], tmp_path: Path, begun: dict[str, str]
+) -> None:
+    source, target = pair
+    create(source, "shop.orders", "shop.carts", "audit.log")
+    chosen = settle(pair, tmp_path, **begun)
+    there, noted = names(target), CarriedFile(tmp_path).load()
+    for other in ({"collections": "shop.orders"}, {"collections": "audit.log"}, {"scope": "audit"}):
+        with pytest.raises(OptionError, match=r"was begun with: .*another checkpoint for another choice"):
+            settle(pair, tmp_path, dropped="drop", **other)
+    assert names(target) == there and CarriedFile(tmp_path).load() == noted
+    assert settle(pair, tmp_path) == chosen
+
+
+def test_names_are_left_out_once_their_collections_are_gone(pair: tuple[Node, Node], tmp_path: Path) -> None:
     source, target = pair
     create(source, "shop.orders", "shop.carts")
-    settle(pair, tmp_path)
-    settle(pair, tmp_path, dropped="drop", collections="shop.orders")
-    assert names(target) == {"shop.orders", "shop.carts"}
+    settle(pair, tmp_path, collections="shop.orders,shop.carts")
+    settle(pair, tmp_path, collections="shop.carts, shop.orders")
     create(source, drop=["shop.carts"])
-    settle(pair, tmp_path, dropped="drop", collections="shop.orders")
+    assert settle(pair, tmp_path, dropped="drop", collections="shop.orders") == ids(source, "shop.orders")
     assert names(target) == {"shop.orders"}
+
+
+def test_a_name_that_was_none_is_put_right_with_the_same_checkpoint(pair: tuple[Node, Node], tmp_path: Path) -> None:
+    create(pair[0], "shop.orders")
+    assert settle(pair, tmp_path, collections="shop.ordrs") == ()
+    assert settle(pair, tmp_path, collections="shop.orders") == ids(pair[0], "shop.orders")
 
 
 def test_nothing_is_dropped_for_a_source_that_was_made_anew_while_the_copy_runs(
@@ -204,6 +223,6 @@ def test_a_collection_that_goes_into_another_takes_not_the_place_of_the_one_befo
     create(source, "shop.orders", "shop.carts")
     settle(pair, tmp_path, collections="shop.orders", into="archive.old")
     before = ids(target, "archive.old")
-    with pytest.raises(OptionError, match=r"archive\.old.*another checkpoint"):
+    with pytest.raises(OptionError, match=r"begun with: shop\.orders.*another checkpoint"):
         settle(pair, tmp_path, dropped="drop", collections="shop.carts", into="archive.old")
     assert ids(target, "archive.old") == before

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from headwater.client.collections import parse_path
+from headwater.client.collections import parse_path, read_names
 from headwater.client.unread import OWN_OF_SERVERS, knows_collections
 from headwater.cluster.collections import CollectionPath, Edit, Lacking, additions, change, removals
 from headwater.errors import ClusterError, OptionError, StatusError
@@ -54,6 +55,18 @@ class Carried:
     def chooses(self) -> bool:
         """Whether it is more, or less, than the default collection as any old client sees it."""
         return self.collections is not None or self.scope is not None
+
+    def chosen(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
+        """The collections to copy: id to scope, name and longest life."""
+        names = None if self.collections is None else read_names(self.collections)
+        paths = None if names is None else set(map(parse_path, names))
+        return {
+            each.id: (scope.name, each.name, each.max_ttl)
+            for scope, each in manifest.each_collection()
+            if scope.name != OWN_OF_SERVERS
+            and (self.scope in (None, scope.name))
+            and (paths is None or (scope.name, each.name) in paths)
+        }
 
     def options(self) -> dict[str, str]:
         """The choice, as options of the source."""
@@ -131,7 +144,7 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
         saved: what stands beside the checkpoint.
         given: options of the source.
         into: as of `Carried`.
-        source: whom to ask whether there are collections at all.
+        source: whom to ask which collections there are.
 
     Raises:
         OptionError: `into` with more than one collection, or the copy was begun with another.
@@ -149,7 +162,30 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
     if asked.into != saved.into:
         told = f"what the copy with this checkpoint was begun with: {saved.into or 'the same names'}"
         raise OptionError("into", into, told)
-    return replace(saved, collections=asked.collections, scope=asked.scope)  # what may follow what, offsets say
+    if not _may_follow(saved, asked, source):
+        begun = saved.collections or (f"scope {saved.scope}" if saved.scope else "the default collection only")
+        wanted = (
+            f"what the copy with this checkpoint was begun with: {begun}. Take another checkpoint for another choice"
+        )
+        raise OptionError("collections", asked.collections or f"scope {asked.scope}", wanted)
+    return replace(saved, collections=asked.collections, scope=asked.scope)
+
+
+def _may_follow(saved: Carried, asked: Carried, source: SourceSettings) -> bool:
+    """Whether a copy can go on with a choice: names may be left out whose collections the source has no more.
+
+    Offsets refuse any other choice, but only behind the batch that Spark repeats after a kill: of that one the rows of
+    a collection that is no longer chosen would be left out, and never come again.
+    """
+    if asked.options() == saved.options() or (saved.chooses and not saved.known):
+        return True
+    if saved.scope != asked.scope or "all" in (saved.collections, asked.collections) or not saved.chooses:
+        return False
+    with closing(SourceNodes(source)) as nodes:
+        manifest = nodes.manifest(UID_MAX)
+    if manifest.uid < saved.manifest_uid:
+        return False  # nothing is concluded from what is not there
+    return saved.chosen(manifest).keys() == asked.chosen(manifest).keys()
 
 
 def _all_there_is(source: SourceSettings) -> str | None:
@@ -186,7 +222,7 @@ class CarriedCollections:
         carried: Carried,
         file: CarriedFile,
         dropped: Dropped,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None],
     ) -> None:
         self._target, self.carried, self._file, self._dropped = target, carried, file, dropped
         self._check_buckets = check
@@ -208,7 +244,7 @@ class CarriedCollections:
             TransportError, StatusError: nodes did not answer.
         """
         manifest, there = self._from.manifest(UID_MAX), self._to.manifest(UID_MAX)
-        found = self._chosen(manifest)
+        found = self.carried.chosen(manifest)
         self.is_behind = manifest.uid < self.carried.manifest_uid
         if self.is_behind:
             return tuple(sorted(found))  # nothing is concluded from what is not there
@@ -222,18 +258,6 @@ class CarriedCollections:
         self._note(manifest, wanted)
         return tuple(sorted(found))
 
-    def _chosen(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
-        """The collections to copy: id to scope, name and longest life."""
-        names = None if self.carried.collections in (None, "all") else (self.carried.collections or "").split(",")
-        paths = None if names is None else {parse_path(name.strip()) for name in names}
-        return {
-            each.id: (scope.name, each.name, each.max_ttl)
-            for scope, each in manifest.each_collection()
-            if scope.name != OWN_OF_SERVERS
-            and (self.carried.scope in (None, scope.name))
-            and (paths is None or (scope.name, each.name) in paths)
-        }
-
     def _path(self, scope: str, name: str) -> str:
         return self.carried.into or f"{scope}.{name}"
 
@@ -241,7 +265,7 @@ class CarriedCollections:
         self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest
     ) -> CollectionsManifest:
         """Deal with what was dropped at the source since; return the target's manifest after it."""
-        gone = self._gone(manifest, wanted)
+        gone = [path for path, number in self.carried.known.items() if not manifest.has(number)]
         paths = [CollectionPath(*parse_path(path)) for path in gone]
         left = [path for path in paths if path.is_in(there)]
         if left and self._dropped == "drop":
@@ -257,14 +281,6 @@ class CarriedCollections:
             if gone:
                 self._file.save(self.carried)
         return there
-
-    def _gone(self, manifest: CollectionsManifest, wanted: Mapping[str, int]) -> list[str]:
-        """The paths at the target of collections that the source has no more; one that is no longer chosen it has."""
-        for path, number in self.carried.known.items():
-            if manifest.has(number) and wanted.get(path, number) != number:
-                told = f"the collection that {path} was filled from: take another checkpoint for this one"
-                raise OptionError("collections", self.carried.collections, told)
-        return [path for path, number in self.carried.known.items() if not manifest.has(number)]
 
     def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
         """Refuse where a collection that this copy has filled was dropped at the target: it would lack all that came

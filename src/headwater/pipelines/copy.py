@@ -180,7 +180,7 @@ class _Batches:
         collections: CarriedCollections | None,
         *,
         restores: bool,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None],
     ) -> None:
         from headwater.spark.deadletters import located, made
 
