@@ -155,8 +155,13 @@ class _Handler(BaseHTTPRequestHandler):
                     return 200, {"_shards": {"total": 2, "successful": 1, "failed": 1}}
                 index.visible = dict(index.documents)
                 return 200, {"_shards": {"total": 2, "successful": 1, "failed": 0}}
-            case "POST", "/orders/_search" | "/orders/_search?allow_partial_search_results=false":
+            case "POST", "/orders/_search?allow_partial_search_results=false":
+                if index.away:
+                    index.away -= 1
+                    return 503, {"error": {"reason": "Partial shards failure"}}
                 return 200, index.search(json.loads(body))
+            case "POST", "/orders/_search":
+                return 200, {"hits": {"hits": []}} if index.away else index.search(json.loads(body))
         raise AssertionError("nothing that an index is asked")
 
     def log_message(self, *_: Any) -> None:

@@ -147,6 +147,17 @@ def test_a_shard_that_is_away_is_waited_for_before_all_is_taken_for_removed(serv
     assert client.remove_older(3, 2) == 1 and not index.documents
 
 
+def test_hits_of_some_shards_are_not_shown_as_if_they_were_all(served: Served) -> None:
+    client, index = served
+    client.bulk([item(b"a", version(0, 1))])
+    assert client.remove_older(3, 0) == 0  # searches see it from here on
+    index.away = 2
+    hasty, refused = SearchServer(client.server.url, retry_seconds=0.0), pytest.raises(ConnectionLost, match="503")
+    with closing(SearchClient(hasty)) as impatient, refused:
+        impatient.search("wine", limit=10, any_of=False)
+    assert [hit.key for hit in client.search("wine", limit=10, any_of=False)] == [b"a"]
+
+
 def test_a_body_that_is_too_large_is_halved_until_it_fits(served: Served) -> None:
     client, index = served
     index.largest = 700

@@ -133,5 +133,7 @@ def test_a_shard_that_is_away_is_not_taken_for_one_without_documents(server: str
     ask("POST", f"{server}/_cluster/reroute", {"commands": [{"cancel": away}]})
     with pytest.raises(ConnectionLost, match=r"503|shards of index shards are away"):
         client.remove_older(3, 1)
+    with pytest.raises(ConnectionLost, match="503"):
+        client.search("lost", limit=40, any_of=False)
     ask("DELETE", place)
     client.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -269,8 +269,7 @@ class SearchClient:
         asked = {"size": BULK_ITEMS, "query": query, "_source": ["generation", "seqno"]}
         while True:
             self._refresh()
-            # What lies in a shard that is away for a moment would stay for good.
-            hits = self._asked("POST", "/_search?allow_partial_search_results=false", asked)["hits"]["hits"]
+            hits = self._found(asked)
             if not hits:
                 return removed
             places = [place_of(hit["_id"], by_collection=self.server.by_collection) for hit in hits]
@@ -298,8 +297,14 @@ class SearchClient:
             "highlight": marks,
             "_source": ["scope", "collection"] if self.server.by_collection else False,
         }
-        found = self._asked("POST", "/_search", asked)
-        return [_hit(hit, by_collection=self.server.by_collection) for hit in found["hits"]["hits"]]
+        return [_hit(hit, by_collection=self.server.by_collection) for hit in self._found(asked)]
+
+    def _found(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the hits of all shards: those of the others alone would pass for all that there is."""
+        found = self._asked("POST", "/_search?allow_partial_search_results=false", query)
+        if found.get("timed_out"):
+            raise ConnectionLost(self.server.peer, "the search took too long there, and found only a part")
+        return list(found["hits"]["hits"])
 
     # --- one request --------------------------------------------------------------------------------------------------
 
