@@ -10,7 +10,7 @@ from headwater.client.blocking import Client
 from headwater.client.cluster import Cluster
 from headwater.client.scans import KeyPage, WantedKeys, keys_of, keys_page
 from headwater.client.settings import settings_for
-from headwater.errors import NotMyVbucket, RemoteProtocolError
+from headwater.errors import NoAccess, NotMyVbucket, RemoteProtocolError, StatusError
 from headwater.testing.peers import Peer, serve
 from headwater.transport.blocking import run
 from headwater.wire.header import Frame, response
@@ -112,3 +112,16 @@ def test_a_scan_that_a_move_of_its_vbucket_ended_is_begun_anew(gone: Status) -> 
 def test_a_scan_that_is_always_gone_is_an_error_and_no_empty_page() -> None:
     with pytest.raises(NotMyVbucket, match=r"ended by its node .* attempts in"):
         page_of(*[(int(Status.KEY_ENOENT), b"")] * 100)
+
+
+@pytest.mark.parametrize("busy", [Status.ETMPFAIL, Status.EBUSY])
+def test_a_node_that_is_too_busy_to_go_on_is_asked_again_while_there_is_time(busy: Status) -> None:
+    page = page_of((int(Status.RANGE_SCAN_MORE), scanned_key(b"a")), (int(busy), b""), COMPLETE)
+    assert page == KeyPage([b"a"], is_last=True)
+    with pytest.raises(StatusError, match=r"attempts in"):
+        page_of(*[(int(busy), b"")] * 100)
+
+
+def test_who_may_not_read_is_refused_at_once() -> None:
+    with pytest.raises(NoAccess):
+        page_of((int(Status.EACCESS), b""), COMPLETE)

@@ -26,6 +26,7 @@ from headwater.errors import (
     KeyNotFound,
     NotMyVbucket,
     RemoteProtocolError,
+    StatusError,
     UnknownCollection,
 )
 from headwater.protocol.handshake import refused
@@ -55,9 +56,9 @@ class KeyPage:
 
 
 class _ScanGoneError(Exception):
-    """The scan that was begun is not there any more; a new one goes on behind the last key."""
+    """The scan that was begun does not go on, now or at all; a new one is begun in its place."""
 
-    def __init__(self, refusal: NotMyVbucket) -> None:
+    def __init__(self, refusal: StatusError) -> None:
         self.refusal = refusal
 
 
@@ -99,7 +100,7 @@ def keys_page(cluster: Cluster, collection: CollectionId | None, wanted: WantedK
                 raise
             continue
         except ConnectionLost as error:
-            lost: NotMyVbucket | ConnectionLost = error
+            lost: StatusError | ConnectionLost = error
         except _ScanGoneError as gone:
             lost = gone.refusal
         moment = cluster.clock() + backoff.next_seconds()
@@ -146,17 +147,23 @@ def _collect(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, dead
             why = f"list the keys of vbucket {wanted.vbucket}: the scan was ended by its node"
             raise _ScanGoneError(NotMyVbucket(why))
         if last.status not in _MORE:
-            raise refused(f"list the keys of vbucket {wanted.vbucket}", last)
+            refusal = refused(f"list the keys of vbucket {wanted.vbucket}", last)
+            yield from _cancel(link, wanted, created, deadline)
+            raise _ScanGoneError(refusal) if refusal.retriable else refusal
         found = [key for frame in frames for key in keys_of(RangeScanPart.decode(frame).value)]
         keys += found
         if last.status == Status.RANGE_SCAN_COMPLETE:
             return KeyPage(keys, is_last=True)
         if not found:
             raise RemoteProtocolError("RANGE_SCAN_CONTINUE (opcode 0xdb): there is more, and no key came")
-    with suppress(HeadwaterError):  # the node gives up what nobody goes on with, later
-        over = RangeScanCancel(vbucket=wanted.vbucket, scan_high=created.scan_high, scan_low=created.scan_low)
-        yield from link.call(over.frame(), deadline)
+    yield from _cancel(link, wanted, created, deadline)
     return KeyPage(keys, is_last=False)
+
+
+def _cancel(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, deadline: float) -> Steps[None]:
+    over = RangeScanCancel(vbucket=wanted.vbucket, scan_high=created.scan_high, scan_low=created.scan_low)
+    with suppress(HeadwaterError):  # the node gives up what nobody goes on with, later
+        yield from link.call(over.frame(), deadline)
 
 
 def _ends(frame: Frame) -> bool:
