@@ -202,6 +202,17 @@ def test_a_hand_over_that_was_begun_goes_on_to_the_same_node(three: Three, tmp_p
     assert (states(other), states(one)) == ({0: "active"}, {})
 
 
+def test_a_vbucket_without_an_owner_is_told_once_the_others_have_moved(three: Three, tmp_path: Path) -> None:
+    owner, one, other = three
+    set_state(owner, 0, State.DEAD)
+    found = asyncio.run(TransitionNodes([endpoint(owner)], [endpoint(one), endpoint(other)], None).look())
+    assert (found.ownerless, found.moved, len(found.left)) == ({0}, {}, VBUCKETS - 1)
+    with pytest.raises(MoveError, match=r"vbucket 0: .*none of these nodes owns it"):
+        go(three, tmp_path)
+    assert len(MoveJournal(tmp_path).rows()) == VBUCKETS - 1
+    assert go(three, tmp_path, vbuckets=range(1, VBUCKETS)).moved == VBUCKETS - 1
+
+
 def test_nodes_that_lack_some_of_a_history_are_found_out(three: Three, tmp_path: Path) -> None:
     owner, one, _ = three
     set_state(owner, 0, State.DEAD)

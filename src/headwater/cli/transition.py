@@ -89,8 +89,11 @@ def _show(found: "TransitionSurvey") -> None:
     pairs = Counter((str(pair.source.address), str(pair.target.address)) for pair in found.left.values())
     lines = [f"{old} would hand {several(number, 'vbucket')} over to {new}" for (old, new), number in pairs.items()]
     lines.append(f"{count(len(found.left))} vbuckets would be moved, {count(len(found.moved))} have been")
+    if found.ownerless:
+        lines.append(f"{count(len(found.ownerless))} have an owner at none of these nodes, and a dead copy at a source")
     told = [{"from": old, "to": new, "vbuckets": number} for (old, new), number in pairs.items()]
-    answer("\n".join(lines), begun=False, left=len(found.left), moved=len(found.moved), pairs=told)
+    counts = {name: len(each) for name, each in vars(found).items()}
+    answer("\n".join(lines), begun=False, **counts, pairs=told)
 
 
 def _line(progress: "TransitionProgress") -> str:

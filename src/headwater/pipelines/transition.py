@@ -163,11 +163,17 @@ class NodePair:
 
 @dataclass(frozen=True)
 class TransitionSurvey:
-    """The vbuckets that the nodes tell of: what is left to do, and what is at a target while its source has a dead
-    copy, by what of which pair."""
+    """The vbuckets that the nodes tell of.
 
-    left: dict[int, NodePair]
-    moved: dict[int, NodePair]
+    Attributes:
+        left: those that are to be moved, by which pair.
+        moved: those that are at a target, while the source has a dead copy.
+        ownerless: those of which a source has a dead copy, while no node has a live one or one that is on its way.
+    """
+
+    left: dict[int, NodePair] = field(default_factory=dict)
+    moved: dict[int, NodePair] = field(default_factory=dict)
+    ownerless: set[int] = field(default_factory=set)
 
 
 class TransitionNodes:
@@ -206,7 +212,7 @@ class TransitionNodes:
         return self._survey(states[: len(self.sources)], states[len(self.sources) :])
 
     def _survey(self, given: Sequence[dict[int, State]], taken: Sequence[dict[int, State]]) -> TransitionSurvey:
-        found = TransitionSurvey({}, {})
+        found = TransitionSurvey()
         there = {vb for states in (*given, *taken) for vb in states}  # a target has what has moved
         if self.wanted and (beyond := sorted(self.wanted - there)):
             raise OptionError("vbuckets", beyond[0], f"of these nodes, which have {min(there)} to {max(there)}")
@@ -220,6 +226,8 @@ class TransitionNodes:
                     found.moved[vb] = NodePair(source, self.targets[owners[0]])
                 elif states[vb] is State.ACTIVE or (states[vb] is State.DEAD and begun):
                     found.left[vb] = NodePair(source, self.targets[begun[0] if begun else vb % len(self.targets)])
+                elif states[vb] is State.DEAD and all(each.get(vb) is not State.ACTIVE for each in given):
+                    found.ownerless.add(vb)
         return found
 
     def is_wanted(self, vbucket: int) -> bool:
@@ -306,6 +314,10 @@ class _Transition:
             self._batch(found.left)
             found = asyncio.run(self._nodes.look())
         counts.moved = counts.total - len(found.left)
+        if found.ownerless:
+            problem = "a source has a dead copy of it, and none of these nodes owns it"
+            advice = "look for its owner; if that is another node, name the vbuckets to be moved"
+            raise MoveError(min(found.ownerless), problem, f"{advice} ({len(found.ownerless)} are so)")
 
     def _unnoted(self, moved: dict[int, NodePair]) -> None:
         """Check and note what was moved by a run that ended before it could: what it measured is lost."""
@@ -392,6 +404,7 @@ def transition(
     Raises:
         OptionError: nodes of a cluster, or named twice; a vbucket with two owners.
         SparkUnavailable: Spark can't be started here.
+        MoveError: a vbucket can't be moved; or all are, but of one there is a dead copy at a source and no owner.
         HeadwaterError: what is not moved stays where it is; the next run goes on.
     """
     seconds = patience(retry_seconds, once=False)
