@@ -91,6 +91,36 @@ def test_what_a_failover_took_back_is_read_again_from_where_a_backup_was_whole(
     assert held(empty) == held(bucket)
 
 
+def test_a_backup_that_was_killed_behind_a_failover_says_still_what_that_took_back(
+    bucket: Node, tmp_path: Path
+) -> None:
+    fill(bucket, "a")
+    backed_up(bucket, tmp_path)
+
+    def lost() -> None:
+        fill(bucket, "lost")
+        backed_up(bucket, tmp_path)
+
+    diverge(bucket, lost=lost)
+    fill(bucket, "won", 20)
+    assert command(bucket, tmp_path, "backup.part_noted=kill") == -9
+    made = backed_up(bucket, tmp_path)
+    assert [each.vbucket for each in made.rolled_back] == list(range(4))
+    assert Archive(Folder(tmp_path)).backups[made.id] == made
+
+
+def test_a_failover_that_left_nothing_is_backed_up_as_nothing(bucket: Node, empty: Node, tmp_path: Path) -> None:
+    kept = keep(bucket)
+    fill(bucket, "a")
+    backed_up(bucket, tmp_path)
+    return_to(bucket, kept)
+    made = backed_up(bucket, tmp_path)
+    assert [each.vbucket for each in made.rolled_back] == list(range(4))
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket) == {}
+    assert verify(Archive(Folder(tmp_path))).problems == [] and backed_up(bucket, tmp_path).rows == 0
+
+
 def test_a_failover_behind_every_backup_reads_the_vbucket_from_its_beginning(
     bucket: Node, empty: Node, tmp_path: Path
 ) -> None:

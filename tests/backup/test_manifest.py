@@ -21,7 +21,7 @@ from headwater.protocol.dcp.position import Position
 
 HERE = Position(1, 0xABC, 7, 7, 7, ((0xABC, 0),))
 FILE = BackupFile("00000-00000.parquet", 7, 100, "ff" * 32)
-PART = BackupPart({1: 0}, {1: HERE}, (FILE,), {"mutations": 7})
+PART = BackupPart({1: 0}, {1: HERE}, (FILE,), {"mutations": 7}, (RolledBack(1, 9, 5, 0),))
 MADE = BackupManifest(
     "20260101T000000Z-increment+0001",
     "20260101T000000Z-full",
@@ -31,7 +31,6 @@ MADE = BackupManifest(
     "then",
     "now",
     PART,
-    (RolledBack(1, 9, 5, 0),),
 )
 
 
@@ -81,3 +80,4 @@ def test_a_vbucket_that_was_read_twice_begins_with_the_first_and_ends_with_the_l
     later = Position(1, 0xABC, 9, 9, 9)
     both = joined([PART, BackupPart({1: 7}, {1: later}, (), {"mutations": 2})])
     assert (both.starts, both.ends, both.files, both.changes) == ({1: 0}, {1: later}, (FILE,), {"mutations": 9})
+    assert both.rolled_back == PART.rolled_back

@@ -342,7 +342,8 @@ class _Run:
         with PartFiles(self.place, begun.id, number, begun.run, self.choice.file_bytes) as out:
             reached = self._drain(out, starts, ends)
             files = tuple(out.close())
-        part = BackupPart({vb: start.seqno for vb, start in starts.items()}, reached, files, out.changes)
+        lost = tuple(self.lost[vb] for vb in sorted(starts) if vb in self.lost)
+        part = BackupPart({vb: start.seqno for vb, start in starts.items()}, reached, files, out.changes, lost)
         note = f"part-{number:05d}-{begun.run}.json"
         self._require_ours(begun)
         self.place.write(folder(begun.id, note), sealed(part.to_json()))
@@ -399,8 +400,9 @@ class _Run:
     def _read_again(self, begun: _Begun, start: Position, requested: int, common: int, purged: int) -> None:
         vb = start.vbucket
         kept = list(_connected(begun, (each for each in begun.parts if vb not in each[1].ends)))
+        notes = {note for note, _ in kept}
         for note, part in begun.parts:
-            if (note, part) not in kept:
+            if note not in notes:
                 # First the note: without it the files are nobody's.
                 self.place.remove(folder(begun.id, note))
                 for file in part.files:
@@ -431,7 +433,6 @@ class _Run:
             begun.began,
             now(),
             self._whole(begun),
-            tuple(self.lost[vb] for vb in sorted(self.lost)),
             # Asked for behind all that was read, and of every node: it has each collection that a row can be of,
             # unless that was dropped.
             self.client.manifest(UID_MAX) if self._reads_all else None,
@@ -448,13 +449,14 @@ class _Run:
         return manifest
 
     def _whole(self, begun: _Begun) -> BackupPart:
-        """Return all that was read, with the vbuckets that have not changed since the backup before."""
+        """Return all that was read, with the vbuckets of which there was nothing to read: those that have not changed
+        since the backup before, and those that a failover left empty."""
         read = joined(part for _, part in begun.parts)
-        before = dict(begun.chain[-1].part.ends) if begun.chain else {}
-        wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
-        idle = {vb: before.get(vb) or Position.beginning(vb) for vb in (*wanted, *before) if vb not in read.ends}
-        starts = {**{vb: place.seqno for vb, place in idle.items()}, **read.starts}
-        return BackupPart(starts, {**idle, **read.ends}, read.files, read.changes)
+        before = begun.chain[-1].part.ends if begun.chain else {}
+        places = {**before, **self._starts(begun)}
+        starts = {**{vb: place.seqno for vb, place in places.items()}, **read.starts}
+        lost = {each.vbucket: each for each in read.rolled_back} | self.lost
+        return BackupPart(starts, places, read.files, read.changes, tuple(lost[vb] for vb in sorted(lost)))
 
 
 def _passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:

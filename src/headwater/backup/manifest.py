@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from headwater.errors import BackupError, OptionError
@@ -110,12 +110,14 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class BackupPart:
-    """Some vbuckets, read to an end: their files, where each began and where it came to."""
+    """Some vbuckets, read to an end: their files, where each began and where it came to, and those that were read again
+    since a failover or a purge had changed their history."""
 
     starts: Mapping[int, int]
     ends: Mapping[int, Position]
     files: tuple[BackupFile, ...]
     changes: Mapping[str, int]
+    rolled_back: tuple[RolledBack, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
@@ -125,6 +127,7 @@ class BackupPart:
             "ends": [json.loads(self.ends[vb].to_json()) for vb in sorted(self.ends)],
             "files": [asdict(file) for file in self.files],
             "changes": dict(self.changes),
+            "rolled_back": [asdict(each) for each in self.rolled_back],
         }
 
     @classmethod
@@ -136,6 +139,7 @@ class BackupPart:
             {position.vbucket: position for position in ends},
             tuple(_file(file) for file in told["files"]),
             {str(name): int(count) for name, count in told["changes"].items()},
+            tuple(RolledBack(**each) for each in told.get("rolled_back", ())),  # older notes of a part have none
         )
 
 
@@ -145,13 +149,15 @@ def joined(parts: Iterable[BackupPart]) -> BackupPart:
     ends: dict[int, Position] = {}
     files: list[BackupFile] = []
     changes: dict[str, int] = {}
+    lost: dict[int, RolledBack] = {}
     for part in parts:
         starts = {**part.starts, **starts}
         ends |= part.ends
         files += part.files
+        lost |= {each.vbucket: each for each in part.rolled_back}
         for name, count in part.changes.items():
             changes[name] = changes.get(name, 0) + count
-    return BackupPart(starts, ends, tuple(files), changes)
+    return BackupPart(starts, ends, tuple(files), changes, tuple(lost[vb] for vb in sorted(lost)))
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,6 @@ class BackupManifest:
         bucket, vbuckets: what was read.
         began, ended: ISO 8601, UTC.
         part: all that was read.
-        rolled_back: vbuckets that a failover had changed since the parent.
         collections: the scopes and collections that there were at the end; None if only the default collection was
             read.
     """
@@ -177,13 +182,17 @@ class BackupManifest:
     began: str
     ended: str
     part: BackupPart
-    rolled_back: tuple[RolledBack, ...] = field(default=())
     collections: CollectionsManifest | None = None
 
     @property
     def kind(self) -> str:
         """`full` or `increment`."""
         return "increment" if self.parent else "full"
+
+    @property
+    def rolled_back(self) -> tuple[RolledBack, ...]:
+        """The vbuckets whose history changed since the parent."""
+        return self.part.rolled_back
 
     @property
     def rows(self) -> int:
@@ -215,7 +224,6 @@ class BackupManifest:
     def to_bytes(self) -> bytes:
         """Return the manifest file."""
         told = {name: getattr(self, name) for name in _TEXTS} | {"vbuckets": self.vbuckets, "kind": self.kind}
-        told["rolled_back"] = [asdict(each) for each in self.rolled_back]
         if self.collections is not None:
             told |= {"format": FORMAT_OF_COLLECTIONS, "collections": self.collections.as_json()}
         return sealed(self.part.to_json() | told)
@@ -232,7 +240,6 @@ class BackupManifest:
             texts = {name: str(told[name]) for name in _TEXTS}
             for name in filter(None, (texts["id"], texts["parent"])):
                 backup_name(name)
-            lost = tuple(RolledBack(**each) for each in told["rolled_back"])
             found = (
                 CollectionsManifest.decode(json.dumps(told["collections"]).encode()) if "collections" in told else None
             )
@@ -240,7 +247,6 @@ class BackupManifest:
                 **texts,
                 vbuckets=int(told["vbuckets"]),
                 part=BackupPart.from_json(told),
-                rolled_back=lost,
                 collections=found,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OptionError) as error:
