@@ -188,6 +188,8 @@ def test_tail_begins_at_a_time(run: Run) -> None:
     assert run("tail", "--once", "--from", tomorrow) == (0, "", "")
     assert "of-today" in run("tail", "--once", "--from", "1h")[1]
     assert run("tail", "--once", "--from", "0s") == (0, "", "")
+    for longer in ("1.5h", "2w", "9999999999999d"):
+        assert "of-today" in run("tail", "--once", "--from", longer)[1]
 
 
 @pytest.mark.parametrize("where", ["yesterday", "-1", "7:3", "10x"])

@@ -10,10 +10,21 @@ from headwater.cli.forms import remark
 from headwater.errors import OptionError
 
 _NAMES = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
 FORM = "an age such as 12h, 7d or 2w (s, m, h, d, w)"
 AGE_MAX = timedelta(days=100 * 365)
 """Nothing here is as old; dates before the year 1 there are none of."""
+
+
+def age_of(text: str) -> timedelta | None:
+    """Return an age that is written with its unit; None for any other text."""
+    found = _AGE.fullmatch(text)
+    if found is None:
+        return None
+    try:
+        return timedelta(**{_NAMES[found[2]]: float(found[1])})
+    except OverflowError:
+        return timedelta.max
 
 
 def read_age(option: str, text: str, before: Literal["h", "d"], at_least: timedelta = timedelta(0)) -> timedelta:
@@ -27,17 +38,12 @@ def read_age(option: str, text: str, before: Literal["h", "d"], at_least: timede
     Raises:
         OptionError: it is no age, or too short, or over a hundred years.
     """
-    found = _AGE.fullmatch(text.strip())
-    if found is None:
-        raise OptionError(option, text, FORM)
-    number, unit = found.groups()
-    if not unit:
-        unit = before
-        remark(f"--{option} {text} is taken for {number}{before}: write the unit as well")
-    try:
-        age = timedelta(**{_NAMES[unit]: float(number)})
-    except OverflowError:
-        age = timedelta.max
+    age = age_of(text.strip())
+    if age is None:
+        age = age_of(f"{text.strip()}{before}")
+        if age is None:
+            raise OptionError(option, text, FORM)
+        remark(f"--{option} {text} is taken for {text.strip()}{before}: write the unit as well")
     if age > AGE_MAX:
         raise OptionError(option, text, f"{FORM}, a hundred years at most")
     if age < at_least:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
+from headwater.cli.ages import age_of
 from headwater.cli.forms import remark
 from headwater.cli.options import (
     DEFAULT_URL,
@@ -70,8 +71,6 @@ EXAMPLES = examples(
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
 JSON_DATATYPE = 0x01
-AGO = re.compile(r"(\d+)([smhd])")
-AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 FROM = (
     "beginning: the oldest change kept. now: the next one. A number: behind that seqno of the one vbucket in "
     "--vbuckets. A time (2026-11-22T10:00, local unless it says a zone) or 10m, 2h, 3d ago: what changed since, by the "
@@ -97,8 +96,7 @@ def begin(text: str) -> Begin:
         return Begin(now=text == "now")
     if text.isdecimal():
         return Begin(seqno=int(text))
-    if found := AGO.fullmatch(text):
-        ago = datetime.timedelta(**{AGO_UNITS[found[2]]: int(found[1])})
+    if (ago := age_of(text)) is not None:
         return Begin(since_ns=time.time_ns() - int(ago.total_seconds()) * 10**9)
     try:
         moment = datetime.datetime.fromisoformat(text)
