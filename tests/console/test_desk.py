@@ -55,5 +55,10 @@ def test_an_answer_that_is_old_says_since_when_and_why() -> None:
     assert desk.staleness(Said(None, 0.0, "it hung up"), NOON) == "There is no answer yet: it hung up."
 
 
+def test_a_right_in_one_collection_is_enough_to_be_offered_what_needs_it() -> None:
+    assert desk.may({"read"}, "read") and desk.may({"read_somewhere"}, "read")
+    assert not desk.may({"write_somewhere"}, "read")
+
+
 def test_a_branch_is_named_by_sixteen_digits() -> None:
     assert desk.vb_uuid(255) == "00000000000000ff"

@@ -88,7 +88,7 @@ def test_a_user_sees_the_keys_that_his_rights_show() -> None:
             assert line.becomes(manifest(1, a=8)) == 0
             assert line.put(b"shown", b"v", 8) == 0 and line.put(b"their-key", b"v") == 0
         node.stop()
-        roles = {"root": "administer", "part": "read[default:shop:a]", "blind": "write,monitor"}
+        roles = {"root": "administer", "part": "read[default:shop:a],stream[default:shop:a]", "blind": "write,monitor"}
         UsersFile(node.data).save({name: Account.made("s3cret", read_grants(each)) for name, each in roles.items()})
         node.start()
         with client.connect(node.url, "root", "s3cret"):
@@ -97,10 +97,12 @@ def test_a_user_sees_the_keys_that_his_rights_show() -> None:
             assert shown(browser.get("/documents?prefix=&collection=shop.a").text) == ["shown"]
             refused = browser.get("/documents?prefix=")
             assert refused.status_code != 200 and "their-key" not in refused.text and not shown(refused.text)
+            assert "may not stream" not in words(browser.get("/tail").text)
         with console(node.url, "blind", "s3cret") as browser:
             refused = browser.get("/documents?prefix=")
             assert refused.status_code == 403 and not shown(refused.text)
             assert "may not read documents" in words(refused.text)
+            assert "may not stream" in words(browser.get("/tail").text)
 
 
 # --------------------------------------------------------------------------- how far a page looks

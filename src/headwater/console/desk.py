@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["may"] = may
     made.filters |= {
         "count": count,
         "clock": clock,
@@ -187,6 +188,11 @@ def _templates() -> Environment:
         "staleness": staleness,
     }
     return made
+
+
+def may(rights: Collection[str], name: str) -> bool:
+    """Whether a user may do something in the bucket, or in one of its scopes or collections at least."""
+    return name in rights or f"{name}_somewhere" in rights
 
 
 def count(number: float | None) -> str:
@@ -206,8 +212,8 @@ def datatype(number: int) -> str:
         (Datatype.SNAPPY, "compressed with Snappy"),
         (Datatype.XATTR, "extended attributes"),
     )
-    told = ", ".join(name for bit, name in names if number & bit)
-    return f"{number}: {told or 'bytes of no declared kind'}"
+    kinds = ", ".join(name for bit, name in names if number & bit)
+    return f"{number}: {kinds or 'bytes of no declared kind'}"
 
 
 def age(seconds: float) -> str:

@@ -39,7 +39,7 @@ class Form(StrEnum):
         return next((each for each in cls if each == text), cls.TEXT)
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """The form in words."""
         return {Form.TEXT: "as text", Form.HEX: "as hexadecimal digits", Form.BASE64: "as base64"}[self]
 
@@ -77,8 +77,8 @@ def shown(
     readable = indented(document.value) if len(document.value) <= SHOWN_BYTES_MAX and form is None else None
     if readable == text:
         readable = None
-    told = {name: _cut(printable(value.decode(errors="replace"))) for name, value in (xattrs or {}).items()}
-    return ShownDocument(document.key, document.value, meta, chosen, text, editable, len(part), readable, told)
+    texts = {name: _cut(printable(value.decode(errors="replace"))) for name, value in (xattrs or {}).items()}
+    return ShownDocument(document.key, document.value, meta, chosen, text, editable, len(part), readable, texts)
 
 
 def _cut(text: str) -> str:

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from headwater.cluster.status import status
 from headwater.console import editing, figures
-from headwater.console.desk import Desk, desk_of, status_of
+from headwater.console.desk import Desk, desk_of, may, status_of
 from headwater.console.editing import Form, ShownDocument
 from headwater.console.guard import form_of
 from headwater.console.listing import KeyList, ListPlace, list_keys
@@ -257,7 +257,7 @@ async def _documents(
     rights = await desk.rights()
     collection = _collection(request.query_params) if collection is None else collection
     document, missing = None, False
-    if key and ("read" in rights or "read_somewhere" in rights):
+    if key and may(rights, "read"):
         try:
             document = await read(desk, key, collection, form)
         except KeyNotFound:
@@ -276,6 +276,7 @@ async def _documents(
         "document": document,
         "missing": missing,
         "draft": draft,
+        "forms": Form,
         "listed": listed,
         "prefix": request.query_params.get("prefix", ""),
         "prefix_form": Form.of(request.query_params.get("form", "")).value,
@@ -288,10 +289,9 @@ async def _documents(
 
 def _address(request: Request, place: ListPlace) -> str:
     """The address of the part of a list that begins at a place."""
-    kept = {name: request.query_params.get(name, "") for name in ("prefix", "form", "collection")}
-    return "/documents?" + urlencode(
-        {name: told for name, told in kept.items() if told or name == "prefix"} | place.fields()
-    )
+    params = request.query_params
+    kept = {name: params[name] for name in ("form", "collection") if params.get(name)}
+    return "/documents?" + urlencode({"prefix": params["prefix"]} | kept | place.fields())
 
 
 def desk_vbucket(desk: Desk, key: bytes) -> int | None:
