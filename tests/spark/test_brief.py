@@ -49,6 +49,19 @@ def test_an_error_that_says_what_to_do_has_none_of_our_calls(monkeypatch: pytest
     assert calls_of(lambda: asked(OptionError("a", "b", "c")), OptionError)[-2:] == ["deep", "deeper"]
 
 
+def test_whoever_asks_for_all_calls_sees_what_the_error_came_from_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        try:
+            raise ConnectionRefusedError
+        except ConnectionRefusedError as error:
+            raise TransportError("away") from error
+
+    monkeypatch.setenv("HEADWATER_TRACEBACK", "1")
+    with pytest.raises(TransportError) as caught:
+        brief(refused)()
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
 def test_an_error_that_may_be_ours_keeps_them() -> None:
     assert calls_of(lambda: asked(CorruptStore("x", 1, "y")), CorruptStore)[-2:] == ["deep", "deeper"]
 

@@ -13,25 +13,16 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
 
-from headwater.errors import (
-    HeadwaterError,
-    HistoryChanged,
-    NotPersisted,
-    OptionError,
-    RollbackRequired,
-    RowsRefused,
-    StatusError,
-    TransportError,
-)
+from headwater import errors
 
 EXPLAINED = (
-    HistoryChanged,
-    NotPersisted,
-    OptionError,
-    RollbackRequired,
-    RowsRefused,
-    StatusError,
-    TransportError,
+    errors.HistoryChanged,
+    errors.NotPersisted,
+    errors.OptionError,
+    errors.RollbackRequired,
+    errors.RowsRefused,
+    errors.StatusError,
+    errors.TransportError,
 )
 """Errors that name what outside of headwater they come from."""
 
@@ -46,7 +37,9 @@ def brief(method: Method) -> Method:
         try:
             return method(*args, **kwargs)
         except EXPLAINED as error:
-            raise _shortened(error) from None
+            if _keeps_calls():
+                raise
+            raise error.with_traceback(None) from None
 
     return briefly  # type: ignore[return-value]
 
@@ -59,10 +52,12 @@ def brief_rows(method: Method) -> Method:
         try:
             yield from method(*args, **kwargs)
         except EXPLAINED as error:
-            raise _shortened(error) from None
+            if _keeps_calls():
+                raise
+            raise error.with_traceback(None) from None
 
     return briefly  # type: ignore[return-value]
 
 
-def _shortened(error: HeadwaterError) -> HeadwaterError:
-    return error if os.environ.get("HEADWATER_TRACEBACK") else error.with_traceback(None)
+def _keeps_calls() -> bool:
+    return bool(os.environ.get("HEADWATER_TRACEBACK"))
