@@ -129,17 +129,13 @@ def stale_records(table: Held, bucket: Held) -> int:
 
 def compare(table: Held, bucket: Held) -> list[str]:
     """Return how a table differs from a bucket, a line for each kind, but for records of transactions."""
-    table, bucket = ({name: at for name, at in each.items() if _is_kept(name)} for each in (table, bucket))
     kinds = {
         "only in the bucket": bucket.keys() - table.keys(),
         "only in the table": table.keys() - bucket.keys(),
-        "of another seqno or CAS": {name for name in table.keys() & bucket.keys() if table[name] != bucket[name]},
+        "of another seqno or CAS": {name for name, at in table.items() if bucket.get(name, at) != at},
     }
-    return [f"{len(names)} documents are {what}: {_shown(names)}" for what, names in kinds.items() if names]
-
-
-def _is_kept(name: tuple[int, bytes]) -> bool:
-    return not name[1].startswith(TRANSACTIONS)
+    kept = {what: [name for name in names if not name[1].startswith(TRANSACTIONS)] for what, names in kinds.items()}
+    return [f"{len(names)} documents are {what}: {_shown(names)}" for what, names in kept.items() if names]
 
 
 def _shown(names: Iterable[tuple[int, bytes]]) -> str:
