@@ -80,7 +80,9 @@ class Folder:
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder, and nothing behind a link: whoever else may write here could have put it there.
-        The folder of all backups may be one, of our own or of root's: it lies on another disk."""
+
+        The folder of all backups alone may be a link, to another disk, if this user or root made it.
+        """
         full = Path(self.name, path)
         inside = [each for each in full.parents if each.is_relative_to(self.name) and each != Path(self.name)]
         links = [each for each in inside if each.is_symlink()]

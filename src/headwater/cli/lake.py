@@ -225,11 +225,11 @@ def _differences(held: "Held", found: "Held", texts: "TableState | None") -> tup
     from headwater.lake.verify import compare, left_out, stale_records
 
     unkept = left_out(texts, found) if texts is not None else {}
-    told = f", {count(len(found))} documents"
-    told += f", {count(len(unkept))} of them left out, for their keys are not UTF-8" if unkept else ""
+    line = f", {count(len(found))} documents"
+    line += f", {count(len(unkept))} of them left out, for their keys are not UTF-8" if unkept else ""
     stale = stale_records(held, found)
-    told += f", {count(stale)} rows are old records of transactions (repair --anew takes them out)" if stale else ""
-    return compare(held, {name: place for name, place in found.items() if name not in unkept}), told
+    line += f", {count(stale)} rows are old records of transactions (repair --anew takes them out)" if stale else ""
+    return compare(held, {name: place for name, place in found.items() if name not in unkept}), line
 
 
 def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":

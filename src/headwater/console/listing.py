@@ -35,16 +35,16 @@ class ListPlace:
     after: bytes = b""
 
     @classmethod
-    def of(cls, asked: Mapping[str, str], vbuckets: int) -> ListPlace:
+    def of(cls, fields: Mapping[str, str], vbuckets: int) -> ListPlace:
         """Read the place in a page's address.
 
         Raises:
             OptionError: it is none.
         """
-        text = asked.get("from", "") or "0"
+        text = fields.get("from", "") or "0"
         if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < vbuckets):
             raise OptionError("from", text[:40], f"one of the bucket's {vbuckets} vbuckets, 0 to {vbuckets - 1}")
-        return cls(int(text), read_part(asked.get("after", ""), Form.HEX))
+        return cls(int(text), read_part(fields.get("after", ""), Form.HEX))
 
     def fields(self) -> dict[str, str]:
         """The same for an address."""
@@ -120,8 +120,8 @@ async def _together(
     documents: AsyncDocuments, prefix: bytes, afters: Mapping[int, bytes], most: int
 ) -> list[KeyPage | BaseException]:
     """Ask for several vbuckets at once: for each its keys, or why there are none."""
-    asked = (documents.keys_of_vbucket(vb, prefix, after=after, most=most) for vb, after in afters.items())
-    return await asyncio.gather(*asked, return_exceptions=True)
+    pages = (documents.keys_of_vbucket(vb, prefix, after=after, most=most) for vb, after in afters.items())
+    return await asyncio.gather(*pages, return_exceptions=True)
 
 
 def _field(key: bytes) -> tuple[str, str]:

@@ -28,9 +28,9 @@ async def streams(request: Request) -> Response:
     said = await desk.lookout.look()
     groups = await desk.lookout.groups_by_node(("dcp", "tap", "replication"), STREAMS_SECONDS)
     nodes = []
-    for address, told in groups["dcp"].items():
-        rows = reading.connections(address, told.answer or {}, groups["tap"][address].answer or {})
-        nodes.append((address, told, rows, reading.followed(groups["replication"][address].answer or {})))
+    for address, dcp in groups["dcp"].items():
+        rows = reading.connections(address, dcp.answer or {}, groups["tap"][address].answer or {})
+        nodes.append((address, dcp, rows, reading.followed(groups["replication"][address].answer or {})))
     context = {"title": "Streams", "said": said, "nodes": nodes, "most": STREAMS_SHOWN_MAX}
     return desk.render(request, "streams.html", context)
 

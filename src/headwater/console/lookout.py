@@ -143,8 +143,7 @@ class Lookout:
     ) -> dict[str, dict[Address, Said[Mapping[str, str]]]]:
         """Ask for several groups, each of the same nodes: who joins or leaves meanwhile is in all or in none."""
         nodes = await self.nodes()
-        told = await asyncio.gather(*(self.stats(each, group, seconds) for group in groups for each in nodes))
-        answers = iter(told)
+        answers = iter(await asyncio.gather(*(self.stats(each, group, seconds) for group in groups for each in nodes)))
         return {group: {each: next(answers) for each in nodes} for group in groups}
 
     async def nodes(self) -> list[Address]:

@@ -287,11 +287,14 @@ class ObjectStore(TableStore):
 
 
 class _Opened:
-    """An object that is read by Arrow, to which all that goes wrong would be damage: what the store says is told as
-    what it is."""
+    """An object for Arrow to read.
 
-    def __init__(self, file: Any, place: str, told: Callable[[], AbstractContextManager[None]]) -> None:
-        self._file, self._place, self._told = file, place, told
+    Readers take every OSError for damage of the file. What the store says, such as that it is away, is raised as an
+    error of ours, which they let through.
+    """
+
+    def __init__(self, file: Any, place: str, guard: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file, self._place, self._guard = file, place, guard
 
     @property
     def closed(self) -> bool:
@@ -301,7 +304,7 @@ class _Opened:
     def read(self, size: int = -1) -> bytes:
         """Return so many bytes, or all that are left."""
         try:
-            with self._told():
+            with self._guard():
                 return bytes(self._file.read(size))
         except OSError as error:
             raise ConnectionLost(self._place, str(error)) from error

@@ -269,11 +269,10 @@ def table_of(spark: SparkSession | None, table: str | None, to: str | Path | Non
     return place_of(to)
 
 
-def shape_of(**asked: bool) -> dict[str, bool | None]:
-    """Return arguments of `TableSink` from those of `mirror`. A table that is there keeps its shape: who does not ask
-    for it again, as when a line of cron was written anew, does not ask for another."""
-    names = {"json": "unfold"}
-    return {names.get(name, name): on or (None if name in ("json", "variant") else on) for name, on in asked.items()}
+def shape_of(*, json: bool = False, variant: bool = False, **others: bool) -> dict[str, bool | None]:
+    """Return arguments of `TableSink` from those of `mirror`. A table that is there keeps its shape: a start that does
+    not ask for it again, as when a line of cron was written anew, does not ask for another."""
+    return {"unfold": json or None, "variant": variant or None, **others}
 
 
 def opened(

@@ -187,8 +187,8 @@ class SearchClient:
             self._make()
         found = self._identity()
         if not is_begun and (count := self._count()):
-            told = f"index {self.server.index} has {count} documents, of which this folder knows nothing"
-            raise SearchRefused(self.server.peer, f"{told}: remove it, or choose another; or give the folder it is of")
+            why = f"index {self.server.index} has {count} documents, of which this folder knows nothing"
+            raise SearchRefused(self.server.peer, f"{why}: remove it, or choose another; or give the folder it is of")
         if found is None:
             raise ConnectionLost(self.server.peer, f"index {self.server.index} was removed just now")
         return found
@@ -205,20 +205,20 @@ class SearchClient:
         found, name = self._identity(), self.server.index
         if found is not None and known in (None, found):
             return found
-        told = f"index {name} is gone" if found is None else f"another index is called {name} by now"
+        problem = f"index {name} is gone" if found is None else f"another index is called {name} by now"
         advice = f"look at the address, or {'' if found is None else 'remove it and '}index anew from an empty folder"
-        raise SearchRefused(self.server.peer, f"{told}, and the batches that were in it are not: {advice}")
+        raise SearchRefused(self.server.peer, f"{problem}, and the batches that were in it are not: {advice}")
 
     def _identity(self) -> str | None:
-        status, told = self._patiently("GET", "?filter_path=*.settings.index.uuid")
+        status, found = self._patiently("GET", "?filter_path=*.settings.index.uuid")
         if status == 404:
             return None
         if status >= 300:
-            raise self._refusal(status, told)
-        if list(told) != [self.server.index]:
-            told_of = f"{self.server.index} is no index but a name for {', '.join(sorted(told)) or 'none'}"
-            raise SearchRefused(self.server.peer, f"{told_of}: give the index itself, for its documents have versions")
-        return str(told[self.server.index]["settings"]["index"]["uuid"])
+            raise self._refusal(status, found)
+        if list(found) != [self.server.index]:
+            problem = f"{self.server.index} is no index but a name for {', '.join(sorted(found)) or 'none'}"
+            raise SearchRefused(self.server.peer, f"{problem}: give the index itself, for its documents have versions")
+        return str(found[self.server.index]["settings"]["index"]["uuid"])
 
     def _make(self) -> None:
         columns = _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
@@ -235,8 +235,8 @@ class SearchClient:
         """Let searches see all that was stored."""
 
         def ask() -> None:
-            told = self._asked("POST", "/_refresh")
-            if failed := int((told.get("_shards") or {}).get("failed", 0)):
+            answer = self._asked("POST", "/_refresh")
+            if failed := int((answer.get("_shards") or {}).get("failed", 0)):
                 raise ConnectionLost(self.server.peer, f"{failed} shards of index {self.server.index} are away")
 
         patiently(ask, self.server.retry_seconds)

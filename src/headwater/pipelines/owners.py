@@ -110,9 +110,9 @@ def _refuse_made_anew(file: FileBeside, before: CheckpointOwner, now: Checkpoint
     target that did would lack it."""
     for was, end in ((before.source, now.source), (before.target, now.target)):
         if was.was_made_anew(end):
-            told = f"the checkpoint of what is at {end.url} now: its vbuckets have no branch of before, so the bucket "
-            told += f"was made anew. Take another one; if it is the same bucket, remove {FILE} in it"
-            raise OptionError("checkpoint", file.place, told)
+            wanted = f"the checkpoint of what is at {end.url} now: its vbuckets have no branch of before, so the "
+            wanted += f"bucket was made anew. Take another one; if it is the same bucket, remove {FILE} in it"
+            raise OptionError("checkpoint", file.place, wanted)
 
 
 def _read(file: FileBeside) -> CheckpointOwner | None:

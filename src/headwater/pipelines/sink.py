@@ -106,8 +106,9 @@ class TableSink(Table):
         self._make_readable()
         self._level_quarantine()
         vectors = self.log.state.vectors
-        beside: dict[str, Any] = {"vectors": vectors, "making": making, "seen": seen}
-        self.changes = ChangeLog(changelog, bucket, **beside) if changelog else None
+        self.changes = None
+        if changelog:
+            self.changes = ChangeLog(changelog, bucket, vectors=vectors, making=making, seen=seen)
         if self.changes:
             self.changes.level(self)
 
