@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,8 +17,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """The handlers are put back, whatever a test did to them."""
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)}
+    hook = sys.unraisablehook
     yield
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -28,6 +31,24 @@ def test_a_signal_is_an_exception_that_names_it(number: signal.Signals) -> None:
     with pytest.raises(Stopped, match=f"stopped by {number.name}") as caught:
         os.kill(os.getpid(), number)
     assert caught.value.signal == number
+
+
+class _Lease:
+    """Sends a signal when it is let go, where Python passes over what a handler raises."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_that_comes_while_an_object_is_let_go_still_stops(number: signal.Signals) -> None:
+    listen()
+    with pytest.raises(Stopped, match=f"stopped by {number.name}"):
+        _Lease(number)
+        time.sleep(60)
 
 
 def test_whoever_started_us_with_nohup_is_not_ended_by_a_terminal_that_is_closed() -> None:

@@ -6,12 +6,18 @@ closed by its `with` blocks.
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 Result = TypeVar("Result")
+AGAIN_SECONDS = 0.001
+"""After this a stop is raised again that came where Python lets nothing through."""
 
 
 def signals() -> tuple[signal.Signals, ...]:
@@ -32,8 +38,25 @@ _raised: list[Stopped] = []
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
     _raised[:] = [Stopped(number)]
     raise _raised[0]
+
+
+def _raise_again(_number: int, _frame: FrameType | None) -> None:
+    if _raised:
+        raise _raised[0]
+
+
+_hooks: list[Callable[["UnraisableHookArgs"], Any]] = []
+
+
+def _unraisable(lost: "UnraisableHookArgs") -> None:
+    """Python passes over what is raised in `__del__` and in calls from C: the command would never end."""
+    if isinstance(lost.exc_value, Stopped):
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+    else:
+        _hooks[0](lost)
 
 
 def raised() -> Stopped | None:
@@ -44,6 +67,10 @@ def raised() -> Stopped | None:
 def listen() -> None:
     """From now on `signals` raise Stopped in the main thread."""
     _raised.clear()
+    if sys.unraisablehook is not _unraisable:
+        _hooks[:] = [sys.unraisablehook]
+        sys.unraisablehook = _unraisable
+    signal.signal(signal.SIGALRM, _raise_again)
     for number in signals():
         signal.signal(number, _raise)
 
