@@ -92,7 +92,7 @@ def planted(mutant: Mutant | None, place: Path) -> Path:
 
 def apply(mutant: Mutant, place: Path) -> None:
     """Apply a patch to the copy in a folder. Raises Stale."""
-    command = ["git", "apply", "--whitespace=nowarn", str(mutant.path)]
+    command = ["git", "apply", "--whitespace=nowarn", "-C1", str(mutant.path)]
     # A folder that lies within a repository would make git look for the files there.
     outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(place.parent), "GIT_DIR": os.devnull}
     done = subprocess.run(command, cwd=place, env=outside, capture_output=True, text=True, check=False)
