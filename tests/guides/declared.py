@@ -11,11 +11,10 @@ DECLARED: dict[str, dict[str, Way]] = {
     "README.md": {
         "flowchart": DRAWING,
         "$ make demo": Elsewhere("tests/cli/demo/test_story.py::test_the_demo_ends_with_a_table_that_equals_the_node"),
-        "compile the kernels": Shown("what one demo printed"),
+        "kill -9 in the middle": Shown("the end of what one demo printed"),
         "$ make test": Shown("this very run"),
         "$ pip install .": Typed(),
         "$ headwater set greeting": Typed(),
-        "$ headwater cluster init": Typed(),
         "from headwater import client": Elsewhere("tests/test_readme.py::test_a_block_of_the_readme_runs"),
         "from headwater import testing": Elsewhere("tests/test_readme.py::test_a_block_of_the_readme_runs"),
         "from pyspark.sql": Elsewhere("tests/test_readme.py::test_the_spark_block_of_the_readme_shows_a_table"),

@@ -79,7 +79,7 @@ def test_every_page_that_is_typed_is_typed_here() -> None:
 
 @pytest.mark.battery
 def test_the_first_node_of_the_readme(alone: Terminal) -> None:
-    install, talk, _ = typed("README.md")
+    install, talk = typed("README.md")
     (pip, _), (serve, ready) = install.answers()
     assert pip == "pip install ."  # by whom this runs
     assert alone.begin(serve) == ready
@@ -95,23 +95,6 @@ def addresses(nodes: list[testing.Node]) -> dict[str, str]:
 
 
 @pytest.mark.battery
-def test_the_cluster_of_the_readme(tmp_path: Path) -> None:
-    _, _, cluster = typed("README.md")
-    with ExitStack() as stack:
-        first = stack.enter_context(testing.node(vbuckets=16))
-        nodes = [first, *trio(stack, vbucket_state="none")[:2]]
-        with first.client() as bucket:
-            bucket.set_many((f"k{number}", "v") for number in range(100))
-        terminal = stack.enter_context(Terminal(tmp_path, addresses(nodes)))
-        for command in cluster.commands():
-            if "failover" in command:
-                nodes[2].kill()
-            terminal.type(command, "y\n")
-        with first.client() as bucket:
-            assert len(bucket.get_many(f"k{number}" for number in range(100))) == 100
-
-
-@pytest.mark.battery
 def test_the_guide_of_clusters(tmp_path: Path) -> None:
     begin, join, look, grow, dead, again = typed("docs/howto/cluster.md")
     with ExitStack() as stack:
@@ -121,7 +104,7 @@ def test_the_guide_of_clusters(tmp_path: Path) -> None:
         assert nothing == ""
         shown = terminal.type(init)
         assert re.sub(r"\d{6,}", "N", shown) == re.sub(r"\d{6,}", "N", told)
-        assert join.commands()[1].startswith("headwater cluster rebalance")  # another cluster: the README's test
+        assert join.commands()[1].startswith("headwater cluster rebalance")  # another cluster: the next test
         (status, table) = look.answers()[0]
         shown = terminal.type(status)
         first = re.compile(r"^ ?([\w.:]+)", re.MULTILINE)  # of each line; the numbers are of that cluster
@@ -135,6 +118,23 @@ def test_the_guide_of_clusters(tmp_path: Path) -> None:
         nodes[2].restart()
         terminal.type(again.commands()[0], "y\n")
         assert "each vbucket has one owner" in terminal.type(status)
+
+
+@pytest.mark.battery
+def test_a_node_with_data_becomes_a_cluster_as_the_guide_says(tmp_path: Path) -> None:
+    _, join, _, _, dead, _ = typed("docs/howto/cluster.md")
+    with ExitStack() as stack:
+        first = stack.enter_context(testing.node(vbuckets=16))
+        nodes = [first, *trio(stack, vbucket_state="none")[:2]]
+        with first.client() as bucket:
+            bucket.set_many((f"k{number}", "v") for number in range(100))
+        terminal = stack.enter_context(Terminal(tmp_path, addresses(nodes)))
+        for command in join.commands():
+            terminal.type(command, "y\n")
+        nodes[2].kill()
+        terminal.type(dead.commands()[0], "y\n")
+        with first.client() as bucket:
+            assert len(bucket.get_many(f"k{number}" for number in range(100))) == 100
 
 
 @pytest.mark.battery
