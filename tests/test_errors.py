@@ -52,6 +52,11 @@ EXAMPLES = [
         "/data: process 12 has this store open; stop it, or choose another directory",
     ),
     (
+        errors.UnsureFile("/data/USERS", "Input/output error"),
+        "/data/USERS: Input/output error, and the file of before could not be put back: the change may be in force "
+        "after a restart, if not now; once the disk takes writes, look, and repeat it or take it back",
+    ),
+    (
         errors.ClusterError("10.0.0.3:11210 does not answer", "start it, then type this again"),
         "10.0.0.3:11210 does not answer; start it, then type this again",
     ),

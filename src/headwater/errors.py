@@ -19,7 +19,7 @@
     +-- ClusterError             several nodes are not as they must be for what was asked
     |   +-- MoveError            a vbucket could not be moved from one node to another
     +-- StorageError
-    |   +-- CorruptStore, DiskFull, StoreLocked
+    |   +-- CorruptStore, DiskFull, StoreLocked, UnsureFile
     +-- TableError               a table of the lake can't be used as was asked
     |   +-- UnsupportedTable, TableChanged, TableAway
     |   +-- LedgerError          a job's own file can't be used as was asked
@@ -77,6 +77,7 @@ __all__ = [
     "TlsError",
     "TransportError",
     "UnsupportedTable",
+    "UnsureFile",
     "error_for",
 ]
 
@@ -532,6 +533,20 @@ class StoreLocked(StorageError):
     def __str__(self) -> str:
         who = self.holder or "another process"
         return f"{self.path}: {who} has this store open; stop it, or choose another directory"
+
+
+class UnsureFile(StorageError):
+    """A disk refused a change, and the file of before as well: the change may be in force after a restart."""
+
+    def __init__(self, path: str | Path, why: str) -> None:
+        super().__init__(path, why)
+        self.path, self.why = path, why
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.why}, and the file of before could not be put back: the change may be in force after "
+            "a restart, if not now; once the disk takes writes, look, and repeat it or take it back"
+        )
 
 
 class TableError(HeadwaterError):

@@ -25,9 +25,8 @@ from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
 from headwater.node.run_queue import Slices
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.log import full_error
 from headwater.node.storage.staging import ArenaFull
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
+from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
 from headwater.wire import manifest as wire
 from headwater.wire.manifest import COLLECTION_ID_FIRST, CollectionsManifest, ManifestRefused
 from headwater.wire.status import Status
@@ -66,6 +65,7 @@ class CollectionsFile:
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path = folder / NAME
+        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, "collections")
         self._disk = disk
         self._folder = folder
 
@@ -96,20 +96,10 @@ class CollectionsFile:
         """Put a manifest in the place of the old one; durable on return. Blocking.
 
         Raises:
-            DiskFull, StorageError: the old one is still there.
+            DiskFull, StorageError: the old one is still there. UnsureFile: either is.
         """
         told = {"manifest": manifest.as_json(), "next_collection": next_collection, "next_scope": next_scope}
-        data = encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode())
-        fresh = self._folder / NEXT_NAME
-        try:
-            with put_back(self._disk, self.path, fresh):
-                write_synced(self._disk, fresh, data)
-                failpoint("collections.before_rename")
-                self._disk.rename(fresh, self.path)
-                failpoint("collections.after_rename")
-                self._disk.sync_directory(self._folder)
-        except OSError as error:
-            raise full_error(self.path, len(data), error) from error
+        self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()))
 
 
 class Collections:
@@ -130,6 +120,11 @@ class Collections:
         self.run_queue: RunQueue | None = None
         self._changing, self._is_stopped = asyncio.Lock(), False
         self._settling: asyncio.Task[None] | None = None
+
+    @property
+    def file(self) -> WholeFile:
+        """The manifest on disk."""
+        return self._file.whole
 
     @property
     def manifest(self) -> CollectionsManifest:
@@ -173,7 +168,8 @@ class Collections:
 
         Raises:
             ManifestRefused: it may not follow the one there is.
-            DiskFull, StorageError: it could not be written; it may be there after a restart.
+            DiskFull, StorageError: it could not be written, and a restart does not bring it. UnsureFile: it may. Or the
+                manifest is written, and not all vbuckets have it yet.
         """
         async with self._changing:
             self._check_serves()
@@ -226,7 +222,9 @@ class Collections:
                 except ArenaFull:
                     await committer.wait(committer.wrote())
             if not await committer.wait(committer.gate()):
-                raise StorageError("the batch with the events of the change could not be written")
+                raise StorageError(
+                    "the change is in force, but the batch with its events could not be written: repeat it"
+                )
             if not self._behind(level):
                 return
 

@@ -44,6 +44,8 @@ EVENTS: Mapping[str, str] = {
     "users.shared": "another member told of users, and they are those of this node by now",
     "users.unadministered": "the administrators of all buckets removed each other at the same time, at two members",
     "tls.certificate": "a certificate was taken up, or is about to run out",
+    "file.unsure": "a change was refused, and a restart before the disk takes writes may bring it all the same",
+    "file.settled": "such a file is the one of before again",
     "batch.lost": "a batch could not be written; those who waited for it were disconnected",
     "index.lost": "memory and disk differ; the node ends as in a crash",
     "log.cut": "the torn end of a file of the log, which nobody was told of, was cut at the start",

@@ -235,6 +235,7 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("held_bytes", "replaced files that streams still read", lambda node: node.bucket.store.slots.retired_bytes),
     _node_gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
     _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.lacks_room),
+    _node_gauge("unsure_files", "files that may hold a change that was refused", _figure("ep_unsure_files")),
     _counter("compactions", "runs of compaction", lambda node: node.compactor.runs),
     _gauge("compacting", "1 while compaction is under way", lambda node: node.compactor.is_running),
     _counter("compaction_seconds", "time that runs of compaction took", lambda node: node.compactor.seconds),

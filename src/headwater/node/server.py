@@ -41,6 +41,7 @@ from headwater.node.rest.session import HttpSession
 from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.served import ServedBucket
 from headwater.node.tls import NodeTls
+from headwater.node.unsure_files import KeptFile, UnsureFiles
 from headwater.node.users.failures import Failures
 from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Users
@@ -136,6 +137,7 @@ class Server:
         self._refused = Warnings("user.refused")  # apart, so that neither hides the other
         self._logins = Warnings("login.refused")
         self._done, self._moved = Warnings("admin.done"), RefusalLog("admin.moved", logging.WARNING)
+        self.unsure_files = UnsureFiles(loop, self._files)
         self._sweep: asyncio.TimerHandle | None = None
         if debugging():
             register(self._arena)
@@ -340,6 +342,7 @@ class Server:
         if self.tls is not None:
             yield "ep_tls_certificate_expires", str(int(self.tls.certificate.ends.timestamp()))
         yield "ep_kernel_memory", str(self.kernel_bytes)
+        yield "ep_unsure_files", str(self.unsure_files.count())
 
     # --- accepting ----------------------------------------------------------------------------------------------------
 
@@ -447,8 +450,18 @@ class Server:
         others, whose administrators may be more people."""
         return self.first.membership
 
+    def _files(self) -> Iterable[KeptFile]:
+        """The small files of the node and of its buckets."""
+        if self.users.file is not None:
+            yield self.users.file
+        yield self.catalog.file
+        for each in self._buckets.values():
+            yield each.bucket.collections.file
+            yield each.membership.file
+
     def _sweep_connections(self) -> None:
         try:
+            self.unsure_files.look()
             self._refresh_users()
             self.sharing.watch()
             self.refresh_tls()

@@ -18,7 +18,7 @@ import pytest
 
 from harness.nodes import until
 from headwater import testing
-from headwater.errors import StorageError
+from headwater.errors import StorageError, UnsureFile
 from headwater.node.bucket import Bucket
 from headwater.node.buckets import catalog
 from headwater.node.buckets.catalog import VBUCKETS_PER_TURN, Catalog, NewBucket, OpenBucket
@@ -319,6 +319,34 @@ def test_a_bucket_of_which_nobody_knows_how_it_is_listed_is_served_no_more(monke
         after = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=lambda _: None, leave=leave)
         after.open()
         after.close(clean=True)
+
+    asyncio.run(story())
+
+
+def test_a_bucket_that_may_be_there_after_a_restart_is_not_said_to_be_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def leave(opened: OpenBucket) -> None:
+        opened.committer.close()
+
+    async def story() -> None:
+        disk = FaultyDisk()
+        disk.make_directory(Path("/data"))
+        config = NodeConfig(data=Path("/data"), vbuckets=2)
+        buckets = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=lambda _: None, leave=leave)
+
+        def renamed(source: Path, target: Path) -> None:
+            type(disk).rename(disk, source, target)
+            if target.name == "BUCKETS" and b"served" in disk.read(target):
+                disk.fail(1, errno.EIO, forever=True)
+
+        monkeypatch.setattr(disk, "rename", renamed)
+        with pytest.raises(UnsureFile, match="may be in force after a restart"):
+            await buckets.create(NewBucket("orders"))
+        assert buckets.file.unsure
+        disk.heal()
+        assert buckets.file.settle()
+        after = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=lambda _: None, leave=leave)
+        after.open()
+        assert not after.stores()
 
     asyncio.run(story())
 

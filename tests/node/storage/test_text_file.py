@@ -1,18 +1,11 @@
 import errno
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from headwater.errors import CorruptStore, StorageError
-from headwater.node.storage.text_file import (
-    NotPutBackError,
-    decode_text_file,
-    encode_text_file,
-    put_back,
-    write_synced,
-)
+from headwater.errors import CorruptStore, DiskFull, StorageError, UnsureFile
+from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file, write_synced
 from headwater.testing.faults import FaultyDisk
 
 PATH = Path("/data/NOTE")
@@ -62,35 +55,92 @@ def test_a_disk_that_is_full_is_told_and_the_file_is_closed() -> None:
     assert full.value.errno == errno.ENOSPC
 
 
-@pytest.mark.parametrize("before", [None, b"before"])
-def test_what_failed_in_its_midst_leaves_the_file_of_before(before: bytes | None) -> None:
-    fresh = PATH.with_suffix(".new")
-    for nth in range(1, 6):
-        disk = FaultyDisk()
-        disk.make_directory(PATH.parent)
-        if before is not None:
-            write_synced(disk, PATH, before)
-            disk.sync_directory(PATH.parent)
-        disk.fail(nth, errno.EIO)
-        with suppress(OSError), put_back(disk, PATH, fresh):
-            write_synced(disk, fresh, b"after")
-            disk.rename(fresh, PATH)
-            disk.sync_directory(PATH.parent)
-            before = b"after"
-        found = disk.read(PATH) if PATH.name in disk.names(PATH.parent) else None
-        assert found == before
-
-
-@pytest.mark.parametrize("before", [None, b"before"])
-def test_who_can_put_nothing_back_hears_that_either_file_may_be_there(before: bytes | None) -> None:
-    fresh = PATH.with_suffix(".new")
+def whole_file(before: bytes | None) -> tuple[FaultyDisk, WholeFile]:
     disk = FaultyDisk()
     disk.make_directory(PATH.parent)
     if before is not None:
         write_synced(disk, PATH, before)
         disk.sync_directory(PATH.parent)
-    with pytest.raises(NotPutBackError, match="Input/output"), put_back(disk, PATH, fresh):
-        write_synced(disk, fresh, b"after")
-        disk.rename(fresh, PATH)
-        disk.fail(1, errno.EIO, forever=True)
-        disk.sync_directory(PATH.parent)
+    return disk, WholeFile(disk, PATH, PATH.with_suffix(".new"), "users")
+
+
+def content(disk: FaultyDisk) -> bytes | None:
+    return disk.read(PATH) if PATH.name in disk.names(PATH.parent) else None
+
+
+def refused_for_good(disk: FaultyDisk, file: WholeFile, data: bytes) -> None:
+    """The rename is done, the sync of the folder is not, and nothing is from then on."""
+    disk.fail(5, errno.EIO, forever=True)
+    with pytest.raises(UnsureFile, match="may be in force after a restart"):
+        file.replace(data)
+    assert file.unsure
+
+
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_what_failed_in_its_midst_leaves_the_file_of_before(before: bytes | None) -> None:
+    for nth in range(1, 6):
+        disk, file = whole_file(before)
+        disk.fail(nth, errno.EIO)
+        with pytest.raises(StorageError, match="Input/output error; nothing was changed"):
+            file.replace(b"after")
+        assert not file.unsure
+        assert content(disk) == content(disk.crash(Random(nth))) == before
+
+
+def test_a_disk_without_room_is_told_as_such_and_leaves_the_file_of_before() -> None:
+    disk, file = whole_file(b"before")
+    disk.fail(2, errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        file.replace(b"after")
+    assert content(disk) == b"before" and not file.unsure
+
+
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_a_disk_that_takes_nothing_back_is_told_and_settled_once_it_takes_writes(before: bytes | None) -> None:
+    disk, file = whole_file(before)
+    refused_for_good(disk, file, b"after")
+    assert not file.settle()
+    disk.heal()
+    assert file.settle() and not file.unsure
+    assert content(disk) == content(disk.crash(Random(1))) == before
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_a_change_that_fails_behind_one_that_was_refused_does_not_put_that_back(nth: int) -> None:
+    """The refused file is in place, and was taken for the one of before."""
+    disk, file = whole_file(b"before")
+    refused_for_good(disk, file, b"refused")
+    disk.heal()
+    assert content(disk) == b"refused"
+    disk.fail(nth, errno.EIO)
+    with pytest.raises(StorageError):
+        file.replace(b"another")
+    assert file.settle() and content(disk) == content(disk.crash(Random(nth))) == b"before"
+
+
+def test_a_change_that_is_done_behind_one_that_was_refused_settles_it() -> None:
+    disk, file = whole_file(b"before")
+    refused_for_good(disk, file, b"refused")
+    disk.heal()
+    file.replace(b"another")
+    assert not file.unsure and content(disk.crash(Random(1))) == b"another"
+
+
+def test_what_another_process_wrote_meanwhile_is_not_taken_back() -> None:
+    disk, file = whole_file(b"before")
+    refused_for_good(disk, file, b"refused")
+    disk.heal()
+    write_synced(disk, PATH.with_suffix(".new"), b"theirs")
+    disk.rename(PATH.with_suffix(".new"), PATH)
+    assert file.settle() and content(disk) == b"theirs"
+
+
+def test_a_new_file_that_its_reader_would_refuse_does_not_take_its_place() -> None:
+    disk, file = whole_file(b"before")
+
+    def refuse(fresh: Path) -> None:
+        raise StorageError(f"{fresh}: others may read it")
+
+    with pytest.raises(StorageError, match="others may read it"):
+        file.replace(b"after", refuse)
+    assert content(disk) == b"before" and not file.unsure

@@ -212,6 +212,22 @@ def test_when_the_disk_fails_the_users_of_before_are_still_there(number: int, er
         assert file.load() == {"ann": ann}
 
 
+def test_a_change_that_may_be_in_force_is_no_change_that_was_made(tmp_path: Path) -> None:
+    """The refused list is in the file, so the same change found nothing to do: and was called done, not on disk."""
+    disk = FaultyDisk()
+    file = UsersFile(tmp_path, disk)
+    file.save({"ann": Account.made("secret", ())})
+    nobody = edited(file.load_list() or UserList(), file.load() or {}, {})
+    disk.fail(5, errno.EIO, forever=True)  # the sync of the folder
+    for _ in ("the first time", "and again"):
+        with pytest.raises(StorageError, match="the change may be in force after a restart"):
+            file.change(lambda found: nobody)
+    disk.heal()
+    assert file.settle() and set(file.load() or ()) == {"ann"}
+    file.change(lambda found: nobody)
+    assert file.load() == {}
+
+
 def test_two_processes_at_once_lose_nobody(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "user", "add", "--data", str(tmp_path)]
     workers = [subprocess.Popen([*command, f"u{number}"], stdin=subprocess.PIPE, text=True) for number in range(4)]

@@ -64,6 +64,18 @@ def test_a_password_that_was_right_is_remembered_until_it_is_another(tmp_path: P
     assert not right(users, "ann", "secret") and right(users, "ann", "other")
 
 
+def test_a_list_that_was_refused_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = store(tmp_path, ann="read")
+    users = Users(file=file)
+    users.refresh()
+    with file.editing() as accounts:
+        accounts.clear()
+    with monkeypatch.context() as refused:
+        refused.setattr(UsersFile, "unsure", True)
+        assert not users.refresh() and users.names == ["ann"]
+    assert users.refresh() and users.names == []
+
+
 def test_the_file_is_read_when_it_is_another_one_and_its_removal_lets_nobody_in(tmp_path: Path) -> None:
     file = store(tmp_path, ann="read")
     users = Users(file=file)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Never, TypeVar
 
-from headwater.errors import DiskFull, OptionError, StorageError
+from headwater.errors import DiskFull, OptionError, StorageError, UnsureFile
 from headwater.failpoints import failpoint
 from headwater.node.bucket import Bucket, Clock
 from headwater.node.buckets import folder
@@ -28,6 +28,7 @@ from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
 from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.store import Store
+from headwater.node.storage.text_file import WholeFile
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -148,6 +149,11 @@ class Catalog:
             except (OSError, StorageError) as error:
                 self._complain(entry, error)
 
+    @property
+    def file(self) -> WholeFile:
+        """The list of buckets on disk."""
+        return self._file.whole
+
     def stores(self) -> list[tuple[Committer, Store]]:
         """The stores that are open, and what commits to each."""
         return [(each.committer, each.store) for each in self._open.values()]
@@ -176,7 +182,8 @@ class Catalog:
 
         Raises:
             CommandRefused: KEY_EEXISTS, EINVAL (a name or a number that can't be), E2BIG (there are too many).
-            DiskFull, StorageError: it could not be made, and is not there.
+            DiskFull, StorageError: it could not be made, and is not there. UnsureFile: an empty one may be there after
+                a restart.
         """
         async with self._changing:
             entry = self._entry(asked)
@@ -195,6 +202,8 @@ class Catalog:
                 if opened is not None:
                     opened.committer.close()  # its thread has nothing to write into any more
                 await self._in_thread(self._undo, entry, store)
+                if isinstance(error, UnsureFile) and self._file.whole.unsure:  # it may be listed as served
+                    raise
                 raise StorageError(f'bucket "{entry.name}" was not made: {error}') from error
             self._keep(opened)
             log.info('bucket "%s" is there', entry.name, extra=event("bucket.created", bucket=entry.name))
@@ -218,10 +227,8 @@ class Catalog:
             entry = replace(opened.entry, state=DROPPING)
             try:
                 await self._in_thread(self._list_drop, opened, entry)
-            except StorageError as error:
-                if self._file.unsure:
-                    await self._withdraw(opened, error)
-                raise
+            except UnsureFile as error:
+                await self._withdraw(opened, error)
             failpoint("buckets.drop_listed")
             del self._open[name]
             await self._leave(opened)
@@ -249,7 +256,8 @@ class Catalog:
         Raises:
             CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL, it is too little, or less than the
                 bucket's files take already.
-            DiskFull, StorageError: it could not be written down, and the quota is that of before.
+            DiskFull, StorageError: it could not be written down, and the quota is that of before. UnsureFile: a restart
+                may bring the new one.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -306,7 +314,7 @@ class Catalog:
         """Write down that a bucket is dropped; on a full disk with the room that it kept itself for such a day."""
         try:
             self._save(self._known.with_entry(entry))
-        except DiskFull:
+        except (DiskFull, UnsureFile):
             opened.store.log.reserve.lend(keep=0)
             try:
                 self._save(self._known.with_entry(entry))

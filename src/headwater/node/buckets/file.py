@@ -20,16 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from headwater.errors import CorruptStore, StorageError
-from headwater.failpoints import failpoint
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.log import full_error
-from headwater.node.storage.text_file import (
-    NotPutBackError,
-    decode_text_file,
-    encode_text_file,
-    put_back,
-    write_synced,
-)
+from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
 from headwater.wire.json_text import read_json
 
 __all__ = ["DROPPING", "FOLDERS", "MAKING", "NAME", "SERVED", "BucketEntry", "BucketList", "BucketsFile"]
@@ -82,14 +74,11 @@ class BucketList:
 
 
 class BucketsFile:
-    """The file in the folder of a node's store.
-
-    `unsure`: the last list could neither be made durable nor taken back: a crash may leave it or the one before.
-    """
+    """The file in the folder of a node's store."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path = folder / NAME
-        self.unsure = False
+        self.whole = WholeFile(disk, self.path, folder / _NEXT_NAME, "buckets")
         self._disk = disk
         self._folder = folder
 
@@ -120,18 +109,7 @@ class BucketsFile:
         """Put a list in the place of the one before; durable on return. Blocking.
 
         Raises:
-            DiskFull, StorageError: the old one is still there; or, if `unsure`, either of them.
+            DiskFull, StorageError: the old one is still there. UnsureFile: either of them is.
         """
         told = {"next": found.next, "buckets": [asdict(each) for each in found.entries]}
-        data, fresh = encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()), self._folder / _NEXT_NAME
-        try:
-            with put_back(self._disk, self.path, fresh):
-                write_synced(self._disk, fresh, data)
-                failpoint("buckets.before_rename")
-                self._disk.rename(fresh, self.path)
-                failpoint("buckets.after_rename")
-                self._disk.sync_directory(self._folder)
-            self.unsure = False
-        except OSError as error:
-            self.unsure = isinstance(error, NotPutBackError)
-            raise full_error(self.path, len(data), error) from error
+        self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()))

@@ -10,15 +10,13 @@ that is gone tells nothing.
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from typing import Final
 
-from headwater.errors import DiskFull, StorageError
-from headwater.failpoints import failpoint
+from headwater.errors import StorageError
 from headwater.node.storage.disk import Disk
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
+from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
 
 NAME: Final = "CLUSTER_MAP"
 NEXT_NAME: Final = "CLUSTER_MAP.new"
@@ -35,6 +33,7 @@ class MapFile:
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path = folder / NAME
+        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, "cluster")
         self._disk = disk
         self._folder = folder
 
@@ -60,20 +59,9 @@ class MapFile:
                 this; a crash in between must not forget that it was to be.
 
         Raises:
-            DiskFull, StorageError: the old one is still there.
+            DiskFull, StorageError: the old one is still there. UnsureFile: either is.
         """
-        data, fresh = _encode(config, given_up), self._folder / NEXT_NAME
-        try:
-            with put_back(self._disk, self.path, fresh):
-                write_synced(self._disk, fresh, data)
-                failpoint("cluster.before_rename")
-                self._disk.rename(fresh, self.path)
-                failpoint("cluster.after_rename")
-                self._disk.sync_directory(self._folder)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise DiskFull(self.path, len(data)) from error
-            raise StorageError(f"{self.path}: {error.strerror or error} while the map was written") from error
+        self.whole.replace(_encode(config, given_up))
 
 
 def _encode(config: bytes, given_up: list[int]) -> bytes:

@@ -34,6 +34,7 @@ from headwater.node.membership.peers import FEATURES, Peers
 from headwater.node.membership.reconciler import Reconciler
 from headwater.node.membership.roles import News, news, role
 from headwater.node.refused import CommandRefused
+from headwater.node.storage.text_file import WholeFile
 from headwater.protocol.handshake import Login
 from headwater.tls.socket import TlsSocket
 from headwater.wire.address import Address
@@ -91,6 +92,11 @@ class Membership:
         self.reconciler.known, self.reconciler.serves = self.map, self.fence.is_open
         self.reconciler.ask(range(bucket.vbucket_count))
         self.reconciler.ask(given_up, News.OWNER)
+
+    @property
+    def file(self) -> WholeFile:
+        """The map on disk."""
+        return self._file.whole
 
     def start(self) -> None:
         """The node listens: take the roles of the map, and ask the others for theirs."""

@@ -8,16 +8,18 @@ Such a file is written whole and takes the place of the one before by a rename, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
 
-from headwater.errors import CorruptStore, StorageError
-from headwater.node.storage.disk import Disk
+from headwater.errors import CorruptStore, DiskFull, StorageError, UnsureFile
+from headwater.failpoints import failpoint
+from headwater.node.storage.disk import Disk, is_full
 
-__all__ = ["NotPutBackError", "decode_text_file", "encode_text_file", "put_back", "write_synced"]
+__all__ = ["WholeFile", "decode_text_file", "encode_text_file", "write_synced"]
 
 
 def encode_text_file(title: str, version: str, body: bytes) -> bytes:
@@ -35,46 +37,100 @@ def write_synced(disk: Disk, path: Path, data: bytes) -> None:
         file.close()
 
 
-class NotPutBackError(OSError):
-    """Neither is a new file durable in its place nor could the one before be put back: a crash may leave either."""
+class WholeFile:
+    """A file that is replaced whole, or stays the one before: a change that was refused must not come with a restart.
 
-
-@contextmanager
-def put_back(disk: Disk, path: Path, fresh: Path) -> Iterator[None]:
-    """Put the file of before back, or none if there was none, when a block fails that gives `path` another one.
-
-    A folder may refuse to be synced behind the rename: whoever hears that nothing was changed must not find the change
-    after a restart.
+    A folder may refuse to be synced behind the rename. Then the file of before takes its place again; where the disk
+    refuses that as well, a crash may leave either, and the file is `unsure` until `settle` or another change succeeds.
 
     Args:
         fresh: the name under which a file is written before it takes its place.
-
-    Raises:
-        NotPutBackError: the disk did not take the file of before either. OSError: as the block did.
+        name: of its failpoints, `name`.before_rename and `name`.after_rename.
     """
-    before = _content(disk, path)
-    try:
-        yield
-    except OSError as error:
+
+    def __init__(self, disk: Disk, path: Path, fresh: Path, name: str) -> None:
+        self.path = path
+        self._disk, self._fresh, self._name = disk, fresh, name
+        self._lock = threading.Lock()
+        self._kept: bytes | None = None  # while unsure: the file of before, and digests of those that were refused
+        self._refused = set[int]()
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a change that was refused may be on disk."""
+        return bool(self._refused)
+
+    def replace(self, data: bytes, check: Callable[[Path], None] | None = None) -> None:
+        """Put a file in the place of the one before; durable on return. Blocking.
+
+        Args:
+            check: looks at the new file before it takes its place, and refuses it by an error of its own.
+
+        Raises:
+            DiskFull, StorageError: the file of before is still there.
+            UnsureFile: either is, now or after a restart.
+        """
+        with self._lock:
+            try:
+                self._replace(data, self._before(), check)
+            except OSError as error:
+                why = error.strerror or str(error)
+                if self.unsure:
+                    raise UnsureFile(self.path, why) from error
+                if is_full(error):
+                    raise DiskFull(self.path, len(data)) from error
+                raise StorageError(f"{self.path}: {why}; nothing was changed") from error
+            self._refused.clear()
+
+    def settle(self) -> bool:
+        """Put the file of before back, if the one here may be another, and return whether it is there for sure."""
+        with self._lock:
+            if self._refused:
+                with suppress(OSError):
+                    self._put(self._before())
+                    self._refused.clear()
+            return not self._refused
+
+    def _replace(self, data: bytes, before: bytes | None, check: Callable[[Path], None] | None) -> None:
+        write_synced(self._disk, self._fresh, data)
+        if check is not None:
+            check(self._fresh)
         try:
-            if _content(disk, path) != before:
-                _put(disk, path, fresh, before)
+            failpoint(f"{self._name}.before_rename")
+            self._disk.rename(self._fresh, self.path)
+            failpoint(f"{self._name}.after_rename")
+            self._disk.sync_directory(self.path.parent)
         except OSError:
-            raise NotPutBackError(error.errno, error.strerror, str(path)) from error
-        raise
+            self._put_back(before, xxhash.xxh3_64_intdigest(data))
+            raise
 
+    def _put_back(self, before: bytes | None, refused: int) -> None:
+        with suppress(OSError):
+            if self._content() == before and not self._refused:
+                return
+        self._kept = before
+        self._refused.add(refused)
+        with suppress(OSError):
+            self._put(before)
+            self._refused.clear()
 
-def _put(disk: Disk, path: Path, fresh: Path, data: bytes | None) -> None:
-    if data is None:
-        disk.remove(path)
-    else:
-        write_synced(disk, fresh, data)
-        disk.rename(fresh, path)
-    disk.sync_directory(path.parent)
+    def _before(self) -> bytes | None:
+        """The newest content that was not refused: another process (`headwater user`) may have written since."""
+        found = self._content()
+        if self._refused and found is not None and xxhash.xxh3_64_intdigest(found) in self._refused:
+            return self._kept
+        return found
 
+    def _put(self, data: bytes | None) -> None:
+        if data is not None:
+            write_synced(self._disk, self._fresh, data)
+            self._disk.rename(self._fresh, self.path)
+        elif self._content() is not None:
+            self._disk.remove(self.path)
+        self._disk.sync_directory(self.path.parent)
 
-def _content(disk: Disk, path: Path) -> bytes | None:
-    return disk.read(path) if path.name in disk.names(path.parent) else None
+    def _content(self) -> bytes | None:
+        return self._disk.read(self.path) if self.path.name in self._disk.names(self.path.parent) else None
 
 
 def decode_text_file(data: bytes, path: Path, title: str, versions: Sequence[str], what: str) -> bytes:

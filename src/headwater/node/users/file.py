@@ -14,21 +14,19 @@ at a time; a node that runs sees the change and takes it up.
 from __future__ import annotations
 
 import base64
-import errno
 import fcntl
 import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from headwater.errors import CorruptStore, DiskFull, OptionError, StorageError
-from headwater.failpoints import failpoint
+from headwater.errors import CorruptStore, OptionError, StorageError, UnsureFile
 from headwater.node.storage.disk import Disk, RealDisk
-from headwater.node.storage.text_file import decode_text_file, encode_text_file, put_back, write_synced
+from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
 from headwater.node.users.roles import Grant, read_grants
 from headwater.node.users.scram import HASHES, Keys, derive
 from headwater.wire.json_text import read_json
@@ -86,6 +84,7 @@ class UsersFile:
         self.path = folder / NAME
         self._folder = folder
         self._disk = disk or RealDisk()
+        self._whole = WholeFile(self._disk, self.path, folder / _NEXT_NAME, "users")
 
     def load(self) -> dict[str, Account] | None:
         """The accounts by name; None if there is no file. Raises as `load_list`."""
@@ -140,31 +139,39 @@ class UsersFile:
 
         Raises:
             DiskFull, StorageError: the old ones are still there; of a file system that gives all files one mode (SMB)
-                too, whose new file nobody would take.
+                too, whose new file nobody would take. UnsureFile: either are.
         """
         self.save_list(edited(UserList(), {}, accounts))
 
     def save_list(self, wanted: UserList) -> None:
         """Put a list in the place of the one before; durable on return. Raises as `save`."""
         body = json.dumps(wanted.told(), indent=1).encode()
-        data, fresh = encode_text_file(_TITLE, _FORMAT, body), self._folder / _NEXT_NAME
-        try:
-            with put_back(self._disk, self.path, fresh):
-                write_synced(self._disk, fresh, data)
-                self._refuse_others(fresh, _ONE_MODE)
-                failpoint("users.before_rename")
-                self._disk.rename(fresh, self.path)
-                failpoint("users.after_rename")
-                self._disk.sync_directory(self._folder)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise DiskFull(self.path, len(data)) from error
-            raise StorageError(f"{self.path}: {error.strerror or error} while the users were written") from error
+        data = encode_text_file(_TITLE, _FORMAT, body)
+        self._whole.replace(data, lambda fresh: self._refuse_others(fresh, _ONE_MODE))
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a list that was refused may be in the file."""
+        return self._whole.unsure
+
+    def settle(self) -> bool:
+        """Put the list of before back if the one there may be another; return whether it is there for sure."""
+        with suppress(StorageError), self._changing():
+            return True
+        return False
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep others from changing it in a block, and from what was refused being taken for what is there."""
+        with self._alone():
+            if not self._whole.settle():
+                raise UnsureFile(self.path, "the disk refuses writes")
+            yield
 
     @contextmanager
     def editing(self) -> Iterator[dict[str, Account]]:
         """Change the accounts in a block, which sees them as they are; nobody else changes them meanwhile."""
-        with self._alone():
+        with self._changing():
             found = self.load_list() or UserList()
             before = self.accounts_in(found)
             accounts = dict(before)
@@ -174,7 +181,7 @@ class UsersFile:
     def change(self, wanted: Callable[[UserList | None], UserList | None]) -> None:
         """Let a function say what comes in the place of the list that is there (None: no file); nothing is written if
         that is None or the same. Durable on return; raises what `save` and the function do."""
-        with self._alone():
+        with self._changing():
             found = self.load_list()
             made = wanted(found)
             if made is not None and made != found:

@@ -94,13 +94,14 @@ class Users:
     def refresh(self) -> bool:
         """Read the file if it is another one by now; return whether it was.
 
-        One that was removed changes nothing: a node that wanted logins goes on to want them until it is started anew.
+        One that may hold a list that was refused is not read until the list of before is back in it. One that was
+        removed changes nothing: a node that wanted logins goes on to want them until it is started anew.
 
         Raises:
             StorageError: it can't be read, or is damaged; the users are those of before. Told once.
         """
         signature = self._file.signature() if self._file is not None else None
-        if self._file is None or signature is None or signature == self._signature:
+        if self._file is None or self._file.unsure or signature is None or signature == self._signature:
             return False
         self._signature = signature
         found = self._file.load_list()
