@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,73 @@ def test_a_collection_that_was_made_again_begins_anew(dropped: str, shop: Node, 
     put_into(shop, AGAIN, "more", value='{"n": 2}')
     follow(shop, tmp_path, dropped=dropped, json=True, quarantine=True)
     assert sorted(table(tmp_path / "shop" / "a")) == ["more", "only"]
+
+
+class CutOffError(BaseException):
+    """Stands for the end of the process."""
+
+
+def end_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process end at this step, from 0, of putting tables away: each folder that is moved is one, and each that
+    is removed, of which half is gone then."""
+    move, remove, done = Path.rename, shutil.rmtree, list[str]()
+
+    def moved(self: Path, target: Path) -> Path:
+        if self.is_dir():
+            if len(done) == step:
+                raise CutOffError
+            done.append(self.name)
+        return move(self, target)
+
+    def removed(path: Path) -> None:
+        if len(done) == step:
+            remove(path / "_delta_log")
+            raise CutOffError
+        done.append(path.name)
+        remove(path)
+
+    monkeypatch.setattr(Path, "rename", moved)
+    monkeypatch.setattr(shutil, "rmtree", removed)
+
+
+@pytest.mark.parametrize(("dropped", "step"), [("keep", 1), ("keep", 2), ("drop", 1), ("drop", 3), ("drop", 5)])
+def test_a_run_that_ends_while_it_puts_a_table_away_is_gone_on_with(
+    dropped: str, step: int, shop: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables beside the old one were taken for the new one's: the change log told of documents of a collection that
+    is gone, and the quarantine ended the mirror for good."""
+    asked = {"dropped": dropped, "json": True, "quarantine": True, "changelog": True}
+    follow(shop, tmp_path, **asked)
+    becomes(shop, 2, b=B)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "only", value='{"n": 1}')
+    with monkeypatch.context() as until_then:
+        end_at(step, until_then)
+        with pytest.raises(CutOffError):
+            follow(shop, tmp_path, **asked)
+    follow(shop, tmp_path, **asked)
+    place = tmp_path / "shop" / "a"
+    assert list(table(place)) == ["only"] and table(f"{place}_quarantine") == {}
+    assert folded(f"{place}_changes") == {b"only": b'{"n": 1}'}
+    aside = sorted(each.name for each in (tmp_path / "shop").iterdir() if "." in each.name)
+    kept = ["a.dropped-8", "a.dropped-8_changes", "a.dropped-8_quarantine"]
+    assert aside == (kept if dropped == "keep" else [])
+
+
+def test_a_table_is_moved_beside_one_of_the_same_id_of_a_bucket_that_was_there_before(
+    shop: Node, tmp_path: Path
+) -> None:
+    before = tmp_path / "shop" / "a.dropped-8"
+    before.mkdir(parents=True)
+    (before / "mine").touch()
+    follow(shop, tmp_path)
+    becomes(shop, 2, b=B)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "only")
+    follow(shop, tmp_path, retry_seconds=0.0)
+    assert list(before.iterdir()) == [before / "mine"]
+    assert held(tmp_path, "shop.a") == {"only": "{}"}
+    assert len(table(tmp_path / "shop" / "a.dropped-8-2")) == 20
 
 
 def test_a_name_whose_collection_was_dropped_may_still_be_given(shop: Node, tmp_path: Path) -> None:

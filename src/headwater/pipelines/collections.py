@@ -12,9 +12,11 @@ collection's name has a dot.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -157,6 +159,9 @@ class Tables:
             TableError: another bucket's table; or one on an object store that would have to be moved aside.
         """
         done = []
+        if not is_url(self.folder):
+            for scope in self._folders(""):
+                self._remove_moved(f"{self.folder}/{scope}")
         for scope, name in self.known(choice).values():
             place = self.place(scope, name)
             gone = self._gone(place, manifest)
@@ -200,19 +205,37 @@ class Tables:
     def _put_away(self, place: str, number: int) -> list[str]:
         if is_url(place):
             return self._remove_objects(place)
-        done = []
-        for end in BESIDE:
-            old = Path(f"{place}{end}")
-            if old.exists() and (not end or _is_beside(str(old))):
-                aside = Path(f"{place}{REMOVING if self.dropped == 'drop' else ASIDE}{number:x}{end}")
-                old.rename(aside)
-                if not end and number not in _ids(recorded(str(aside))):
-                    aside.rename(old)  # another mirror was first, and this is the new one's
-                    return []
-                done.append(str(old))
-                if self.dropped == "drop":
-                    shutil.rmtree(aside)
-        return done
+        if number not in _ids(recorded(place)):
+            return []  # another mirror was first, and this is the new one's
+        ends = [end for end in BESIDE if not end or _is_beside(f"{place}{end}")]
+        aside = self._free_name(place, number, ends)
+        moved: list[str] = []
+        # The table goes last, for it tells that there is something to put away: a run that is cut off before that is
+        # gone on with. Those beside it would be taken for the next table's.
+        for end in reversed(ends):
+            Path(f"{place}{end}").rename(f"{aside}{end}")
+            moved.append(end)
+        if number not in _ids(recorded(aside)):  # as above, but just now
+            for end in reversed(moved):
+                Path(f"{aside}{end}").rename(f"{place}{end}")
+            return []
+        if self.dropped == "drop":
+            self._remove_moved(str(Path(place).parent))
+        return [f"{place}{end}" for end in ends]
+
+    def _free_name(self, place: str, number: int, ends: Sequence[str]) -> str:
+        """The name to move a table to, and with the same `ends` those beside it: ids come again in a bucket that was
+        made anew."""
+        name = f"{place}{REMOVING if self.dropped == 'drop' else ASIDE}{number:x}"
+        names = itertools.chain([name], (f"{name}-{count}" for count in itertools.count(2)))
+        return next(each for each in names if not any(Path(f"{each}{end}").exists() for end in ends))
+
+    @staticmethod
+    def _remove_moved(scope: str) -> None:
+        """Remove the tables of a scope's folder that were moved to be removed, those too that an earlier run left."""
+        for each in Path(scope).glob(f"*{REMOVING}[0-9a-f]*"):
+            with suppress(FileNotFoundError):  # another mirror does the same
+                shutil.rmtree(each)
 
     def _remove_objects(self, place: str) -> list[str]:
         if self.dropped == "keep":
