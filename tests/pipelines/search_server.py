@@ -74,6 +74,8 @@ class SearchIndex:
         return {"status": 201, "result": "created"}
 
     def search(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if "aggs" in asked:
+            return {"aggregations": self._aggregated(asked["aggs"])}
         boolean = asked["query"]["bool"]
         if "must" in boolean:
             words = boolean["must"][0]["simple_query_string"]["query"].lower().split()
@@ -90,6 +92,18 @@ class SearchIndex:
                 if all(_fits(document, wanted) for wanted in boolean["filter"])
             ]
         return {"hits": {"hits": found[: asked["size"]]}}
+
+    def _aggregated(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Answer an aggregation by terms of a field, with the highest of others in each."""
+        ((name, told),) = asked.items()
+        inner = {each: max_of["max"]["field"] for each, max_of in told["aggs"].items()}
+        buckets: dict[int, dict[str, Any]] = {}
+        for document in self.visible.values():
+            key = document[told["terms"]["field"]]
+            bucket = buckets.setdefault(key, {"key": key, **{each: {"value": 0.0} for each in inner}})
+            for each, field in inner.items():
+                bucket[each]["value"] = max(bucket[each]["value"], float(document[field]))
+        return {name: {"buckets": list(buckets.values())[: told["terms"]["size"]]}}
 
 
 def _fits(document: dict[str, Any], wanted: dict[str, Any]) -> bool:

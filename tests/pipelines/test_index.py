@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -241,6 +242,53 @@ def test_a_failover_is_undone_at_a_server_and_a_second_one_too(
         assert go(bucket, tmp_path, server=where, retry_seconds=30.0).rollbacks == 4
         assert served(found) == documents(bucket)
     assert {version >> 44 for _, version, _ in found.applied} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("is_begun", [False, True], ids=["at rest", "amid a batch"])
+def test_a_folder_that_was_put_back_to_an_older_state_brings_its_server_level_all_the_same(
+    is_begun: bool, bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    """After the failover the server has a generation that the older folder does not know: whatever came under the one
+    before was refused as older, and documents of the lost branch stayed."""
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path / "now", server=where)
+    if is_begun:
+        write(bucket, "begun")
+        killed(bucket, tmp_path / "now", "index.sent", where.url)
+    shutil.copytree(tmp_path / "now", tmp_path / "older")
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, tmp_path / "now", server=where)
+
+    diverge(bucket, lost=lost)
+    go(bucket, tmp_path / "now", server=where)
+    write(bucket, "won")
+    go(bucket, tmp_path / "older", server=where)
+    assert served(found) == documents(bucket)
+    write(bucket, "after")
+    go(bucket, tmp_path / "older", server=where)
+    assert served(found) == documents(bucket)
+
+
+def test_documents_of_a_lost_branch_go_that_only_a_younger_folder_knew_of(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path / "now", server=where)
+    shutil.copytree(tmp_path / "now", tmp_path / "older")
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, tmp_path / "now", server=where)
+
+    diverge(bucket, lost=lost)
+    told = go(bucket, tmp_path / "older", server=where)
+    assert served(found) == documents(bucket)
+    assert told.rollbacks > 0 and told.data_loss == []
+    assert go(bucket, tmp_path / "older", server=where).rollbacks == 0
 
 
 def test_an_index_that_is_removed_while_a_batch_is_sent_is_not_taken_for_whole(

@@ -158,6 +158,17 @@ def test_hits_of_some_shards_are_not_shown_as_if_they_were_all(served: Served) -
     assert [hit.key for hit in client.search("wine", limit=10, any_of=False)] == [b"a"]
 
 
+def test_an_index_tells_how_far_each_vbucket_is_in_it(served: Served) -> None:
+    client, _ = served
+    assert client.reach() == {}
+    documents = [(b"a", 3, 2, 7), (b"b", 3, 1, 90), (b"c", 5, 0, 4)]
+    client.bulk(
+        Item(key, version(generation, seqno), {"vbucket": vb, "generation": generation, "seqno": seqno, "body": ""})
+        for key, vb, generation, seqno in documents
+    )
+    assert client.reach() == {3: (2, 90), 5: (0, 4)}
+
+
 def test_a_body_that_is_too_large_is_halved_until_it_fits(served: Served) -> None:
     client, index = served
     index.largest = 700

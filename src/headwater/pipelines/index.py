@@ -14,6 +14,7 @@ An index of collections holds what is in those that there are: when one is dropp
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -42,12 +43,14 @@ from headwater.pipelines.fulltext import (
 from headwater.pipelines.job import JobProgress, follow_into
 from headwater.pipelines.ledger import LedgerRecord, folder
 from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer, identifier, version
+from headwater.pipelines.quarantine import NOBODYS
 from headwater.pipelines.sink import bucket_of
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import advanced, whole
 from headwater.pipelines.tasks import told as told_of
 from headwater.pipelines.texts import TextRules
 from headwater.pipelines.watch import NOBODY, BatchWatch
+from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
 from headwater.spark.reader import further, read
@@ -62,6 +65,8 @@ CHANGES_MAX = "50000"
 """Changes of a batch, unless told otherwise: its transaction is open for as long as they take."""
 
 _FOLDER = "_staged"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -353,13 +358,52 @@ class IndexSink:
         with closing(SearchClient(self.server)) as client:
             return sum(map(client.remove_collection, gone))
 
-    def sweep(self) -> None:
-        """Remove what tasks of runs that died have left; before the first batch of a run."""
+    def level(self) -> None:
+        """Have those vbuckets read anew of which the server has more than this folder knows, as where the folder was
+        put back to an older state: the server refuses what comes under a lower generation than it has, and what a lost
+        branch wrote would stay.
+
+        Raises:
+            SearchRefused, ConnectionLost: as `SearchClient.check`.
+        """
+        notes, record, begun = self._ledger.notes, self.refresh(), self.begun()
+        if self.server is None or (index := notes.get("index")) is None:
+            return
+        with closing(SearchClient(self.server)) as client:
+            client.check(index)
+            reach = client.reach()
+        known = {int(vb): number for vb, number in notes.get("generations", {}).items()}
+        held, sent = Offset.from_json(record.end), Offset.from_json(begun or record.end)
+        tops = {vb: max(held.position(vb).seqno, sent.position(vb).seqno) for vb in reach}
+        ahead = {vb for vb, (number, seqno) in reach.items() if number > known.get(vb, 0) or seqno > tops[vb]}
+        if not ahead:
+            return
+        log.warning("%s: it knows less than its index has: %d vbuckets are read anew", self.place, len(ahead))
+        # The batch that was begun is none any more, so what the server may have of it is replaced as well.
+        ahead |= {part.vbucket for part in ranges(held, sent)}
+        known |= {vb: max(reach[vb][0], known.get(vb, 0)) for vb in ahead & reach.keys()}
+        places = {vb: _nobodys(held.position(vb), reach.get(vb, (0, 0))[1]) for vb in ahead}
+        end = replace(held, positions={**held.positions, **places}, rollbacks=frozenset(), losses={})
+        told = notes | {"generations": {str(vb): known[vb] for vb in sorted(known)}}
+        with self._ledger.advance(record.digest, end.to_json(), told):
+            pass
+
+    def made_ready(self) -> IndexSink:
+        """Return it ready for the first batch of a run: without what tasks of runs that died have left, and level with
+        its server (errors as `level`)."""
         remove_staged([str(path) for path in (Path(self.place) / _FOLDER).glob("*.arrow")])
+        self.level()
+        return self
 
     def close(self) -> None:
         """Close the file."""
         self._index.close()
+
+
+def _nobodys(place: Position, seqno: int) -> Position:
+    """A place on a branch that no node has, at this seqno at least: the vbucket is read anew and replaced."""
+    upto = max(place.seqno, seqno, 1)
+    return replace(place, vb_uuid=NOBODYS, seqno=upto, snapshot_start=0, snapshot_end=upto)
 
 
 def index(
@@ -418,8 +462,7 @@ def index(
 
     def open_sink() -> IndexSink:
         sinks[:] = [IndexSink(place, bucket_of(source), rules, told, tokenizer, chosen)]
-        sinks[0].sweep()
-        return sinks[0]
+        return sinks[0].made_ready()
 
     def done(written: list[IndexAnswer], end: Mapping[str, Any]) -> None:
         counts = attempts.progress

@@ -21,6 +21,7 @@ from headwater.client.collections import parse_path
 from headwater.errors import ConnectionLost, OptionError, SearchRefused
 from headwater.pipelines.fulltext import Hit, check_within, shown
 from headwater.spark.nodes import patiently
+from headwater.wire.vbucket import VBUCKETS_MAX
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -299,12 +300,23 @@ class SearchClient:
         }
         return [_hit(hit, by_collection=self.server.by_collection) for hit in self._found(asked)]
 
+    def reach(self) -> dict[int, tuple[int, int]]:
+        """Return how far the index is: the highest generation and the highest seqno of its documents, by vbucket."""
+        self._refresh()
+        highest = {name: {"max": {"field": name}} for name in ("generation", "seqno")}
+        by_vbucket = {"terms": {"field": "vbucket", "size": VBUCKETS_MAX}, "aggs": highest}
+        told = self._searched({"size": 0, "aggs": {"vbuckets": by_vbucket}})["aggregations"]["vbuckets"]["buckets"]
+        return {int(each["key"]): (_number(each["generation"]), _number(each["seqno"])) for each in told}
+
     def _found(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the hits of all shards: those of the others alone would pass for all that there is."""
+        return list(self._searched(query)["hits"]["hits"])
+
+    def _searched(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what all shards found: what the others alone have would pass for all that there is."""
         found = self._asked("POST", "/_search?allow_partial_search_results=false", query)
         if found.get("timed_out"):
             raise ConnectionLost(self.server.peer, "the search took too long there, and found only a part")
-        return list(found["hits"]["hits"])
+        return found
 
     # --- one request --------------------------------------------------------------------------------------------------
 
@@ -427,6 +439,11 @@ def _kind(told: dict[str, Any]) -> str:
 
 def _json(body: Any) -> bytes:
     return b"" if body is None else json.dumps(body).encode()
+
+
+def _number(told: Mapping[str, Any]) -> int:
+    """The value of an aggregation, which is a float; 0 where no document had one."""
+    return int(told["value"] or 0)
 
 
 def _within(collections: Sequence[str], scope: str | None) -> list[dict[str, Any]]:
