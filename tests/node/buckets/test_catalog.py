@@ -166,6 +166,34 @@ def test_a_bucket_that_could_not_be_made_leaves_no_thread_that_writes(monkeypatc
     asyncio.run(story())
 
 
+def test_a_bucket_that_could_not_be_made_gives_its_room_back_on_a_disk_that_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There was no room to write down that it goes, so what it had set aside stayed until the next start: the other
+    buckets found a full disk."""
+    disk = FaultyDisk(64 << 20)
+    fill = Catalog._fill
+
+    async def late(self: Catalog, opened: OpenBucket, vbuckets: int) -> None:
+        await fill(self, opened, vbuckets)
+        assert disk.capacity is not None
+        disk.capacity -= disk.free(Path("/data"))  # somebody else took the rest
+
+    async def leave(opened: OpenBucket) -> None:
+        raise AssertionError(opened)
+
+    async def story() -> None:
+        config = NodeConfig(data=Path("/data"), vbuckets=2)
+        buckets = Catalog(config, disk, asyncio.get_running_loop(), Clock(), serve=lambda _: None, leave=leave)
+        with pytest.raises(StorageError, match="was not made"):
+            await buckets.create(NewBucket("orders"))
+
+    monkeypatch.setattr(Catalog, "_fill", late)
+    asyncio.run(story())
+    assert [path for path in disk.files() if "buckets" in path.parts] == []
+    assert disk.free(Path("/data")) > 2 << 20
+
+
 def test_the_vbuckets_of_a_new_bucket_are_made_some_at_a_time_and_the_loop_goes_on() -> None:
     seen = list[int]()
 

@@ -302,13 +302,18 @@ class Catalog:
         return self._store(entry)
 
     def _undo(self, entry: BucketEntry, store: Store | None) -> None:
-        """Leave nothing of a bucket that could not be made; if that fails as well, the next start does it."""
-        try:
-            self._save(self._known.with_entry(replace(entry, state=DROPPING)))  # it may be listed as served
-        except StorageError as error:
-            self._complain(entry, error)
-        else:
-            self._removed(store, entry)
+        """Leave nothing of a bucket that could not be made; if that fails as well, the next start does it.
+
+        While it is listed as `making` its files may go without another word in the list, for which a disk that they
+        have filled has no room.
+        """
+        if self._file.unsure:  # it may be listed as served
+            try:
+                self._save(self._known.with_entry(replace(entry, state=DROPPING)))
+            except StorageError as error:
+                self._complain(entry, error)
+                return
+        self._removed(store, entry)
 
     def _list_drop(self, opened: OpenBucket, entry: BucketEntry) -> None:
         """Write down that a bucket is dropped; on a full disk with the room that it kept itself for such a day."""
