@@ -130,6 +130,15 @@ def test_a_flush_drops_the_vbuckets_of_the_stream_and_no_others(desk: TapDesk, c
     assert desk.store.document(3, b"mine") is not None
 
 
+def test_a_flush_leaves_alone_what_was_taken_over_on_the_same_connection(desk: TapDesk, client: TapClient) -> None:
+    """The feed goes on for other vbuckets; clients may have written to this one here since."""
+    give(client, tap.Mutation(vbucket=32, key=b"k", value=b"v"))
+    assert give(client, tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=State.ACTIVE.to_bytes(4))) == [0]
+    desk.set(32, "acknowledged")
+    assert give(client, tap.Flush(flags=ACK)) == [0]
+    assert desk.store.document(32, b"acknowledged") is not None and desk.store.document(32, b"k") is not None
+
+
 def test_becoming_active_by_tap_begins_a_new_branch(desk: TapDesk, client: TapClient) -> None:
     entries = len(desk.bucket.vbuckets[32].failover.entries)
     give(client, tap.Mutation(vbucket=32, key=b"k", value=b"v"))

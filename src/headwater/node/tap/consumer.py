@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headwater.node.bucket import Bucket
     from headwater.node.kv.api import Session
 
+_FED = (State.REPLICA, State.PENDING)
+
 
 @passes(*MESSAGES)
 def take(session: Session, frame: Frame) -> None:
@@ -70,7 +72,8 @@ class TapFed(TapConsumer):
                 self._delete(bucket, message)
             case tap.Flush():
                 for vb in self.fed:
-                    self._reset(bucket, vb)
+                    if bucket.state(vb) in _FED:  # what was taken over since is its clients', and of the stream no more
+                        self._reset(bucket, vb)
             case tap.VbucketSet():
                 self._set_state(session, message)
             case tap.CheckpointStart():  # and its end
@@ -81,7 +84,7 @@ class TapFed(TapConsumer):
 
     def _check(self, bucket: Bucket, vb: int) -> None:
         """ "Unknown vb or wrong state (data arriving for an active vb): 07, which ends the stream"."""
-        if bucket.state(vb) not in (State.REPLICA, State.PENDING):
+        if bucket.state(vb) not in _FED:
             raise CommandRefused(Status.NOT_MY_VBUCKET, f"vbucket {vb} is not a replica here")
         self.fed.add(vb)
 
