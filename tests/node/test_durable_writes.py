@@ -13,7 +13,9 @@ import pytest
 from harness.nodes import until
 from headwater import testing
 from headwater.node.dcp.inbound import InboundStream
+from headwater.node.durable_writes import Copies
 from headwater.node.locks import CAS_OF_LOCKED
+from headwater.node.refused import CommandRefused
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
@@ -460,6 +462,23 @@ def test_a_replica_acknowledges_nothing_behind_a_change_that_was_found_damaged(t
                 spoil(desk)
             stream.prepares_durable()
         assert told == [1, 2], "not the third"
+
+
+def test_a_prepare_of_before_that_was_found_damaged_holds_up_no_other_commit_of_the_node(tmp_path: Path) -> None:
+    """Another copy may commit it. Who waits for a batch of this node must hear of that one all the same."""
+    with closing(StreamDesk(tmp_path)) as desk:
+        vbucket, writes = desk.bucket.vbuckets[0], desk.bucket.durable_writes
+        writes.copies_of = lambda vb: Copies(3, frozenset({"one", "two"}))
+        vbucket.prepares.add(dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16))
+        writes.look_at(0)
+        desk.commit()
+        spoil(desk)
+        writes.acknowledged(0, "one", 1)
+        desk.set(0, "other")
+        desk.commit()
+        assert vbucket.prepares.pending, "neither committed nor given up"
+        with pytest.raises(CommandRefused, match="settled"):
+            writes.refuse_in_flight(0, 0, b"k", writes=False)
 
 
 def test_a_write_of_before_is_not_committed_again_over_a_newer_document(tmp_path: Path) -> None:

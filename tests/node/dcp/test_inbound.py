@@ -15,7 +15,7 @@ from headwater.wire import dcp
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
-from tests.node.streams.support import StreamDesk
+from tests.node.streams.support import StreamDesk, spoil
 
 pytestmark = pytest.mark.usefixtures("replica")
 
@@ -236,6 +236,22 @@ def test_the_commit_of_a_prepare_that_is_not_here_is_not_taken(desk: StreamDesk)
     replica.marked(1, 2)
     assert tell(replica, dcp.Commit(key=b"k", prepared_seqno=1, commit_seqno=2)) == [False]
     assert replica.vbucket.high_seqno == 0
+
+
+def test_the_commit_of_a_prepare_that_was_found_damaged_is_not_taken_so_both_are_fetched_again(
+    desk: StreamDesk,
+) -> None:
+    replica = Replica(desk)
+    replica.marked(1, 1)
+    tell(replica, prepare(1))
+    desk.commit()
+    spoil(desk)
+    replica.marked(2, 2)
+    assert tell(replica, dcp.Commit(key=b"k", prepared_seqno=1, commit_seqno=2)) == [False]
+    replica.stream.roll_back(0)
+    replica.marked(1, 2)
+    assert tell(replica, prepare(1), dcp.Commit(key=b"k", prepared_seqno=1, commit_seqno=2)) == [True, True]
+    assert desk.store.document(VB, b"k") is not None
 
 
 def test_a_document_behind_a_prepare_ends_it_and_is_not_taken_for_it_after_a_rollback(desk: StreamDesk) -> None:

@@ -117,7 +117,8 @@ class InboundStream:
         self._bucket.collections.look_at(vb)
 
     def change_durability(self, message: Prepare | Commit | Abort, *, collections: bool) -> bool:
-        """Apply a prepare, a commit or an abort; False for the commit of a prepare that is not here."""
+        """Apply a prepare, a commit or an abort; False for the commit of a prepare that is not here, or was found
+        damaged: it is fetched again then."""
         if not collections:
             message = replace(message, key=b"\0" + message.key)
         vbucket, prepares, now = self.vbucket, self.vbucket.prepares, self._bucket.now()
@@ -128,7 +129,7 @@ class InboundStream:
             self._bucket.durable_writes.held.add(vbucket.id)
         elif isinstance(message, Abort):
             prepares.abort(key, now, message.abort_seqno)
-        elif key not in prepares.pending:
+        elif not prepares.can_commit(key):
             return False
         else:
             prepares.commit(key, now, message.commit_seqno)

@@ -73,10 +73,11 @@ class VBucketPrepares:
         return seqno
 
     def commit(self, key: Key, now: int, seqno: int | None = None) -> int:
-        """Stage the document that a prepare becomes, with a seqno or the next one; returns it. Raises as `add`."""
+        """Stage the document that a prepare becomes, with a seqno or the next one; returns it. Raises as `add`, and
+        CorruptStore where the prepare was found damaged."""
         found = self._store.prepares.find(self._vbucket, joined(key))
         if found is None:
-            raise KeyError(key)
+            raise self._store.quarantine.error(self._vbucket) if key in self.pending else KeyError(key)
         # The document and the mark behind it go into one batch, or neither does: staged alone, it would come again.
         self._store.prepares.check_room(len(found.value) + 2 * (FRAME_BYTES + len(key.key)))
         committed = self._stage(key, found, seqno, now)
@@ -84,6 +85,10 @@ class VBucketPrepares:
         del self.pending[key]
         self._note(committed, found.by_seqno)
         return committed
+
+    def can_commit(self, key: Key) -> bool:
+        """Whether the prepare of a key waits, and can be read."""
+        return key in self.pending and self._store.prepares.find(self._vbucket, joined(key)) is not None
 
     def abort(self, key: Key, now: int, seqno: int = 0) -> int:
         """Stage that a prepare did not happen, with a seqno or (0) the next one; returns it. Raises as `add`."""
