@@ -163,6 +163,18 @@ def test_a_replica_with_half_a_snapshot_does_not_become_active(desk: StreamDesk)
     assert replica.vbucket.state is State.PENDING and replica.vbucket.inbound is replica.stream
 
 
+@pytest.mark.parametrize("state", [State.PENDING, State.ACTIVE])
+def test_a_replica_whose_disk_lost_changes_is_not_taken_over(desk: StreamDesk, state: State) -> None:
+    """The damage may be found when all plans are made, and the copy that is whole goes behind the takeover."""
+    replica = Replica(desk, StreamFlag.TAKEOVER)
+    replica.marked(1, 1)
+    replica.changed(1)
+    desk.commit()
+    spoil(desk)
+    assert replica.stream.set_state(state) is Status.EINVAL
+    assert replica.stream.lacks == "1 changes are damaged on its disk" and replica.vbucket.state is State.REPLICA
+
+
 def test_somebody_else_who_makes_it_active_ends_the_stream(desk: StreamDesk) -> None:
     replica = Replica(desk)
     replica.vbucket.set_state(State.ACTIVE)

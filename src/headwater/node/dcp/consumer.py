@@ -333,8 +333,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self.consumer.stop_changes(event.stream)
             if not self.consumer.takes_durable_writes:
                 self._bucket.durable_writes.abort_of_before(inbound.vbucket.id)
-        lacks = inbound.vbucket.refused_changes
-        self.consumer.answer_state(event, status, f"{lacks} changes were refused and are missing" if lacks else "")
+        self.consumer.answer_state(event, status, inbound.lacks)
         self._hold_until(inbound.vbucket.gate)
 
     def _lack(self, frame: Frame) -> None:

@@ -143,14 +143,22 @@ class InboundStream:
             self._acknowledged = newest
             self._acknowledge(self, newest)
 
+    @property
+    def lacks(self) -> str:
+        """What of its producer's changes the replica lacks, for people; empty for nothing."""
+        if lost := self.vbucket.damaged_changes:
+            return f"{lost} changes are damaged on its disk"
+        refused = self.vbucket.refused_changes
+        return f"{refused} changes were refused and are missing" if refused else ""
+
     def set_state(self, state: State) -> Status:
         """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""
         vbucket = self.vbucket
         if state is State.ACTIVE and vbucket.is_receiving_snapshot:
             return Status.EINVAL  # it would serve what is no consistent state
-        if state in (State.PENDING, State.ACTIVE) and vbucket.refused_changes:
-            # It lacks what the owner has. As long as it is not pending the owner serves on; else it would be dead for a
-            # moment, and have aborted its durable writes.
+        if state in (State.PENDING, State.ACTIVE) and self.lacks:
+            # It lacks what the owner has, whose copy goes once this one owns the vbucket. As long as it is not pending
+            # the owner serves on; else it would be dead for a moment, and have aborted its durable writes.
             return Status.EINVAL
         vbucket.inbound = None
         try:
