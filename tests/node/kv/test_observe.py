@@ -3,6 +3,7 @@
 from struct import pack, unpack
 
 from headwater.wire.features import Feature
+from tests.node.streams.support import spoil
 from tests.node.support import Talk
 
 OBSERVE_SEQNO, OBSERVE, KEYS, RANDOM = 0x91, 0x92, 0xB8, 0xB6
@@ -41,6 +42,22 @@ def test_a_replica_within_a_snapshot_has_persisted_what_it_received_and_is_compl
     assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 4, 4)
     talk.hello(Feature.COMPLETE_SEQNOS)
     assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 1, 4)
+    (told,) = (each for each in talk.ask(0x10, key=b"vbucket-details 1") if each.key == b"vb_1:complete_seqno")
+    assert told.value == b"1"
+
+
+def test_a_replica_whose_disk_lost_a_change_is_complete_up_to_before_that(talk: Talk) -> None:
+    """A failover goes by that: who was handed more, as two copies had it, is rolled back by the owner's death."""
+    for number in range(3):
+        talk.one(1, key=b"%d" % number, extras=bytes(8), vbucket=1)
+        talk.desk.committer.commit()
+        if number == 1:
+            spoil(talk.desk)
+    talk.hello(Feature.COMPLETE_SEQNOS)
+    branch = uuid(talk, 1)
+    assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 3, 3), "it is the owner"
+    talk.one(0x3D, extras=b"\2", vbucket=1)
+    assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 1, 3)
     (told,) = (each for each in talk.ask(0x10, key=b"vbucket-details 1") if each.key == b"vb_1:complete_seqno")
     assert told.value == b"1"
 

@@ -85,7 +85,7 @@ def fill(desk: StreamDesk, vb: int, count: int, value: bytes = b"value") -> None
     desk.commit()
 
 
-def spoil(desk: StreamDesk) -> None:
+def spoil(desk: Desk) -> None:
     """A byte of the newest batch turns over, and the scrubber finds it."""
     segment = desk.store.log.segments[-1]
     with segment.path.open("r+b") as file:

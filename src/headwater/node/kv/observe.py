@@ -37,7 +37,8 @@ def observe_seqno(
     """Persisted and current seqno of a branch; works in any state but dead.
 
     A copy within a snapshot has on disk what it received of it, and tells so. Who asks how far a failover would go back
-    to (the feature COMPLETE_SEQNOS) is told up to where the copy is complete: decision 0086.
+    to (the feature COMPLETE_SEQNOS) is told up to where the copy is complete (decision 0086), and of a replica up to
+    before its first damaged change, by which a failover ranks it (0107).
 
     Format 1 when the uuid asked for is an older entry of the failover table: it adds the last seqno known for that one.
     """
@@ -46,7 +47,8 @@ def observe_seqno(
         raise session.not_my_vbucket()
     session.saw(found)
     high = found.durable_seqno
-    persisted = found.complete_durable_seqno if session.has(Feature.COMPLETE_SEQNOS) else high
+    survives = found.complete_durable_seqno if found.state is State.ACTIVE else found.readable_seqno
+    persisted = survives if session.has(Feature.COMPLETE_SEQNOS) else high
     last = found.failover.last_seqno_for_uuid(asked, high)
     if last is None:
         raise CommandRefused(Status.KEY_ENOENT)
