@@ -8,6 +8,7 @@ from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
+from tests.node.streams.support import spoil
 from tests.node.tap.support import TapClient, TapDesk, asks, captured
 from tests.wire.test_vectors import VECTORS
 
@@ -61,6 +62,16 @@ def test_a_replica_that_lacks_changes_is_not_taken_over_as_it_is(desk: TapDesk, 
     scratch = tap.Opaque(vbucket=32, flags=ACK, engine_specific=tap.OpaqueCode.INITIAL_VBUCKET_STREAM.to_bytes(4))
     assert give(client, scratch) == give(client, active) == [0]
     assert desk.bucket.state(32) is State.ACTIVE
+
+
+def test_a_replica_whose_disk_lost_changes_is_not_taken_over(desk: TapDesk, client: TapClient) -> None:
+    """Its owner becomes dead behind this, and may be deleted, though it alone has them."""
+    give(client, tap.Mutation(vbucket=32, key=b"a", value=b"1", flags=ACK))
+    desk.commit()
+    spoil(desk)
+    active = tap.VbucketSet(vbucket=32, flags=ACK, engine_specific=State.ACTIVE.to_bytes(4))
+    assert give(client, active) == [Status.KEY_EEXISTS]
+    assert desk.bucket.state(32) is State.REPLICA
 
 
 def test_the_member_learns_that_a_feed_has_set_a_state(desk: TapDesk, client: TapClient) -> None:

@@ -113,8 +113,8 @@ class TapFed(TapConsumer):
     def _set_state(self, session: Session, message: tap.VbucketSet) -> None:
         """ "Set the state (creating the vb if needed)"; active "creates a new failover entry".
 
-        A replica that lacks changes does not become active: TAP has no word to force that, as SET_VBUCKET has. One that
-        is fed from scratch lacks nothing.
+        A replica that lacks changes, or whose disk lost some, does not become active: TAP has no word to force that, as
+        SET_VBUCKET has. One that is fed from scratch lacks nothing.
         """
         vb, bucket = message.vbucket, session.store_bucket
         try:
@@ -123,6 +123,8 @@ class TapFed(TapConsumer):
             raise CommandRefused(Status.EINVAL, f"{message.state} is no state") from None
         if vb >= bucket.vbucket_count:
             raise CommandRefused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
+        if state is State.ACTIVE and bucket.state(vb) in _FED and (lost := bucket.vbuckets[vb].damaged_changes):
+            raise CommandRefused(Status.KEY_EEXISTS, f"{lost} changes are damaged on this disk: its owner has them")
         if set_state(session, vb, state) and state is State.ACTIVE:
             bucket.durable_writes.abort_of_before(vb)
 
