@@ -318,13 +318,15 @@ class Bucket:
                 owned(vb)
             self.collections.look_at(vb)
             self._tell_of(vb)
-            loop = asyncio.get_running_loop() if vb in self._state_waiters else None
-            for callback in self._state_waiters.pop(vb, ()):
-                if loop is not None:
-                    loop.call_soon(callback)
+            self._wake(vb)
             return self.committer.wrote()
 
         return wrote
+
+    def _wake(self, vb: int) -> None:
+        """Let the requests that wait for a vbucket's state be judged by the one it has now."""
+        for callback in self._state_waiters.pop(vb, ()):
+            asyncio.get_running_loop().call_soon(callback)
 
     def _restore(self, _: BaseException, lost: list[int]) -> None:
         """A batch was lost, and with it what these vbuckets had become: they are again as on disk."""
@@ -341,6 +343,7 @@ class Bucket:
             self._changed.add(vb)
             self.map_changes += 1
             self._tell_of(vb)
+            self._wake(vb)
         self.collections.batch_lost()
 
     def _tell_of(self, vb: int) -> None:

@@ -210,6 +210,26 @@ def test_a_pending_vbucket_parks_the_request_until_its_state_changes(talk: Talk)
     asyncio.run(story())
 
 
+def test_a_parked_request_is_judged_again_when_the_batch_that_made_the_vbucket_pending_was_lost(talk: Talk) -> None:
+    """Nothing of the takeover is left then, so no other record of the vbucket may ever follow."""
+
+    async def story() -> None:
+        desk, other = talk.desk, talk.desk.session()
+        desk.committer.commit()
+        assert other.one(0x3D, extras=b"\3").status == 0
+        request = bytes.fromhex("800000010000000000000001000000000000000000000000" + "6b")
+        assert talk.give(request) == 0 and talk.connection.paused == {"pending"}
+        batch, error = desk.store.freeze(), OSError("no disk")
+        assert batch is not None
+        lost = desk.store.abandon(batch, error)
+        for failed in desk.committer.on_failure:
+            failed(error, lost)  # type: ignore[operator]
+        await asyncio.sleep(0)
+        assert not talk.connection.is_paused and talk.give(request) == len(request)
+
+    asyncio.run(story())
+
+
 def test_who_is_gone_waits_for_no_pending_vbucket(talk: Talk) -> None:
     """Nothing is kept of connections that asked for it and hung up, however long a takeover takes."""
     desk = talk.desk
