@@ -339,6 +339,20 @@ def takes_over(fed: Fed) -> int:
     return fed.session.streams[VB].vbucket.high_seqno
 
 
+def test_nothing_that_a_former_owner_still_sends_changes_what_was_taken_over(desk: StreamDesk) -> None:
+    """A marker opened the way for changes again, and a state made the vbucket a replica that nobody owned."""
+    fed, vbucket = Fed(desk), desk.bucket.vbuckets[VB]
+    fed.announce(1, 1)
+    fed.give(fed.changes(1))
+    takes_over(fed)
+    fed.announce(2, 1)
+    fed.give(fed.changes(1))
+    assert (vbucket.high_seqno, vbucket.snapshot_end) == (1, 1)
+    fed.give(dcp.SetVbucketState(vbucket=VB, opaque=fed.opaque, state=State.PENDING).encode())
+    assert vbucket.state is State.ACTIVE
+    takes_over(fed)  # said again, it is answered as before
+
+
 def test_who_takes_over_by_a_stream_without_prepares_aborts_those_it_had_before(desk: StreamDesk) -> None:
     fed = Fed(desk)
     takes_durable_writes(fed)

@@ -154,6 +154,16 @@ def test_a_state_that_the_producer_sets_begins_no_branch_and_the_stream_stays(de
     assert replica.vbucket.failover.entries == LOG
 
 
+def test_a_flush_of_the_former_owner_drops_nothing_of_what_was_taken_over(desk: StreamDesk) -> None:
+    replica = Replica(desk, StreamFlag.TAKEOVER)
+    replica.marked(1, 1)
+    replica.changed(1)
+    assert replica.stream.set_state(State.ACTIVE) is Status.SUCCESS
+    for event in (Flushed(ENTRY), Boundary(ENTRY, goes_on=True)):  # type: ignore[arg-type]
+        replica.stream.obey(event)
+    assert desk.store.document(VB, b"k1") is not None and replica.range == (1, 1, 1)
+
+
 def test_a_replica_with_half_a_snapshot_does_not_become_active(desk: StreamDesk) -> None:
     replica = Replica(desk, StreamFlag.TAKEOVER)
     replica.marked(1, 5)

@@ -92,7 +92,12 @@ class InboundStream:
         self.vbucket.roll_back(seqno)
 
     def obey(self, event: Marked | Boundary | Flushed) -> None:
-        """Move the consistent state: a snapshot begins, or (UPR) one is over, or all data is dropped."""
+        """Move the consistent state: a snapshot begins, or (UPR) one is over, or all data is dropped.
+
+        Nothing moves in a vbucket that was taken over: its stream may still end, and an end is a boundary in UPR.
+        """
+        if self.vbucket.state is State.ACTIVE:
+            return
         match event:
             case Marked(start_seqno=start, end_seqno=end, purge_seqno=purged, deleted_rev=deleted_rev):
                 self.vbucket.begin_snapshot(start, end, purged, deleted_rev)
@@ -145,7 +150,7 @@ class InboundStream:
 
     @property
     def lacks(self) -> str:
-        """What of its producer's changes the replica lacks, for people; empty for nothing."""
+        """The changes of its producer that the replica lacks, for people; empty for none."""
         if lost := self.vbucket.damaged_changes:
             return f"{lost} changes are damaged on its disk"
         refused = self.vbucket.refused_changes
@@ -154,6 +159,8 @@ class InboundStream:
     def set_state(self, state: State) -> Status:
         """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""
         vbucket = self.vbucket
+        if vbucket.state is State.ACTIVE:  # its clients' by now: the former owner has no say in it any more
+            return Status.SUCCESS if state is State.ACTIVE else Status.EINVAL
         if state is State.ACTIVE and vbucket.is_receiving_snapshot:
             return Status.EINVAL  # it would serve what is no consistent state
         if state in (State.PENDING, State.ACTIVE) and self.lacks:

@@ -8,12 +8,12 @@ Source: dcp 9, the table of a consumer's checks.
 from __future__ import annotations
 
 from headwater.errors import BadMessage
-from headwater.protocol.dcp.consumer_changes import CHANGES
 from headwater.protocol.dcp.consumer_core import ConsumerCore
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase
 from headwater.protocol.dcp.position import WIRE_SEQNO_MAX
 from headwater.wire import numbers
 from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 
 
@@ -56,7 +56,8 @@ class LiveStreams:
         if stream.opaque != frame.opaque:
             status = Status.OPAQUE_NO_MATCH if self.speaks_v7 else Status.KEY_EEXISTS
             raise refusal(frame, status, f"opaque {frame.opaque}, the stream's is {stream.opaque}")
-        if frame.opcode in CHANGES and not self.table.is_open(frame.vbucket):
+        # A state that was set may be said again. A marker would open the way for changes, over those of clients here.
+        if frame.opcode != Opcode.DCP_SET_VBUCKET_STATE and not self.table.is_open(frame.vbucket):
             raise refusal(frame, self.no_stream, "the vbucket was taken over")
         return stream
 
