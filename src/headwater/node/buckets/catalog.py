@@ -307,7 +307,7 @@ class Catalog:
         While it is listed as `making` its files may go without another word in the list, for which a disk that they
         have filled has no room.
         """
-        if self._file.unsure:  # it may be listed as served
+        if self._file.whole.unsure:  # it may be listed as served
             try:
                 self._save(self._known.with_entry(replace(entry, state=DROPPING)))
             except StorageError as error:
