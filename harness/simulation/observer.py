@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.simulation.histories import Broken, Change, Held, Histories, Ownership, branch_of
+from headwater.node.storage.quarantine import LOST
 from headwater.node.storage.records import StoredDocument
 from headwater.wire.vbucket import State
 
@@ -134,6 +135,8 @@ class Observer:
         first = store.index.rows_up_to(vb, self._read.get(vb, 0))
         last = store.index.rows_up_to(vb, store.durable_seqno(vb))
         for row in range(first, last):
+            if columns.loc[row] == LOST:
+                continue
             document = StoredDocument.decode(store.slots.frame(int(columns.loc[row])), durable=True)
             if document.collection:  # the system's own as well: prepares, events
                 continue

@@ -16,7 +16,7 @@ from harness.linearizability.record import UNANSWERED, Fault, FaultKind, History
 from harness.linearizability.window import report
 from harness.simulation.histories import LOG_ENTRIES_MAX, Broken, has
 from harness.simulation.scheduler import NOON_SECONDS
-from harness.world.watcher import without_deletions
+from harness.world.watcher import unflipped
 
 if TYPE_CHECKING:
     from harness.world.world import World
@@ -93,7 +93,7 @@ def check_equal(world: World) -> None:
     """Each replica has the documents of its owner."""
     for vb in range(world.plan.vbuckets):
         copies = world.copies(vb)
-        held = {at: without_deletions(world.watcher.observers[at].held(vb)) for at in copies}
+        held = {at: world.watcher.branches.documents(world.watcher.observers[at].held(vb)) for at in copies}
         for at in copies[1:]:
             if held[at] != held[copies[0]]:
                 ours, theirs = held[copies[0]], held[at]
@@ -141,6 +141,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         check_equal,
     ),
     Invariant(
+        "damage",
+        "with one copy damaged, a flipped bit is found within two intervals of the scrubber, or a start is refused;"
+        " `cluster status` says so; from then on the node answers nothing with it. Until then it serves that one bit,"
+        " and may copy it; nothing else differs. All other promises hold, the machine can be replaced without --force",
+        "`harness.world.damage`, and each judge above, which is shown the bit as it was",
+    ),
+    Invariant(
         "whole",
         "when all faults are over, one rebalance makes every node a member again and settles all that operators left"
         " half done, without force",
@@ -177,9 +184,24 @@ def judged_history(world: World) -> History:
     A durable write is neither: it must not be told to have happened there.
     """
     history = world.recorder.history()
-    kept = (_weighed(world, each) for each in history.operations)
+    kept = (_weighed(world, _as_written(world, each)) for each in history.operations)
     operations = tuple(each for each in kept if each is not None)
     return replace(history, operations=operations, faults=faults(world))
+
+
+def _as_written(world: World, operation: Operation) -> Operation:
+    """Return an operation whose reading is as it was written, before a bit flipped; not if its node had found that."""
+    value, result = operation.result.value, operation.result
+    if not value or not world.damage.flips:
+        return operation
+    began = operation.called - NOON_SECONDS
+    known = (
+        each
+        for each in world.damage.flips
+        if each.found_at is not None and world.name(each.node) == world.name_of(result.node) and each.found_at < began
+    )
+    numbers = {each.number for each in world.damage.flips} - {each.number for each in known}
+    return replace(operation, result=replace(result, value=unflipped(value, numbers)))
 
 
 def _weighed(world: World, operation: Operation) -> Operation | None:

@@ -17,6 +17,11 @@ Undo = Callable[[], None]
 
 def begin(world: World, step: Step) -> Undo | None:
     """Let it begin; returns what undoes it."""
+    if step.fault is Fault.FLIP:
+        return world.damage.begin(step)
+    if step.fault is Fault.FAILOVER and world.damage.is_put_off(step.node):
+        world.counts["failovers put off"] += 1
+        return None
     if step.fault in WORKS:
         return world.employ(WORKS[step.fault], step.node, step.lasts)
     if step.fault in _TO_MACHINES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from harness.world.steps import Step, steps_of
+from harness.world.steps import Step, flips_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     nodes = random.choice([3, 3, 3, 4, 5])
     seconds = operations * 0.03
     jumps = random.choice([0.0, 0.0, 5.0])
-    steps = steps_of(random, nodes, seconds)
+    flips = flips_of(Random(f"flips {seed}"), nodes, seconds)  # noqa: S311 - must be repeatable
+    steps = tuple(sorted((*steps_of(random, nodes, seconds), *flips), key=lambda step: step.at))
     return WorldPlan(
         seed,
         nodes,

@@ -14,7 +14,10 @@ from harness.world.operators import Work
 
 
 class Fault(Enum):
-    """The things that may befall a world; the number is how often one comes, beside the others."""
+    """The things that may befall a world; the number is how often one comes, beside the others.
+
+    Those with 0 come to some worlds alone, by a chance of their own, so that they change no others.
+    """
 
     KILL = ("the process dies", 4)
     POWER = ("the power goes: what was not synced is lost, sector by sector", 4)
@@ -37,6 +40,7 @@ class Fault(Enum):
     MAKE_BUCKET = ("a bucket is made", 1)
     DROP_BUCKET = ("a bucket is dropped", 1)
     PURGE = ("a node's log is compacted, its tombstones go", 2)
+    FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
 
 
 WORKS = {
@@ -87,10 +91,18 @@ def steps_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
     return tuple(sorted(found, key=lambda step: step.at))
 
 
+def flips_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when bits flip: in half of all worlds, once or a few times."""
+    count = random.choice([0, 0, 1, 1 + int(seconds / 4)])
+    steps = (_step(random, random.uniform(1.0, seconds), Fault.FLIP, nodes) for _ in range(count))
+    return tuple(steps)
+
+
 def _temper(random: Random) -> dict[Fault, int]:
     """Weigh the kinds for a run: some are left out, so that others meet more often."""
-    left_out = random.sample(list(Fault), random.randrange(len(Fault) - 4))
-    kept = {fault: fault.value[1] for fault in Fault if fault not in left_out}
+    common = [fault for fault in Fault if fault.value[1]]
+    left_out = random.sample(common, random.randrange(len(common) - 4))
+    kept = {fault: fault.value[1] for fault in common if fault not in left_out}
     return kept | {Fault.FAILOVER: 4, Fault.ADD: 5}
 
 

@@ -12,8 +12,8 @@ its durable writes, which it must not be able to acknowledge any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.simulation.histories import Broken, Change, Held, Histories, Log, Ownership
@@ -26,13 +26,46 @@ if TYPE_CHECKING:
 
 
 class Branches(Histories):
-    """The histories of all branches; what was sent is the judge of operations' business."""
+    """The histories of all branches; what was sent is the judge of operations' business.
+
+    Attributes:
+        flipped: the numbers of values of which a bit flipped on one disk: `v17-` may be `w17-` where that was copied.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flipped: set[str] = set()
 
     def wrote(self, who: str, vb: int, uuid: int, seqno: int, change: Change) -> None:
         """An owner has made a change durable."""
+        change = self.as_written(change)
         if change.value is not None:
             self.sent(vb, change.key, change.value)
         super().wrote(who, vb, uuid, seqno, change)
+
+    def shown(self, who: str, vb: int, log: Log, seqno: int, change: Change) -> None:
+        """Check a change that a reader holds, or was told of, in the history of `log`."""
+        super().shown(who, vb, log, seqno, self.as_written(change))
+
+    def as_written(self, change: Change) -> Change:
+        """A change as it was before bits flipped."""
+        if change.value is None or not self.flipped:
+            return change
+        text = change.value.decode("latin-1")
+        return replace(change, value=unflipped(text, self.flipped).encode("latin-1"))
+
+    def documents(self, held: Held) -> Held:
+        """The documents that a copy holds, as they were written: what is left of deleted ones may be purged here or
+        there."""
+        found = {key: (seqno, self.as_written(change)) for key, (seqno, change) in held.items()}
+        return {key: each for key, each in found.items() if each[1].value is not None}
+
+
+def unflipped(text: str, numbers: Iterable[str]) -> str:
+    """A value as it was before a bit of these ones flipped: `w17-` was `v17-`."""
+    for number in numbers:
+        text = text.replace(f"w{number}-", f"v{number}-") if number else text
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +222,3 @@ class Watcher:
     def state(self, at: int, vb: int) -> State | None:
         """The state of a vbucket on a machine; None where it is not, or none runs."""
         return self.placed[at].bucket.state(vb) if self._machines[at].is_up else None
-
-
-def without_deletions(held: Held) -> Held:
-    """The documents that a copy holds: what is left of deleted ones may be purged on one node and not on another."""
-    return {key: found for key, found in held.items() if found[1].value is not None}

@@ -21,12 +21,13 @@ from harness.simulation.host import Crash
 from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from harness.world import operators
+from harness.world.damage import Damages
 from harness.world.machines import Machine
 from harness.world.operators import Work
 from harness.world.plan import WorldPlan
 from harness.world.programs import Program
 from harness.world.readers import WorldReader
-from harness.world.watcher import Watcher, without_deletions
+from harness.world.watcher import Watcher
 from harness.world.workload import WorkloadClient, keys_of
 from headwater.client.routing import Address
 from headwater.wire.vbucket import vbucket_of
@@ -34,6 +35,7 @@ from headwater.wire.vbucket import vbucket_of
 if TYPE_CHECKING:
     from harness.world.steps import Step
     from headwater.node.vbucket.vbucket import VBucket
+    from headwater.wire.cluster_map import ClusterMap
 
 FOUNDING_SECONDS = 30.0
 OVERTIME_SECONDS = 120.0
@@ -49,7 +51,7 @@ class World:
     """The machines, the programs beside them, and who watches.
 
     Attributes:
-        plan, schedule, network, machines, watcher, recorder, clients, readers.
+        plan, schedule, network, machines, watcher, recorder, clients, readers, damage.
     """
 
     def __init__(self, plan: WorldPlan) -> None:
@@ -65,10 +67,12 @@ class World:
         self.clients: list[WorkloadClient] = []
         self.readers: list[WorldReader] = []
         self.counts: Counter[str] = Counter()
+        self.damage = Damages(self)
         self._random = Random(self.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._by_loop: dict[SimLoop, int] = {}
         self._programs: list[Program] = []
         self._reading: list[Program] = []
+        self._failing_over: list[Program] = []
         self._numbers = count(1)
         self._vbuckets: dict[str, int] = {}
         self._dead: list[SimLoop] = []
@@ -112,6 +116,11 @@ class World:
         """A vbucket as its owner has it."""
         return self.watcher.placed[self.copies(vb)[0]].bucket.vbuckets[vb]
 
+    def newest_map(self) -> ClusterMap | None:
+        """The newest map that a machine which is up has."""
+        known = (each.server.first.membership.map for each in self.machines if each.is_up)
+        return max((each for each in known if each is not None), key=lambda each: each.version, default=None)
+
     def now(self) -> float:
         """Unix seconds, as they are."""
         return NOON_SECONDS + self.schedule.now
@@ -121,7 +130,7 @@ class World:
     def start(self, node: int) -> None:
         """Start a node that does not run; if its disk fails at that it stays down."""
         machine = self.machines[node]
-        if not machine.is_up and machine.start():
+        if not machine.is_up and self.damage.start(node):
             if machine.loop is not None:
                 self._by_loop[machine.loop] = node
             self.watcher.started(node)
@@ -139,6 +148,7 @@ class World:
         at = self._by_loop.get(loop)
         if at is not None:
             self.watcher.event(at)
+            self.damage.event(at)
 
     def close(self) -> None:
         """End all processes, and what was left of those that were killed: none of it may run when it is forgotten."""
@@ -157,10 +167,12 @@ class World:
         """Let an operator begin a piece of work; returns what kills him, None if he is to live."""
         self.counts[work.value] += 1
         random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
-        started = self._run(
+        started = self.run(
             f"operator-{next(self._numbers)}",
             partial(operators.do, work, self.addresses, self.addresses[node], random),
         )
+        if work is Work.FAILOVER:
+            self._failing_over.append(started)
 
         def kill() -> None:
             self.counts["operators killed"] += not started.is_over
@@ -168,14 +180,20 @@ class World:
 
         return kill if killed_after else None
 
-    def _run(self, name: str, work: Callable[[], object]) -> Program:
+    @property
+    def is_failing_over(self) -> bool:
+        """Whether an operator is about a failover."""
+        return any(not each.is_over for each in self._failing_over)
+
+    def run(self, name: str, work: Callable[[], object]) -> Program:
+        """Let a program begin, at a place of that name."""
         made = Program(self.schedule, self.network, name, work)  # type: ignore[arg-type]
         self._programs.append(made)
         return made
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""
-        made = self._run(name, work)
+        made = self.run(name, work)
         if not self.schedule.run(seconds, lambda: made.is_over):
             raise Broken(f"whole: {name} has not come to an end within {seconds:g} s")
         if made.error is not None:
@@ -214,8 +232,8 @@ class World:
         """Let clients ask while faults come, until both are done; `begin` carries a step out."""
         plan = self.plan
         each, pause = plan.operations // plan.clients, plan.seconds * plan.clients / plan.operations
-        working = [self._run(f"client-{one.number}", partial(one.run, each, pause)) for one in self.clients]
-        self._reading = [self._run(reader.name, reader.run) for reader in self.readers]
+        working = [self.run(f"client-{one.number}", partial(one.run, each, pause)) for one in self.clients]
+        self._reading = [self.run(reader.name, reader.run) for reader in self.readers]
         for step in plan.steps:
             self.schedule.after(step.at, partial(self._begin, begin, step))
         self.schedule.run(plan.seconds)
@@ -244,6 +262,7 @@ class World:
             machine.repair()
             self.start(node)
         self.schedule.run(5.0)
+        self.damage.replace_now()
         problem = self.complete(
             "healer", partial(operators.make_whole, self.addresses, WHOLE_SECONDS), WHOLE_SECONDS * 2
         )
@@ -281,9 +300,10 @@ class World:
                 return f"{self.name(at)} has another history of vbucket {vb} than {serving[0]}"
             if theirs.durable_seqno != ours.durable_seqno:
                 return f"{self.name(at)} has vbucket {vb} to {theirs.durable_seqno}, {serving[0]} to {ours.high_seqno}"
-        shown = without_deletions(self.watcher.observers[copies[0]].held(vb))
+        documents = self.watcher.branches.documents
+        shown = documents(self.watcher.observers[copies[0]].held(vb))
         for reader in self.readers:
-            if without_deletions(reader.documents(vb)) != shown:
+            if documents(reader.documents(vb)) != shown:
                 return f"{reader.name} ({reader.problem}) has not what {serving[0]} has of vbucket {vb}"
         return ""
 

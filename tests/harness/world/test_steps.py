@@ -2,7 +2,8 @@
 
 from random import Random
 
-from harness.world.steps import Fault, Step, steps_of
+from harness.world.plan import WorldPlan, plan_of
+from harness.world.steps import Fault, Step, flips_of, steps_of
 
 
 def test_a_seed_decides_the_steps_and_they_come_in_the_order_of_time() -> None:
@@ -13,8 +14,26 @@ def test_a_seed_decides_the_steps_and_they_come_in_the_order_of_time() -> None:
 
 
 def test_every_fault_comes_in_some_run() -> None:
-    found = {step.fault for seed in range(60) for step in steps_of(Random(seed), 3, 30.0)}
-    assert found == set(Fault)
+    chosen = [
+        step for seed in range(60) for step in (*steps_of(Random(seed), 3, 30.0), *flips_of(Random(seed), 3, 30.0))
+    ]
+    assert {step.fault for step in chosen} == set(Fault)
+
+
+def test_bits_flip_in_some_worlds_and_change_nothing_else_of_them() -> None:
+    plans = [plan_of(seed) for seed in range(20)]
+    having = [plan for plan in plans if any(step.fault is Fault.FLIP for step in plan.steps)]
+    assert 0 < len(having) < len(plans)
+    for plan in plans:
+        alone = steps_of(_random_before_steps(plan), plan.nodes, plan.seconds)
+        assert tuple(step for step in plan.steps if step.fault is not Fault.FLIP) == alone
+
+
+def _random_before_steps(plan: WorldPlan) -> Random:
+    random = Random(plan.seed)
+    random.choice([3, 3, 3, 4, 5])
+    random.choice([0.0, 0.0, 5.0])
+    return random
 
 
 def test_a_step_is_told_in_a_line() -> None:

@@ -1,0 +1,369 @@
+"""A bit that flips on one machine's disk, in a batch that is synced: chosen, found by the node itself, and replaced.
+
+One machine is damaged at a time, and only where another copy that is up has all that the batch holds: damage of the
+only copy loses data, and nobody promises otherwise. Two kinds of bit are flipped:
+
+    in a value     `v17-` becomes `w17-`: until the node has found it, it serves that, and may copy it to others, under
+                   a checksum that is right (docs/reliability.md). The judges read `w17-` as `v17-`, of this one number,
+                   and excuse nothing else: a wrong CAS, another value or a missing change is what it always is.
+    in a header    of a batch: nothing is served that is wrong, and nothing is excused.
+
+The node finds it by the scrubber, by a start, which must be refused, or never, if a compaction leaves it behind. The
+operator who replaces the machine goes by `cluster status`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from harness.simulation.histories import Broken, branch_of, has
+from harness.simulation.host import Crash
+from harness.world import operators
+from harness.world.operators import Work
+from headwater.client.routing import Address
+from headwater.cluster.status import status
+from headwater.errors import CorruptStore, HeadwaterError
+from headwater.node.storage import batch as batches
+from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.simulation.host import Host
+    from harness.simulation.observer import Placed
+    from harness.simulation.scheduler import Schedule
+    from harness.world.machines import Machine
+    from harness.world.programs import Program
+    from harness.world.steps import Step
+    from harness.world.watcher import Watcher
+    from headwater.wire.cluster_map import ClusterMap
+
+FOUND_SECONDS = 20.0
+"""Time for two intervals of the scrubber, and for what its passes wait for."""
+REPLACED_SECONDS = 600.0
+VALUES = re.compile(rb"v(\d+)-")
+NUMBER_AT = 8
+"""Where the number of a batch is in its header."""
+IN_A_HEADER, AT_ONCE = 0.25, 0.6
+"""Amounts of a step below which the bit is in a header, and a pass of the scrubber begins at once."""
+POLL_SECONDS = 0.01
+AGAIN_SECONDS = 2.0
+
+
+class DamagedWorld(Protocol):
+    """The parts of a world that are needed here."""
+
+    schedule: Schedule
+    machines: list[Machine]
+    watcher: Watcher
+    counts: Counter[str]
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Of all machines."""
+
+    @property
+    def is_failing_over(self) -> bool:
+        """Whether an operator is about a failover."""
+
+    def newest_map(self) -> ClusterMap | None:
+        """The newest map that a machine which is up has."""
+
+    def run(self, name: str, work: Callable[[], object]) -> Program:
+        """Let a program begin."""
+
+    def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
+        """Run a program to its end."""
+
+    def start(self, node: int) -> None:
+        """Start a node."""
+
+    def crash(self, node: int, how: Crash) -> None:
+        """Let a node die."""
+
+
+@dataclass(slots=True)
+class Flip:
+    """A bit that flipped.
+
+    Attributes:
+        node: the machine. at: seconds since the beginning. path, offset: where.
+        byte: the one that is there now.
+        number: of the value that it lies in, in digits; empty: in a batch's header.
+        found_at: when the node found it, by a pass of the scrubber or a start; None: it has not.
+    """
+
+    node: int
+    at: float
+    path: Path
+    offset: int
+    byte: int
+    number: str = ""
+    found_at: float | None = None
+
+    def is_there(self, host: Host) -> bool:
+        """Whether the disk still has it: a compaction may have left it behind."""
+        inode = host.disk._names.get(self.path)
+        return inode is not None and self.offset < inode.size and int(inode.memory[self.offset]) == self.byte
+
+
+@dataclass(slots=True)
+class Damages:
+    """All flipped bits of a world, of which one at most is neither found nor its machine replaced.
+
+    Attributes:
+        flips: all of them, in order. current: the one of now. replacing: whether an operator is about it.
+    """
+
+    world: DamagedWorld
+    flips: list[Flip] = field(default_factory=list)
+    current: Flip | None = None
+    replacing: bool = False
+
+    # --- flipping -----------------------------------------------------------------------------------------------------
+
+    def begin(self, step: Step) -> Callable[[], None] | None:
+        """Flip a bit, if that may be; returns what lets an operator replace the machine."""
+        chosen = None if self.current or self.world.is_failing_over else self._choose(step)
+        if chosen is None:
+            self.world.counts["bits not flipped"] += 1
+            return None
+        self.world.counts["bits flipped in a value" if chosen.number else "bits flipped in a header"] += 1
+        inode = self.world.machines[chosen.node].disk._names[chosen.path]
+        for content in (inode.memory, inode.durable):
+            content[chosen.offset] = chosen.byte
+        self.flips.append(chosen)
+        self.current = chosen
+        self.world.watcher.branches.flipped.add(chosen.number)
+        if step.amount < AT_ONCE:
+            self._verify_now(chosen.node)
+        return partial(self._replace, chosen)
+
+    def _choose(self, step: Step) -> Flip | None:
+        machine = self.world.machines[step.node]
+        if not machine.is_up:
+            return None
+        placed = self.world.watcher.placed[step.node]
+        random = Random(step.amount)  # noqa: S311 - must be repeatable
+        whole = [each for each in _batches(placed) if self._is_whole_elsewhere(step.node, *each)]
+        places = [place for each in whole for place in _places(*each, in_values=step.amount >= IN_A_HEADER)]
+        if not places:
+            return None
+        segment, offset, number = random.choice(places)
+        byte = int(segment.memory[offset]) ^ 1
+        return Flip(step.node, self.world.schedule.now, segment.path, offset, byte, number)
+
+    def _is_whole_elsewhere(self, node: int, segment: Segment, header: batches.BatchHeader) -> bool:
+        """Whether each vbucket here has another copy, which has all its changes that are in this batch."""
+        placed = self.world.watcher.placed[node]
+        for vb, ours in sorted(placed.bucket.vbuckets.items()):
+            log, last = ours.failover.entries, _last_in(placed, vb, segment, header)
+            others = (at for at in range(len(self.world.machines)) if at != node)
+            if not any(self._has(at, vb, log, last) for at in others):
+                return False
+        return True
+
+    def _has(self, at: int, vb: int, log: tuple[tuple[int, int], ...], seqno: int) -> bool:
+        """Whether a machine has a copy by the map of today that is whole up to a change of somebody's history."""
+        machine, placed = self.world.machines[at], self.world.watcher.placed[at]
+        if not machine.is_up:
+            return False
+        known, theirs = machine.server.first.membership.map, placed.bucket.vbuckets.get(vb)
+        newest = self.world.newest_map()
+        if known is None or theirs is None or newest is None or known.version != newest.version:
+            return False
+        is_copy = machine.address in map(str, known.copies(vb)) and known.owner(vb) is not None
+        uuid, upto = branch_of(log, seqno), min(theirs.durable_seqno, theirs.complete_seqno)
+        is_whole = not seqno or (uuid is not None and has(theirs.failover.entries, upto, uuid, seqno))
+        return is_copy and is_whole
+
+    def _verify_now(self, node: int) -> None:
+        """Let a pass of the scrubber begin: it is the turn of this machine."""
+        loop, scrubber = self.world.machines[node].loop, self.world.watcher.placed[node].served.scrubber
+        if loop is not None:
+            loop.call_soon(lambda: loop.create_task(_pass(scrubber.run)))
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def is_put_off(self, node: int) -> bool:
+        """Whether a failover of this machine must wait: besides the damaged one it has the only copy of something."""
+        flip, known = self.current, self.world.newest_map()
+        if flip is None or known is None or node == flip.node:
+            return False
+        damaged, other = self.world.addresses[flip.node], self.world.addresses[node]
+        chains = (set(known.copies(vb)) for vb in range(known.vbuckets))
+        return any(damaged in chain and not chain - {damaged, other} for chain in chains)
+
+    def event(self, node: int) -> None:
+        """Something ran on a machine."""
+        flip, placed = self.current, self.world.watcher.placed[node]
+        if flip is not None and flip.node == node and flip.found_at is None and placed.store.quarantine.damage:
+            self._found(flip, "damage found by the scrubber")
+
+    def start(self, node: int) -> bool:
+        """Start a node; one whose disk is damaged must refuse that, and name the file."""
+        machine, flip = self.world.machines[node], self.current
+        is_damaged = flip is not None and flip.node == node and flip.is_there(machine)
+        try:
+            is_up = machine.start()
+        except CorruptStore as error:
+            if flip is None or not is_damaged or str(flip.path) not in str(error):
+                raise
+            self._found(flip, "starts refused")
+            return False
+        if is_up and is_damaged:
+            raise Broken(f"damage: {machine.name} started, though a bit of {flip} is wrong")
+        if is_up and flip is not None and flip.node == node:
+            self._gone()
+        return is_up
+
+    def _found(self, flip: Flip, how: str) -> None:
+        self.world.counts[how] += 1
+        if flip.found_at is None:
+            flip.found_at = self.world.schedule.now
+
+    def _gone(self) -> None:
+        """The damage left the disk with a segment that nobody needed any more."""
+        self.world.counts["damage left behind by a compaction"] += 1
+        self.current = None
+
+    def check_found(self) -> None:
+        """With all faults lifted, the node itself finds it; and an operator is told."""
+        world, flip = self.world, self.current
+        if flip is None:
+            return
+        machine = world.machines[flip.node]
+        if not world.schedule.run(FOUND_SECONDS, lambda: flip.found_at is not None or not flip.is_there(machine)):
+            raise Broken(
+                f"damage: {machine.name} has not found within {FOUND_SECONDS:g} s that a bit of {flip} is wrong"
+            )
+        if flip.found_at is None:
+            self._gone()
+            return
+        is_hit = machine.is_up and world.watcher.placed[flip.node].bucket.store.quarantine.vbuckets
+        problems = world.complete("looker", partial(problems_of, world.addresses), FOUND_SECONDS)
+        if is_hit and not any(f"{machine.address} has damaged changes" in each for each in problems):  # type: ignore[attr-defined]
+            raise Broken(f"damage: cluster status says nothing of {flip}, but {problems}")
+
+    # --- replacing ----------------------------------------------------------------------------------------------------
+
+    def _replace(self, flip: Flip) -> None:
+        """Let an operator replace the machine, if that is known to be damaged."""
+        if flip is self.current and flip.found_at is not None and not self.replacing:
+            self.replacing = True
+            name = f"replacer-{self.world.machines[flip.node].name}-{len(self.flips)}"
+            self.world.run(name, partial(self._replacing, flip, Random(flip.at)))  # noqa: S311 - must be repeatable
+
+    def replace_now(self) -> None:
+        """With all faults lifted, replace the machine that is damaged, if one is."""
+        self.check_found()
+        if (flip := self.current) is None:
+            return
+        if not self.replacing:
+            self._replace(flip)
+        if not self.world.schedule.run(2 * REPLACED_SECONDS, lambda: self.current is None):
+            raise Broken(f"whole: the machine with {flip} can't be replaced")
+
+    async def _replacing(self, flip: Flip, random: Random) -> None:
+        """Take the machine out as the guide says, empty it, and let it join again."""
+        node, world = flip.node, self.world
+        address, seeds = world.addresses[node], world.addresses
+        is_out = False
+        if world.machines[node].is_up and random.random() < 0.5:
+            is_out = await operators.do(Work.REMOVE, seeds, address, random, attempts=2)
+        await self._outside(lambda: world.crash(node, Crash.KILL))
+        while not is_out or not await _is_outside(seeds, address):
+            world.counts["damaged machines failed over"] += 1
+            is_out = await operators.do(Work.FAILOVER, seeds, address, random)
+            await self._outside(lambda: world.crash(node, Crash.KILL))
+        await self._outside(lambda: self._empty(node))
+        await operators.do(Work.ADD, seeds, address, random)
+
+    def _empty(self, node: int) -> None:
+        """Another disk, and a node that knows of nothing."""
+        world = self.world
+        world.crash(node, Crash.KILL)
+        world.machines[node].disk = type(world.machines[node].disk)()
+        world.watcher.observers[node].vanished()
+        world.counts["machines replaced"] += 1
+        self.current, self.replacing = None, False
+        world.start(node)
+
+    async def _outside(self, what: Callable[[], None]) -> None:
+        """Do something to a machine, in between of all processes."""
+        done = asyncio.Event()
+
+        def do() -> None:
+            what()
+            done.set()
+
+        self.world.schedule.after(0.0, do)
+        while not done.is_set():
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _last_in(placed: Placed, vb: int, segment: Segment, header: batches.BatchHeader) -> int:
+    """The last seqno of a vbucket in a batch; 0 if it has none there."""
+    if segment.slot < 0:
+        return 0
+    low, high = (np.uint64(segment.slot << 40 | at) for at in (header.offset, header.end))
+    index = placed.store.index
+    columns, rows = index.columns[vb], index.rows(vb)
+    inside = (columns.loc[:rows] >= low) & (columns.loc[:rows] < high)
+    return int(columns.seq[:rows][inside].max(initial=0))
+
+
+def _batches(placed: Placed) -> Iterator[tuple[Segment, batches.BatchHeader]]:
+    """The durable batches of a store, but the newest: a power cut may tear that one, so its damage tells nobody."""
+    newest: tuple[Segment, batches.BatchHeader] | None = None
+    for segment in placed.store.log.segments:
+        data, header = segment.memory.data, segment.header
+        offset, number = SEGMENT_HEADER_BYTES, header.first_batch
+        for each in batches.walk(data, offset, segment.end, header.salt, number):
+            if newest is not None:
+                yield newest
+            newest = segment, each
+
+
+def _places(segment: Segment, header: batches.BatchHeader, *, in_values: bool) -> Iterator[tuple[Segment, int, str]]:
+    """The bytes of a batch that a bit may flip in, with the number of the value there."""
+    if not in_values:
+        yield segment, header.offset + NUMBER_AT, ""
+        return
+    for value in VALUES.finditer(bytes(segment.memory.data[header.start : header.end])):
+        yield segment, header.start + value.start(), value.group(1).decode()
+
+
+async def _pass(run: Callable[[], object]) -> None:
+    try:
+        await run()  # type: ignore[misc]
+    except HeadwaterError:
+        return
+
+
+async def problems_of(nodes: list[Address]) -> tuple[str, ...]:
+    """The problems that `headwater cluster status` tells."""
+    async with operators.members() as connected:
+        return status(await connected.survey(nodes)).problems
+
+
+async def _is_outside(seeds: list[Address], node: Address) -> bool:
+    """Whether the map of the others is without a node, by what one of them says."""
+    others = [each for each in seeds if each != node]
+    try:
+        async with operators.members() as connected:
+            survey = await connected.survey(others, without=[node])
+    except HeadwaterError:
+        await asyncio.sleep(AGAIN_SECONDS)
+        return False
+    return node not in survey.map.servers

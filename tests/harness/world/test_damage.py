@@ -1,0 +1,139 @@
+"""Bits that flip on one disk of a world: chosen where another copy is whole, found by the node, gone with its disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from harness.linearizability.record import Argument, Kind, Outcome, Result
+from harness.simulation.histories import Broken, Change
+from harness.simulation.host import Crash
+from harness.world.invariants import judged_history
+from harness.world.nemesis import begin
+from harness.world.plan import plan_of
+from harness.world.run import run
+from harness.world.steps import Fault, Step
+from harness.world.system import simulated, unwatched
+from harness.world.watcher import Branches, unflipped
+from harness.world.world import World
+
+IN_A_HEADER, IN_A_VALUE, LATE_IN_A_VALUE = 0.1, 0.4, 0.7
+"""Amounts of a step: of the first two the scrubber's turn comes at once."""
+
+
+@contextmanager
+def a_written_world() -> Iterator[World]:
+    with unwatched():
+        world = World(replace(plan_of(3, 60), steps=()))
+        with simulated(world.schedule, world.network, {}):
+            world.begin()
+            world.happen(begin)
+            world.schedule.run(1.0)
+            try:
+                yield world
+            finally:
+                world.close()
+
+
+def flip(amount: float, node: int = 0) -> Step:
+    return Step(0.0, Fault.FLIP, node, 0, 1.0, amount)
+
+
+def test_a_bit_of_a_value_is_found_told_and_replaced() -> None:
+    with a_written_world() as world:
+        assert begin(world, flip(IN_A_VALUE)) is not None
+        found = world.damage.current
+        assert found is not None and found.number and found.is_there(world.machines[0])
+        world.damage.replace_now()
+        assert found.found_at is not None and not found.is_there(world.machines[0])
+        assert world.counts["damage found by the scrubber"] == world.counts["machines replaced"] == 1
+        assert world.damage.current is None
+
+
+def test_a_start_on_a_damaged_disk_is_refused_and_the_machine_replaced_all_the_same() -> None:
+    with a_written_world() as world:
+        assert begin(world, flip(LATE_IN_A_VALUE)) is not None
+        world.crash(0, Crash.POWER)
+        world.start(0)
+        assert not world.machines[0].is_up and world.counts["starts refused"] == 1
+        world.damage.replace_now()
+        assert world.machines[0].is_up and world.counts["damaged machines failed over"] >= 1
+
+
+def test_a_bit_flips_on_one_machine_at_a_time_and_where_another_copy_is_whole() -> None:
+    with a_written_world() as world:
+        assert begin(world, flip(IN_A_HEADER)) is not None
+        assert world.damage.current is not None and not world.damage.current.number
+        assert begin(world, flip(IN_A_VALUE, node=1)) is None
+        assert world.counts["bits not flipped"] == 1
+    with a_written_world() as world:
+        world.crash(1, Crash.KILL)
+        world.crash(2, Crash.KILL)
+        assert begin(world, flip(IN_A_VALUE)) is None
+
+
+def test_who_has_the_only_other_copy_is_not_failed_over_meanwhile() -> None:
+    with a_written_world() as world:
+        assert begin(world, flip(LATE_IN_A_VALUE)) is not None
+        known = world.newest_map()
+        assert known is not None
+        alone = {world.addresses.index(each) for vb in range(known.vbuckets) for each in known.copies(vb)[:2]} - {0}
+        is_put_off = [at for at in range(len(world.machines)) if world.damage.is_put_off(at)]
+        if known.replica_count == 1:
+            assert set(is_put_off) <= alone and is_put_off
+        for at in is_put_off:
+            assert begin(world, Step(0.0, Fault.FAILOVER, at, 0, 0.0, 0.5)) is None
+        assert not world.damage.is_put_off(0)
+
+
+def test_damage_that_nobody_finds_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_written_world() as world:
+        begin(world, flip(LATE_IN_A_VALUE))
+        monkeypatch.setattr(type(world.damage), "event", lambda *_: None)
+        with pytest.raises(Broken, match="damage: n0 has not found"):
+            world.damage.replace_now()
+
+
+def test_a_value_is_read_as_it_was_written_for_one_bit_of_one_number_alone() -> None:
+    assert unflipped("w17-xx", ["17"]) == "v17-xx"
+    assert unflipped("w17-xx", ["7", ""]) == "w17-xx"
+    assert unflipped("v17-xw", ["17"]) == "v17-xw"
+
+
+def test_a_copy_may_hold_the_flipped_bit_and_nothing_else_that_is_wrong() -> None:
+    branches = Branches()
+    branches.wrote("n0", 0, 7, 1, Change(b"k", b"v17-", 5, 1))
+    with pytest.raises(Broken, match="identity"):
+        branches.shown("n1", 0, [(7, 0)], 1, Change(b"k", b"w17-", 5, 1))
+    branches.flipped.add("17")
+    branches.shown("n1", 0, [(7, 0)], 1, Change(b"k", b"w17-", 5, 1))
+    assert branches.documents({b"k": (1, Change(b"k", b"w17-", 5, 1))})[b"k"][1].value == b"v17-"
+    with pytest.raises(Broken, match="identity"):
+        branches.shown("n1", 0, [(7, 0)], 1, Change(b"k", b"w17-", 6, 1))
+
+
+def test_a_node_that_found_the_bit_may_not_serve_it() -> None:
+    with a_written_world() as world:
+        begin(world, flip(LATE_IN_A_VALUE))
+        found = world.damage.current
+        assert found is not None
+        text, node = f"w{found.number}-", world.machines[0].address
+        found.found_at = world.schedule.now
+        for called in (found.found_at - 0.5, found.found_at + 0.5):
+            at = called + world.now() - world.schedule.now
+            number = world.recorder.asked(1, "k", Kind.GET, Argument(), called=at)
+            world.recorder.answered(number, Result(Outcome.DONE, text, node=node), at=at)
+        before, after = judged_history(world).of("k").operations
+        assert (before.result.value, after.result.value) == (f"v{found.number}-", text)
+
+
+@pytest.mark.parametrize("amount", [IN_A_VALUE, IN_A_HEADER, LATE_IN_A_VALUE])
+def test_all_promises_hold_with_one_copy_damaged(amount: float) -> None:
+    plan = plan_of(3, 150)
+    steps = (Step(1.5, Fault.FLIP, 0, 0, 1.0, amount), Step(3.0, Fault.KILL, 1, 0, 0.5, 0.5))
+    outcome = run(replace(plan, steps=steps))
+    assert not outcome.broken, outcome.broken
+    assert outcome.counts["machines replaced"] == 1
