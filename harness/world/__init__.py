@@ -3,6 +3,8 @@
 system.py      what programs take from the operating system: sockets, clocks, chance
 programs.py    processes beside the nodes: clients, operators, readers, which can be killed at any instant
 damage.py      bits that flip on one disk, and the machine that is replaced
+guests.py      clients whose rights change while they ask
+rights.py      what an operator does to their rights, and who judges what they are told
 machines.py    the machines on which nodes run: slow, full and damaged disks, stopped processes, clocks that are wrong
 workload.py    clients that follow the map and note down what they asked and heard
 operators.py   what operators do, by the product's own code

@@ -101,6 +101,12 @@ def check_equal(world: World) -> None:
                 raise Broken(f"equal: {world.name(at)} and the owner {world.name(copies[0])} differ in {different}")
 
 
+def check_rights(world: World) -> None:
+    """No guest was told, or has stored, what its rights do not show."""
+    if world.guests is not None:
+        world.guests.judge()
+
+
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "linearizable",
@@ -146,6 +152,14 @@ INVARIANTS: tuple[Invariant, ...] = (
         " `cluster status` says so; from then on the node answers nothing with it. Until then it serves that one bit,"
         " and may copy it; nothing else differs. All other promises hold, the machine can be replaced without --force",
         "`harness.world.damage`, and each judge above, which is shown the bit as it was",
+    ),
+    Invariant(
+        "rights",
+        "from when a node has acknowledged a change of rights, it answers nobody who has no right to it by then: no"
+        " value is read, no write takes effect, no stream shows a change that was written later; over restarts,"
+        " failovers and changes that went to some nodes alone",
+        "`harness.world.rights`, over all that guests were answered and shown",
+        check_rights,
     ),
     Invariant(
         "whole",

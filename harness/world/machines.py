@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from harness.simulation.host import Clock, Host
+from headwater.node import server
+from headwater.node.users import logins
+from headwater.node.users.file import UsersFile
+from headwater.testing.faults import FaultyDisk
+from headwater.wire.users import UserList
 
 if TYPE_CHECKING:
     from harness.simulation.scheduler import Schedule
@@ -39,13 +52,46 @@ class MachineClock(Clock):
         self.ahead_seconds = self.rate = 0.0
 
 
+class DiskUsersFile(UsersFile):
+    """The list of users on a simulated disk, which has no modes, and one process."""
+
+    def __init__(self, folder: Path, disk: FaultyDisk) -> None:
+        super().__init__(folder, disk)
+        self._simulated = disk
+
+    def load_list(self) -> UserList | None:
+        """The list of users; None if there is no file."""
+        return super().load_list() if self.path in self._simulated._names else None
+
+    def _refuse_others(self, path: Path, advice: str) -> None:
+        """There are no others."""
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        yield
+
+    def signature(self) -> tuple[int, int, int] | None:
+        """Numbers that differ for another content."""
+        found = self._simulated._names.get(self.path)
+        return None if found is None else (zlib.crc32(found.memory[: found.size].tobytes()), found.size, 0)
+
+
 class Machine(Host):
     """A host whose process can be stopped for a while, and whose disk may be slow, full or failing."""
 
     clock: MachineClock
 
-    def __init__(self, schedule: Schedule, network: Network, name: str, *, vbuckets: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        network: Network,
+        name: str,
+        *,
+        vbuckets: int,
+        users: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(schedule, network, name, vbuckets=vbuckets)
+        self._config = replace(self._config, users=users)
         self.clock = MachineClock(schedule)
         self.thread_seconds = THREAD_SECONDS
 
@@ -76,6 +122,13 @@ class Machine(Host):
         self.disk.capacity = None
         self.slow_down(THREAD_SECONDS)
         self.clock.set_right()
+
+    def _start(self) -> None:
+        """Run a node whose list of users is on the simulated disk, and whose logins have simulated threads."""
+        file = partial(DiskUsersFile, disk=self.disk)
+        threads = mock.patch.object(logins, "ThreadPoolExecutor", lambda *_: self.loop and self.loop.pool())
+        with mock.patch.object(server, "UsersFile", file), threads:
+            super()._start()
 
     def start(self) -> bool:
         """Run a node on what the disk has; False if that fails."""

@@ -19,6 +19,8 @@ def begin(world: World, step: Step) -> Undo | None:
     """Let it begin; returns what undoes it."""
     if step.fault is Fault.FLIP:
         return world.damage.begin(step)
+    if step.fault is Fault.RIGHTS:
+        return None if world.guests is None else world.guests.change(step)
     if step.fault is Fault.FAILOVER and world.damage.is_put_off(step.node):
         world.counts["failovers put off"] += 1
         return None

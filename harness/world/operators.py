@@ -42,9 +42,13 @@ class Work(Enum):
     PURGE = "purge"
 
 
+LOGIN: tuple[str | None, str | None] = (None, None)
+"""The operators' name and password, where the world that runs has users."""
+
+
 def members() -> Members:
     """The nodes as an operator connects to them."""
-    return Members(BUCKET, timeout_seconds=ANSWER_SECONDS)
+    return Members(BUCKET, *LOGIN, timeout_seconds=ANSWER_SECONDS)
 
 
 async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:

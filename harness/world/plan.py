@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from harness.world.steps import Step, flips_of, steps_of
+from harness.world.steps import Step, flips_of, rights_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class WorldPlan:
 
     Attributes:
         operations: of all clients together. seconds: for how long faults come.
-        clock_error_seconds: how far clocks may jump.
+        clock_error_seconds: how far clocks may jump. has_users: whether nodes want logins, and there are guests.
     """
 
     seed: int
@@ -27,6 +27,7 @@ class WorldPlan:
     seconds: float
     clock_error_seconds: float
     steps: tuple[Step, ...]
+    has_users: bool = False
 
 
 def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
@@ -36,7 +37,10 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     seconds = operations * 0.03
     jumps = random.choice([0.0, 0.0, 5.0])
     flips = flips_of(Random(f"flips {seed}"), nodes, seconds)  # noqa: S311 - must be repeatable
-    steps = tuple(sorted((*steps_of(random, nodes, seconds), *flips), key=lambda step: step.at))
+    chance = Random(f"users {seed}")  # noqa: S311 - must be repeatable
+    has_users = not flips and chance.random() < 0.5
+    changes = rights_of(chance, nodes, seconds) if has_users else ()
+    steps = tuple(sorted((*steps_of(random, nodes, seconds), *flips, *changes), key=lambda step: step.at))
     return WorldPlan(
         seed,
         nodes,
@@ -48,4 +52,5 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
         seconds,
         jumps,
         steps,
+        has_users,
     )

@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from harness.simulation.histories import Change
+from harness.world.workload import Login
 from headwater.client import aio, safe_point
 from headwater.client.changes import Deletion, Expiration, Mutation, SnapshotMarker
 from headwater.errors import DataLoss, HeadwaterError, NothingCame, RollbackRequired
@@ -42,8 +43,17 @@ class WorldReader:
     """
 
     def __init__(
-        self, name: str, seeds: Sequence[str], vbuckets: int, random: Random, on_seen: OnSeen, *, min_persisted: int = 0
+        self,
+        name: str,
+        seeds: Sequence[str],
+        vbuckets: int,
+        random: Random,
+        on_seen: OnSeen,
+        *,
+        min_persisted: int = 0,
+        login: Login = (None, None),
     ) -> None:
+        self._login = login
         self.name = name
         self.held: dict[int, dict[int, Change]] = {vb: {} for vb in range(vbuckets)}
         self.places: dict[int, list[Position]] = {vb: [Position.beginning(vb)] for vb in range(vbuckets)}
@@ -55,11 +65,16 @@ class WorldReader:
         """Where it stands."""
         return self.places[vb][-1]
 
+    @property
+    def login(self) -> Login:
+        """Who it is."""
+        return self._login
+
     async def run(self) -> None:
         """Read for ever."""
         while True:
             try:
-                async with aio.connect(f"couchbase://{','.join(self._seeds)}/default") as bucket:
+                async with aio.connect(f"couchbase://{','.join(self._seeds)}/default", *self.login) as bucket:
                     await self._read(bucket)
             except DataLoss as error:
                 for vb in error.purged:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from unittest import mock
 
 from harness.linearizability.record import History
 from harness.simulation.histories import Broken
+from harness.world import operators
 from harness.world.invariants import judge
 from harness.world.nemesis import begin
 from harness.world.plan import WorldPlan
+from harness.world.rights import ADMINISTRATOR
 from harness.world.system import simulated, unwatched
 from harness.world.world import World
 
@@ -48,7 +51,8 @@ def run(plan: WorldPlan) -> WorldOutcome:
 def _run(plan: WorldPlan) -> WorldOutcome:
     world = World(plan)
     outcome = WorldOutcome(plan, counts=world.counts)
-    with simulated(world.schedule, world.network, {each.name: each.clock for each in world.machines}):
+    login = mock.patch.object(operators, "LOGIN", ADMINISTRATOR if plan.has_users else (None, None))
+    with login, simulated(world.schedule, world.network, {each.name: each.clock for each in world.machines}):
         try:
             world.begin()
             world.happen(begin)

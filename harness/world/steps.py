@@ -6,7 +6,7 @@ after a while. Steps overlap as they come; nemesis.py carries them out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
@@ -41,6 +41,7 @@ class Fault(Enum):
     DROP_BUCKET = ("a bucket is dropped", 1)
     PURGE = ("a node's log is compacted, its tombstones go", 2)
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
+    RIGHTS = ("the rights of a guest change", 0)
 
 
 WORKS = {
@@ -96,6 +97,17 @@ def flips_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
     count = random.choice([0, 0, 1, 1 + int(seconds / 4)])
     steps = (_step(random, random.uniform(1.0, seconds), Fault.FLIP, nodes) for _ in range(count))
     return tuple(steps)
+
+
+def rights_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when an operator changes the rights of a guest: the first are given before anything else happens."""
+    mean = random.choice([0.5, 1.0, 3.0])
+    found, at = [], 0.01
+    while at < seconds:
+        step = _step(random, at, Fault.RIGHTS, nodes)
+        found.append(replace(step, lasts=random.choice([0.0, 0.0, 0.0, random.uniform(0.0, 0.5)])))
+        at += random.expovariate(1 / mean)
+    return tuple(found)
 
 
 def _temper(random: Random) -> dict[Fault, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import logging
 import os
 import random
@@ -20,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
@@ -131,6 +133,7 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
         for name, chance in system.chances().items():
             stack.enter_context(mock.patch.object(secrets, name, chance))
         stack.enter_context(mock.patch.object(uuid, "uuid4", lambda: uuid.UUID(bytes=system._random.randbytes(16))))
+        stack.enter_context(mock.patch.object(hashlib, "pbkdf2_hmac", cache(hashlib.pbkdf2_hmac)))
         stack.enter_context(mock.patch.object(tracing, "_tracer", lambda: None))
         stack.enter_context(_defaults(replaced))
         for module in (calling, channel):

@@ -47,6 +47,10 @@ class Branches(Histories):
         """Check a change that a reader holds, or was told of, in the history of `log`."""
         super().shown(who, vb, log, seqno, self.as_written(change))
 
+    def is_sent(self, vb: int, key: bytes, value: bytes) -> bool:
+        """Whether an owner has stored this value."""
+        return (vb, key, value) in self._sent
+
     def as_written(self, change: Change) -> Change:
         """A change as it was before bits flipped."""
         if change.value is None or not self.flipped:

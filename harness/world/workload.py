@@ -96,6 +96,8 @@ class Seen:
 
 
 Clock: TypeAlias = Callable[[], float]
+Login: TypeAlias = tuple[str | None, str | None]
+"""A name and a password; None where everybody is let in."""
 
 
 class WorkloadClient:
@@ -103,7 +105,7 @@ class WorkloadClient:
 
     Args:
         number: of the client. seeds: nodes to begin with. now: Unix seconds.
-        next_value: a number that no other value has.
+        next_value: a number that no other value has. login: where the nodes have users.
 
     Attributes:
         asked: how many operations it has begun.
@@ -119,13 +121,26 @@ class WorkloadClient:
         random: Random,
         now: Clock,
         next_value: Callable[[], int],
+        login: Login = (None, None),
     ) -> None:
         self.number, self.asked = number, 0
+        self._login = login
         self._seeds, self._keys, self._recorder, self._random = seeds, keys, recorder, random
         self._now, self._next_value = now, next_value
         self._seen: dict[bytes, Seen] = {}
         self._cluster: FollowingCluster | None = None
         self._waiters: Waiters | None = None
+
+    @property
+    def login(self) -> Login:
+        """Who it is."""
+        return self._login
+
+    def leave(self) -> None:
+        """Hang up: the next operation logs in anew."""
+        if self._cluster is not None:
+            self._cluster.close()
+        self._cluster = None
 
     async def run(self, operations: int, pause_seconds: float) -> None:
         """Ask so many operations, with pauses of that length on average."""
@@ -169,6 +184,7 @@ class WorkloadClient:
         while self._cluster is None or self._waiters is None:
             settings = settings_for(
                 f"couchbase://{','.join(self._seeds)}/default",
+                *self.login,
                 connect_timeout_seconds=CONNECT_SECONDS,
                 timeout_seconds=OPERATION_SECONDS,
             )

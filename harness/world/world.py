@@ -22,11 +22,13 @@ from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from harness.world import operators
 from harness.world.damage import Damages
+from harness.world.guests import Guests
 from harness.world.machines import Machine
 from harness.world.operators import Work
 from harness.world.plan import WorldPlan
 from harness.world.programs import Program
 from harness.world.readers import WorldReader
+from harness.world.rights import APPLICATION, KNOWN
 from harness.world.watcher import Watcher
 from harness.world.workload import WorkloadClient, keys_of
 from headwater.client.routing import Address
@@ -59,8 +61,10 @@ class World:
         self.schedule = Schedule(plan.seed)
         self.schedule.turn_seconds = TURN_SECONDS
         self.network = Network(self.schedule)
+        users = KNOWN if plan.has_users else {}
         self.machines = [
-            Machine(self.schedule, self.network, f"n{at}", vbuckets=plan.vbuckets) for at in range(plan.nodes)
+            Machine(self.schedule, self.network, f"n{at}", vbuckets=plan.vbuckets, users=users)
+            for at in range(plan.nodes)
         ]
         self.watcher = Watcher(self.machines, plan.vbuckets, lambda: self.schedule.now)
         self.recorder = Recorder(CLOCK_ERROR_SECONDS + 2 * plan.clock_error_seconds + 2.0)
@@ -68,6 +72,7 @@ class World:
         self.readers: list[WorldReader] = []
         self.counts: Counter[str] = Counter()
         self.damage = Damages(self)
+        self.guests: Guests | None = None
         self._random = Random(self.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._by_loop: dict[SimLoop, int] = {}
         self._programs: list[Program] = []
@@ -120,6 +125,10 @@ class World:
         """The newest map that a machine which is up has."""
         known = (each.server.first.membership.map for each in self.machines if each.is_up)
         return max((each for each in known if each is not None), key=lambda each: each.version, default=None)
+
+    def next_number(self) -> int:
+        """A number that nothing else has."""
+        return next(self._numbers)
 
     def now(self) -> float:
         """Unix seconds, as they are."""
@@ -210,6 +219,7 @@ class World:
         self.complete("founder", make, FOUNDING_SECONDS)
         self.watcher.turns.clear()
         keys = keys_of(self._random, self.plan.keys)
+        login = APPLICATION if self.plan.has_users else (None, None)
         seeds = [str(each) for each in self.addresses]
         for number in range(self.plan.clients):
             random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
@@ -220,13 +230,16 @@ class World:
                 recorder=self.recorder,
                 random=random,
                 now=self.now,
-                next_value=lambda: next(self._numbers),
+                next_value=self.next_number,
+                login=login,
             )
             self.clients.append(made)
         for number in range(2):
             random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
             shown = self.watcher.branches.shown
-            self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown))
+            self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown, login=login))
+        if self.plan.has_users:
+            self.guests = Guests(self, Random(f"guests {self.plan.seed}"))  # noqa: S311 - must be repeatable
 
     def happen(self, begin: Begin) -> None:
         """Let clients ask while faults come, until both are done; `begin` carries a step out."""
@@ -234,6 +247,8 @@ class World:
         each, pause = plan.operations // plan.clients, plan.seconds * plan.clients / plan.operations
         working = [self.run(f"client-{one.number}", partial(one.run, each, pause)) for one in self.clients]
         self._reading = [self.run(reader.name, reader.run) for reader in self.readers]
+        if self.guests is not None:
+            self.guests.begin()
         for step in plan.steps:
             self.schedule.after(step.at, partial(self._begin, begin, step))
         self.schedule.run(plan.seconds)
@@ -241,6 +256,8 @@ class World:
         for program in working:
             if program.error is not None:
                 raise program.error
+        if self.guests is not None:
+            self.guests.end()
 
     def _begin(self, begin: Begin, step: Step) -> None:
         self.counts[step.fault.name.lower()] += 1

@@ -11,6 +11,7 @@ import pytest
 from harness.world.plan import plan_of
 from harness.world.run import run
 from harness.world.shrinking import run_seed
+from harness.world.steps import Fault
 from tests.battery import few_of
 
 ROOT = Path(__file__).parents[3]
@@ -24,9 +25,12 @@ def digest_in_a_process(seed: int, hash_seed: str) -> str:
     return done.stdout.partition("digest ")[2].strip()
 
 
-def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() -> None:
-    assert len(found := digest_in_a_process(3, "1")) == 16
-    assert digest_in_a_process(3, "77") == found
+@pytest.mark.parametrize("seed", [2, 3], ids=["with users", "with damage"])
+def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes(seed: int) -> None:
+    plan = plan_of(seed, 120)
+    assert plan.has_users == (seed == 2) != any(step.fault is Fault.FLIP for step in plan.steps)
+    assert len(found := digest_in_a_process(seed, "1")) == 16
+    assert digest_in_a_process(seed, "77") == found
 
 
 def test_another_seed_is_another_run() -> None:

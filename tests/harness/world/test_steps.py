@@ -3,7 +3,7 @@
 from random import Random
 
 from harness.world.plan import WorldPlan, plan_of
-from harness.world.steps import Fault, Step, flips_of, steps_of
+from harness.world.steps import Fault, Step, flips_of, rights_of, steps_of
 
 
 def test_a_seed_decides_the_steps_and_they_come_in_the_order_of_time() -> None:
@@ -14,19 +14,24 @@ def test_a_seed_decides_the_steps_and_they_come_in_the_order_of_time() -> None:
 
 
 def test_every_fault_comes_in_some_run() -> None:
-    chosen = [
-        step for seed in range(60) for step in (*steps_of(Random(seed), 3, 30.0), *flips_of(Random(seed), 3, 30.0))
-    ]
+    chosen = [step for seed in range(60) for step in _all_of(seed)]
     assert {step.fault for step in chosen} == set(Fault)
 
 
-def test_bits_flip_in_some_worlds_and_change_nothing_else_of_them() -> None:
+def test_bits_flip_and_rights_change_in_some_worlds_and_change_nothing_else_of_them() -> None:
     plans = [plan_of(seed) for seed in range(20)]
     having = [plan for plan in plans if any(step.fault is Fault.FLIP for step in plan.steps)]
     assert 0 < len(having) < len(plans)
     for plan in plans:
         alone = steps_of(_random_before_steps(plan), plan.nodes, plan.seconds)
-        assert tuple(step for step in plan.steps if step.fault is not Fault.FLIP) == alone
+        assert tuple(step for step in plan.steps if step.fault.value[1]) == alone
+        assert plan.has_users == any(step.fault is Fault.RIGHTS for step in plan.steps)
+    assert 0 < sum(plan.has_users for plan in plans) < len(plans)
+
+
+def _all_of(seed: int) -> list[Step]:
+    chosen = (each(Random(seed), 3, 30.0) for each in (steps_of, flips_of, rights_of))
+    return [step for steps in chosen for step in steps]
 
 
 def _random_before_steps(plan: WorldPlan) -> Random:

@@ -1,0 +1,173 @@
+"""Guests: clients whose rights an operator gives and takes back, whose password changes, who are removed and come back.
+
+The list of users is the product's own: an operator changes it by `headwater.cluster.users`, members tell each other
+(node/users/sharing.py), each node keeps it in its folder. The judge goes by what the operator was told: from when a
+node has acknowledged a change, a guest without a right gets nothing by that right there. A change that came to no
+end, or went to some nodes alone, may be in force anywhere until a later one that knew of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from harness.linearizability.record import Kind, Operation, Outcome
+from harness.simulation.histories import Broken
+from harness.world.operators import members
+from headwater.client.routing import Address
+from headwater.cluster import users
+from headwater.errors import HeadwaterError
+from headwater.node.users.file import Account, accounts_of, edited
+from headwater.node.users.roles import CLUSTER_USER, Grant
+from headwater.node.users.scram import HASHES, derive
+from headwater.wire.users import UserList
+
+ADMINISTRATOR, APPLICATION = ("admin", "a-secret"), ("app", "another")
+KNOWN = {ADMINISTRATOR[0]: ADMINISTRATOR[1], APPLICATION[0]: APPLICATION[1], CLUSTER_USER: "members"}
+"""The users that every node is started with: the operators', the clients', and its fellow members."""
+AGAIN_SECONDS = 2.0
+ATTEMPTS = 4
+LATE_SECONDS = 60.0
+"""So much later nothing of an operator who was killed or cut off arrives any more."""
+ROLES = (("read",), ("write",), ("read", "write"), ("read", "write"), ("stream",), ("read", "stream"), ())
+READS = frozenset({Kind.GET})
+WRITES = frozenset({Kind.SET, Kind.ADD, Kind.DELETE})
+
+
+@dataclass(slots=True)
+class Change:
+    """A change of a guest's rights.
+
+    Attributes:
+        roles: those that the guest has by it; of a removed guest None.
+        began, ended: when it was asked for, and when its operator was told how it came out; None: not yet, or never.
+        nodes: host:port of the nodes that have it on disk and in force since `ended`. is_everywhere: all machines.
+    """
+
+    roles: tuple[str, ...] | None
+    began: float
+    ended: float | None = None
+    nodes: frozenset[str] = frozenset()
+    is_everywhere: bool = False
+
+    def supersedes(self, other: Change) -> bool:
+        """Whether this one was made by somebody who knew of the other: it is newer wherever the two meet."""
+        if other.ended is not None:
+            return other.ended <= self.began and bool(other.nodes & self.nodes or self.is_everywhere)
+        return self.is_everywhere and other.began + LATE_SECONDS < self.began
+
+
+@dataclass(slots=True)
+class Guest:
+    """A guest, and all that became of its rights, in the order in which it was asked for."""
+
+    name: str
+    password: str
+    changes: list[Change] = field(default_factory=list)
+
+    def may(self, right: str, node: str, began: float, ended: float) -> bool:
+        """Whether a node could find that the guest has a right, at some time in between."""
+        return any(right in (each.roles or ()) for each in self.possible(node, began, ended))
+
+    def possible(self, node: str, began: float, ended: float) -> list[Change]:
+        """The changes that may have been in force on a node at some time in between."""
+        known = [each for each in self.changes if node in each.nodes and each.ended is not None and each.ended < began]
+        begun = [each for each in self.changes if each.began <= ended]
+        return [each for each in begun if not any(newer.supersedes(each) for newer in known)]
+
+
+class RightsOperator:
+    """Changes the rights of guests.
+
+    Args:
+        nodes: all machines. now: seconds since the beginning.
+    """
+
+    def __init__(self, nodes: Sequence[Address], guests: Sequence[Guest], now: Callable[[], float]) -> None:
+        self.guests = guests
+        self._nodes, self._now = nodes, now
+
+    async def change(self, node: Address, random: Random) -> bool:
+        """Give a guest other rights, take it out, or give it another password; whether that came to its end."""
+        guest = random.choice(self.guests)
+        roles = None if random.random() < 0.15 else random.choice(ROLES)
+        password = f"p{random.randrange(1 << 30)}" if random.random() < 0.3 else guest.password
+        salt = random.randbytes(16)
+        seeds = [each for each in self._nodes if each != node] or [node]
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(AGAIN_SECONDS)
+            if await self._once(seeds, guest, roles, password, salt):
+                return True
+        return False
+
+    async def _once(
+        self, seeds: list[Address], guest: Guest, roles: tuple[str, ...] | None, password: str, salt: bytes
+    ) -> bool:
+        change = Change(roles, self._now())
+        guest.changes.append(change)
+        try:
+            async with members() as connected:
+                spread = await users.change(
+                    connected, seeds, lambda known: _edited(known, guest, roles, password, salt)
+                )
+        except HeadwaterError:
+            return False
+        change.nodes = frozenset(map(str, spread.nodes))
+        change.is_everywhere = set(spread.nodes) == set(self._nodes)
+        change.ended, guest.password = self._now(), password
+        return True
+
+
+def _edited(known: UserList, guest: Guest, roles: tuple[str, ...] | None, password: str, salt: bytes) -> UserList:
+    before = accounts_of(known)
+    after = {name: account for name, account in before.items() if name != guest.name}
+    if roles is not None:
+        keys = {name: derive(name, password, salt) for name in HASHES}
+        after[guest.name] = Account(tuple(map(Grant, roles)), keys)
+    return edited(known, before, after)
+
+
+# --- the judge --------------------------------------------------------------------------------------------------------
+
+
+def check_operations(
+    guests: Sequence[Guest],
+    operations: Iterable[tuple[Guest, Operation]],
+    nodes: Sequence[str],
+    *,
+    noon: float,
+    is_stored: Callable[[str, str], bool],
+) -> int:
+    """Find what guests were answered, or stored, without a right to it; returns how many answers were looked at.
+
+    Args:
+        nodes: host:port of all machines. noon: Unix seconds at the beginning.
+        is_stored: whether any owner has stored a value under a key.
+    """
+    looked_at = 0
+    for guest, operation in operations:
+        right = "read" if operation.kind in READS else "write"
+        began, result = operation.called - noon, operation.result
+        ended = began if operation.answered is None else operation.answered - noon
+        if operation.outcome not in {Outcome.REFUSED, Outcome.MAYBE}:
+            looked_at += 1
+            if not guest.may(right, result.node, began, ended):
+                raise Broken(f"rights: {guest.name} may not {right} on {result.node}, which answered {operation}")
+        elif operation.kind in WRITES and operation.argument.value:
+            may = operation.outcome is Outcome.MAYBE and any(
+                guest.may(right, node, began, ended + LATE_SECONDS) for node in nodes
+            )
+            if not may and is_stored(operation.key, operation.argument.value):
+                raise Broken(f"rights: {guest.name} was refused, and its write took effect: {operation}")
+    return looked_at
+
+
+def check_shown(guest: Guest, nodes: Sequence[str], written: float, shown: float, what: object) -> None:
+    """Find a change that a guest's stream showed, though nobody could give it that from when it was written."""
+    if not any(guest.may("stream", node, written, shown) for node in nodes):
+        raise Broken(
+            f"rights: {guest.name} may stream from no node since {written:.3f}, and was shown {what} at {shown:.3f}"
+        )
