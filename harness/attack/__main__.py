@@ -1,6 +1,6 @@
 """Let bad guests loose on two real nodes and see what they cost:
 
-    python -m harness.attack --seconds 150
+    python -m harness.attack
 
 Every request and page at its limits, before the login and after it, then storms; a line for each, a table at the end:
 the longest turn of the event loop in processor time ("turn"), in wall time while its thread did not stand in line for a
@@ -27,7 +27,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m harness.attack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=180.0, help="at most; what was not tried by then is a failure")
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most; what was not tried by then is a failure")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the storms, and share of the requests")
     parser.add_argument("--documents", type=int, default=KEYS, help="so many in each node")
     parser.add_argument("--only", default="", help="a pattern: only attacks in whose name it is found")

@@ -339,7 +339,7 @@ def _bytes_of(key: bytes) -> int:
     return ENTRY_BYTES + len(key)
 
 
-def _key_of(frames: bytes, at: int) -> tuple[bytes, int]:
+def _key_of(frames: bytes | memoryview, at: int) -> tuple[bytes, int]:
     """Key (without its collection) and seqno of a frame."""
     found = StoredDocument.decode(memoryview(frames)[at : at + frame_bytes(frames, at)], durable=True)
     return found.key, found.seqno

@@ -33,6 +33,7 @@ __all__ = [
     "cas_of",
     "frame_bytes",
     "lengths",
+    "opaque_of",
     "plain_response",
     "put_body_bytes",
     "response",
@@ -121,6 +122,12 @@ def cas_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
     return cas
 
 
+def opaque_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
+    """Return the opaque of the frame whose header starts at `offset`."""
+    opaque: int = HEADER.unpack_from(data, offset)[-2]
+    return opaque
+
+
 def put_body_bytes(frame: bytearray | memoryview, count: int) -> None:
     """Write another length of the body into the header of a frame that is put together in pieces."""
     _BODY_LENGTH.pack_into(frame, BODY_LENGTH_AT, count)
@@ -165,6 +172,18 @@ class Frame:
         Raises:
             LocalProtocolError: a number or section is larger than its place in the header.
         """
+        return b"".join((*self._front(), self.value))
+
+    def head(self) -> bytes:
+        """Return the frame's bytes up to its value, for a sender who need not copy a large one behind them.
+
+        Raises:
+            LocalProtocolError: as `encode`.
+        """
+        return b"".join(self._front())
+
+    def _front(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return all sections but the value, the header first."""
         body = len(self) - HEADER_BYTES
         flexible = self.magic in FLEXIBLE
         if flexible or self.framing or self.magic not in _MAGICS or body > BODY_BYTES_MAX:
@@ -176,7 +195,7 @@ class Frame:
         except struct.error:
             self._check()  # tells which number does not fit
             raise
-        return b"".join((header, self.framing, self.extras, self.key, self.value))
+        return header, self.framing, self.extras, self.key
 
     def _check(self) -> None:
         """Hold every number against the room the header has for it."""

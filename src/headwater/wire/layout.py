@@ -41,7 +41,7 @@ from headwater.wire.declare import (
     about,
     measured,
 )
-from headwater.wire.header import FLEXIBLE, HEADER_BYTES, Frame, Magic, put_body_bytes
+from headwater.wire.header import FLEXIBLE, Frame, Magic
 
 __all__ = [
     "ANY_FAILURE",
@@ -284,9 +284,7 @@ class Answer(Response):
     def answering_apart(self, request: Frame) -> tuple[bytes, bytes]:
         """As `answering`, the value by itself: whoever sends a large one need not copy it into a frame."""
         frame = self._frame_for(request)
-        head = bytearray(dataclasses.replace(frame, value=b"").encode())
-        put_body_bytes(head, len(frame) - HEADER_BYTES)
-        return bytes(head), frame.value
+        return frame.head(), frame.value
 
     def _frame_for(self, request: Frame) -> Frame:
         told = {"opcode": request.opcode, "opaque": request.opaque, "magic": Magic.CLIENT_RESPONSE, "framing": b""}

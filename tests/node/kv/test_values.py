@@ -1,5 +1,7 @@
 """Values as they are stored and as a connection may see them."""
 
+import tracemalloc
+
 import pytest
 
 from headwater.node.kv import values
@@ -67,3 +69,17 @@ def test_values_that_lie_about_themselves_are_refused(value: bytes, datatype: in
     with pytest.raises(CommandRefused) as caught:
         values.accepted(value, datatype)
     assert caught.value.status == status
+
+
+@pytest.mark.parametrize(("pairs", "datatype"), [({}, 2), ({"user": b"2"}, 6)], ids=["plain", "with attributes"])
+def test_a_large_compressed_value_is_looked_into_without_a_copy_of_what_it_inflates_to(
+    pairs: dict[str, bytes], datatype: int
+) -> None:
+    body = b'"' + b"b" * (1 << 20) + b'"'
+    squeezed = snappy.compress(xattr.join(pairs, body) if pairs else body)
+    tracemalloc.start()
+    try:
+        assert values.accepted(squeezed, datatype) == datatype | 1
+        assert tracemalloc.get_traced_memory()[1] < len(body) // 2
+    finally:
+        tracemalloc.stop()

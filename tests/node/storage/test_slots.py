@@ -6,6 +6,7 @@ import threading
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headwater.node.storage.records import drop_frame
@@ -59,11 +60,13 @@ def test_a_reader_keeps_no_segment_that_was_made_after_it_began() -> None:
     assert slots.retired_bytes == 0 and slots.oldest_retired is None
 
 
-def test_a_frame_is_copied_out_of_its_place() -> None:
+def test_a_frame_is_seen_where_it_lies() -> None:
     slots, one = Slots(), segment(1)
     one.writable().write([drop_frame(5)], 100)
     slots.register(one)
-    assert slots.frame((one.slot << 40) | 100) == drop_frame(5)
+    seen = slots.seen((one.slot << 40) | 100)
+    assert seen == drop_frame(5)
+    assert np.shares_memory(np.frombuffer(seen, np.uint8), one.memory)
 
 
 @pytest.mark.parametrize(("size", "beside"), [(BESIDE_BYTES_MIN, True), (4096, False)])

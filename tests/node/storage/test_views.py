@@ -43,6 +43,17 @@ def test_both_paths_hand_over_the_same_changes() -> None:
     assert got == stored
 
 
+def test_a_frame_that_goes_out_by_itself_is_not_copied_out_of_its_segment() -> None:
+    store = open_store(FaultyDisk())
+    store.stage_mutation(0, b"k", b"value", cas=1, rev_seqno=1)
+    commit(store)
+    (segment,) = store.log.segments
+    with store.view(0) as view:
+        for frame in (view.change(1), view.next_frame()):
+            assert bytes(frame[-6:]) == b"kvalue"
+            assert np.shares_memory(np.frombuffer(frame, np.uint8), segment.memory)
+
+
 def test_a_closed_view_says_so() -> None:
     store = open_store(FaultyDisk())
     view = store.view(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -35,8 +36,12 @@ def tombstone(value: bytes = b"", datatype: int = 0, *, expired: bool = False) -
     )
 
 
+def encoded(encoding: Encoding, stored: bytes | memoryview, opaque: int = 0x77) -> bytes:
+    return b"".join(encoding.encode(stored, opaque))
+
+
 def sent(encoding: Encoding, stored: bytes) -> tuple[bytes, int]:
-    frame = Frame.decode(encoding.encode(stored, opaque=0x77))
+    frame = Frame.decode(encoded(encoding, stored))
     assert (frame.opaque, frame.vbucket) == (0x77, 7)
     return frame.value, frame.datatype
 
@@ -107,13 +112,28 @@ def test_the_value_of_a_prepare_is_what_the_connection_agreed_to(
     )
     head, numbers = HEAD % expected[:2], NUMBERS % f"{is_deletion:02x}"
     literal = bytes.fromhex(f"{head} {numbers} 006b {expected[2]}")
-    assert replace(encoding, collections=True).encode(prepare_frame(7, prepare), opaque=0x77) == literal
+    assert encoded(replace(encoding, collections=True), prepare_frame(7, prepare)) == literal
+
+
+LARGE = 1 << 20
+
+
+@pytest.mark.parametrize("aware", [False, True])
+def test_the_value_of_a_large_prepare_is_copied_once(aware: bool) -> None:
+    prepare = dcp.Prepare(by_seqno=10, rev_seqno=3, durability_level=1, key=b"\0k", value=bytes(LARGE), cas=99)
+    stored, encoding = prepare_frame(7, prepare), Encoding(collections=aware)
+    tracemalloc.start()
+    try:
+        encoding.encode(stored, 0x77)
+        assert LARGE < tracemalloc.get_traced_memory()[1] < 2 * LARGE
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_deletion_of_the_specification_in_both_layouts() -> None:
-    v2 = Frame.decode(Encoding(delete_times=True).encode(tombstone(), 0x77))
+    v2 = Frame.decode(encoded(Encoding(delete_times=True), tombstone()))
     assert v2.extras.hex() == "000000000000000b00000000000000045f00000000"
-    v1 = Frame.decode(Encoding().encode(tombstone(), 0x77))
+    v1 = Frame.decode(encoded(Encoding(), tombstone()))
     assert v1.extras.hex() == "000000000000000b00000000000000040000"
 
 
@@ -126,13 +146,13 @@ def test_the_deletion_of_the_specification_in_both_layouts() -> None:
     ],
 )
 def test_an_expiry_is_told_as_such_only_with_the_control(encoding: Encoding, opcode: int, size: int) -> None:
-    frame = Frame.decode(encoding.encode(tombstone(expired=True), 0x77))
+    frame = Frame.decode(encoded(encoding, tombstone(expired=True)))
     assert (frame.opcode, len(frame.extras)) == (opcode, size)
 
 
 def test_a_stream_id_is_framed_as_the_specification_shows() -> None:
     stored = mutation_frame(7, b"k", b"v", seqno=10, cas=1, rev_seqno=3)
-    assert Encoding(framing=bytes.fromhex("220047")).encode(stored, 0x77).hex() == (
+    assert encoded(Encoding(framing=bytes.fromhex("220047")), stored).hex() == (
         "085703011f00000700000024000000770000000000000001220047000000000000000a"
         "00000000000000030000000000000000000000000000006b76"
     )
@@ -219,7 +239,7 @@ def test_what_the_kernel_copies_is_what_would_have_been_dressed(
                 filled = bulk.fill(out, 5, encoding.bits, 1, encoding.slow)
                 stored = single.next_frame()
                 if filled.bytes:
-                    assert out[: filled.bytes].tobytes() == encoding.encode(stored, 5)
+                    assert out[: filled.bytes].tobytes() == encoded(encoding, stored, 5)
                 else:
                     assert filled.plain
                     bulk.next_frame()

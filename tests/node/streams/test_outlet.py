@@ -11,9 +11,11 @@ from headwater.node.streams.outlet import MARGIN_BYTES, Outlet
 class Sink:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.taken: list[bytes | bytearray | memoryview] = []
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         self.sent.append(bytes(data))
+        self.taken.append(data)
 
 
 def outlet(sink: Sink, size: int = 1000) -> Outlet:
@@ -41,6 +43,25 @@ def test_a_message_larger_than_the_arena_leaves_by_itself_behind_the_others() ->
     made.write(b"x" * 1001)
     assert sink.sent == [b"first", b"x" * 1001]
     assert made.is_full
+
+
+def test_the_value_of_a_message_larger_than_the_arena_leaves_from_where_it_lies() -> None:
+    sink, value = Sink(), bytes(1001)
+    made = outlet(sink)
+    made.write(b"first")
+    made.write(b"head", value)
+    assert sink.sent == [b"first", b"head", value]
+    assert sink.taken[-1] is value
+    assert made.is_full
+
+
+def test_the_pieces_of_a_message_that_fits_leave_together() -> None:
+    sink = Sink()
+    made = outlet(sink)
+    made.write(b"head", memoryview(b"value"))
+    made.write(b"another")
+    made.flush()
+    assert sink.sent == [b"headvalueanother"]
 
 
 def test_a_message_that_does_not_fit_any_more_ends_the_turn() -> None:

@@ -56,6 +56,35 @@ def test_a_change_that_does_not_fit_waits_for_an_empty_arena(four: StreamDesk) -
     sent.close()
 
 
+class Sink:
+    """Takes what is sent, and keeps where it lay."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes | bytearray | memoryview] = []
+
+    def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
+        self.taken.append(data)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [Encoding(), Encoding(framing=bytes.fromhex("220047")), Encoding(xattrs=True), Encoding(collections=True)],
+    ids=["plain", "with a stream id", "with attributes", "with collections"],
+)
+def test_the_value_of_a_large_change_leaves_from_where_the_store_has_it(desk: StreamDesk, encoding: Encoding) -> None:
+    desk.set(0, "k", b"large" * 1000)
+    desk.commit()
+    sink, arena = Sink(), outlet()
+    arena.begin(sink)
+    sent = snapshot(desk, encoding)
+    moved = sent.move(arena, 7, 1 << 20)
+    assert b"".join(sink.taken).endswith(b"k" + b"large" * 1000)
+    assert moved.bytes == sum(map(len, sink.taken))
+    value = np.frombuffer(sink.taken[-1], np.uint8)
+    assert any(np.shares_memory(value, segment.memory) for segment in desk.store.log.segments)
+    sent.close()
+
+
 @pytest.mark.parametrize(
     "encoding", [Encoding(), Encoding(framing=bytes.fromhex("220047"))], ids=["bulk", "one by one"]
 )

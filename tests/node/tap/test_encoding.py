@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from headwater.kernels import tap as kernel
-from headwater.node.streams.outlet import Outlet
+from headwater.node.streams.outlet import Outlet, Pieces
 from headwater.node.tap.encoding import encoding_of
 from headwater.protocol.tap.ledger import TapPlace, TapStep
 from headwater.protocol.tap.options import TapOptions
@@ -23,9 +23,11 @@ DUMP = TapOptions(dump=True)
 class Sink:
     def __init__(self) -> None:
         self.data = b""
+        self.taken: list[bytes | bytearray | memoryview] = []
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         self.data += bytes(data)
+        self.taken.append(data)
 
 
 def session(options: TapOptions) -> tuple[TapProducer, Outlet, Sink]:
@@ -56,7 +58,7 @@ def test_changes_leave_as_messages_and_are_entered_in_the_ledger() -> None:
 def test_without_acknowledgements_only_how_many_there_were_is_kept() -> None:
     producer, outlet, sink = session(TapOptions())
     stream = producer.streams[3]
-    size = encoding_of(producer, stream, 0).emit_one(outlet, STORED[0], is_last=True)
+    size = encoding_of(producer, stream, 0).emit_one(outlet, Pieces(STORED[0]), is_last=True)
     outlet.flush()
     assert len(sink.data) == size
     message = tap.Mutation.decode(sink.data)
@@ -77,6 +79,15 @@ def test_a_large_change_leaves_as_the_same_message_by_the_kernel_that_is_built()
         MessageFlag.ACK,
     )
     assert (len(sink.data), len(kernel.reshape.signatures)) == (size, built), "compiling stops the loop for a second"
+
+
+def test_the_value_of_a_large_change_leaves_from_where_it_is_stored() -> None:
+    stored = dcp.Mutation(vbucket=3, by_seqno=41, rev_seqno=2, key=b"one", value=b"large" * 200_000, opaque=3).encode()
+    producer, outlet, sink = session(TapOptions())
+    encoding = encoding_of(producer, producer.streams[3], 0)
+    encoding.emit_one(outlet, encoding.encode(stored, 0), is_last=True)
+    assert tap.Mutation.decode(sink.data).value == b"large" * 200_000
+    assert np.shares_memory(np.frombuffer(sink.taken[-1], np.uint8), np.frombuffer(stored, np.uint8))
 
 
 @pytest.mark.parametrize("keys_only", [False, True])

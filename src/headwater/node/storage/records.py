@@ -216,7 +216,7 @@ def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Ab
     if not opaque & SYSTEM_MARK:
         return None
     key_at = HEADER_BYTES + extras_bytes
-    message = bytes(frame[key_at + key_bytes :])
+    message = memoryview(frame)[key_at + key_bytes :]
     if frame[key_at + 1] != OF_PREPARE:
         return dcp.SystemEvent.decode(message)
     if not message:

@@ -58,10 +58,6 @@ class Slots:
             segment.born = self._time
         self.place(segment.slot, segment.memory, len(segment.memory))
 
-    def frame(self, place: int) -> bytes:
-        """A copy of the frame a LOC stands for."""
-        return bytes(self.seen(place))
-
     def seen(self, place: int) -> memoryview:
         """The frame a LOC stands for, where it is: to be let go before anything else happens."""
         slot, offset = place >> 40, place & ((1 << 40) - 1)

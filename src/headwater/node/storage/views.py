@@ -127,8 +127,10 @@ class View:
         self._move(columns, int(row))
         return Filled(int(count), int(frames), self._row >= self._rows, bool(stop == kernels.PLAIN))
 
-    def next_frame(self) -> bytes:
+    def next_frame(self) -> memoryview:
         """The next change as it is stored (DELETION in V2 form, hops as its opaque), and move past it.
+
+        Not copied: it lies in the segment, and is to be let go before the turn of the loop is over.
 
         Raises:
             IndexError: at the end.
@@ -136,7 +138,7 @@ class View:
         columns = self._open()
         if self.nothing:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
-        frame = self._slots.frame(int(columns.loc[self._row]))
+        frame = self._slots.seen(int(columns.loc[self._row]))
         self._move(columns, self._row + 1)
         return frame
 
@@ -158,11 +160,11 @@ class View:
         self.cursor = self._after_seqno
         self._row = self._next_visible(columns, self._first)
 
-    def change(self, seqno: int) -> bytes:
-        """The change of a seqno that the view has, as it is stored, wherever it has got to."""
+    def change(self, seqno: int) -> memoryview:
+        """The change of a seqno that the view has, as it is stored, wherever it has got to; as `next_frame`."""
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
-        return self._slots.frame(int(columns.loc[row]))
+        return self._slots.seen(int(columns.loc[row]))
 
     def has(self, seqno: int) -> bool:
         """Whether the change of a seqno is the newest of its key in the view."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from headwater.kernels.gather import COLLECTIONS, DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
 from headwater.kernels.index import NAMED_MARK
 from headwater.node.storage.records import told_in
+from headwater.node.streams.outlet import Pieces
 from headwater.node.vbucket.prepares import key_of
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
@@ -104,13 +105,13 @@ class Encoding:
         outlet.fill(len(frames))
         return len(frames)
 
-    def emit_one(self, outlet: Outlet, encoded: bytes, *, is_last: bool) -> int:
+    def emit_one(self, outlet: Outlet, change: Pieces, *, is_last: bool) -> int:
         """Send one frame from `encode`; as `emit`."""
-        outlet.write(encoded)
-        return len(encoded)
+        outlet.write(*change)
+        return len(change.head) + len(change.value)
 
-    def encode(self, stored: bytes, opaque: int) -> bytes:
-        """Return one stored frame as the stream `opaque` sends it."""
+    def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
+        """Return one stored frame as the stream `opaque` sends it; its value may be that of `stored` itself."""
         if (told := told_in(stored)) is not None:
             return self._message(told, opaque)
         found = lengths(stored)
@@ -119,44 +120,46 @@ class Encoding:
         frame = Frame.cut(memoryview(stored)[:value_at], found)
         opcode, extras = self._layout(frame)
         value, datatype = self._value(frame, memoryview(stored)[value_at:])
-        return Frame(
+        head = Frame(
             magic=Magic.CLIENT_REQUEST if self.framing is None else Magic.FLEXIBLE_REQUEST,
             opcode=opcode,
             key=frame.key if not self.collections or frame.opaque & NAMED_MARK else b"\0" + frame.key,
             extras=extras,
-            value=cast("bytes", value),  # which is measured and joined, no more
+            value=cast("bytes", value),  # which is measured, no more
             datatype=datatype,
             vbucket=frame.vbucket,
             opaque=opaque,
             cas=frame.cas,
             framing=self.framing or b"",
-        ).encode()
+        ).head()
+        return Pieces(head, value)
 
-    def _message(self, told: SystemEvent | Prepare | Abort, opaque: int) -> bytes:
+    def _message(self, told: SystemEvent | Prepare | Abort, opaque: int) -> Pieces:
         """A message that is stored as such; prepares and aborts have the collection in front of their key."""
         if isinstance(told, Prepare) and told.datatype:
             told = self._readable(told)
-        if isinstance(told, SystemEvent) or self.collections:
-            return replace(told, opaque=opaque, framing=self.framing).encode()
-        return replace(told, opaque=opaque, framing=self.framing, key=key_of(told.key).key).encode()
+        key = told.key if isinstance(told, SystemEvent) or self.collections else key_of(told.key).key
+        frame = replace(told, opaque=opaque, framing=self.framing, key=key).frame()
+        return Pieces(frame.head(), frame.value)
 
     def _readable(self, told: Prepare) -> Prepare:
         """A prepare whose value is what the connection would get of the document."""
         opcode = Opcode.DCP_DELETION if told.deleted else Opcode.DCP_MUTATION
         document = Frame(Magic.CLIENT_REQUEST, opcode, datatype=told.datatype)
         value, datatype = self._value(document, memoryview(told.value))
-        return replace(told, value=bytes(value), datatype=datatype)
+        return replace(told, value=cast("bytes", value), datatype=datatype)  # which is measured, no more
 
-    def commit(self, stored: bytes, opaque: int, prepared_seqno: int) -> bytes:
+    def commit(self, stored: bytes | memoryview, opaque: int, prepared_seqno: int) -> Pieces:
         """The commit of a prepare that the consumer has, in place of the document that it became."""
         found = lengths(stored)
         value_at = found.frame - (found.body - found.extras - found.key)
         frame = Frame.cut(memoryview(stored)[:value_at], found)
         key = frame.key if not self.collections or frame.opaque & NAMED_MARK else b"\0" + frame.key
         seqno = seqno_of(frame.extras)
-        return Commit(
+        committed = Commit(
             vbucket=frame.vbucket, opaque=opaque, key=key, prepared_seqno=prepared_seqno, commit_seqno=seqno
-        ).encode()
+        )
+        return Pieces(committed.encode())
 
     def _layout(self, frame: Frame) -> tuple[int, bytes]:
         """Opcode and extras: V2 deletions only if OPEN asked for delete times, expirations only with the control."""

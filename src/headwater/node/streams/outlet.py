@@ -7,7 +7,7 @@ slow client costs one arena and at most one large frame, however much it could b
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,18 @@ OUTLET_BYTES = 256 << 10
 
 MARGIN_BYTES = 128
 """A marker always fits behind what is in the arena while so much is free."""
+
+
+class Pieces(NamedTuple):
+    """A message in two pieces, one behind the other: a value of 20 MiB stays where it lies until it leaves.
+
+    Attributes:
+        head: header, framing extras, extras and key.
+        value: as it goes out; may be memory of the store, valid until the turn is over.
+    """
+
+    head: bytes
+    value: bytes | memoryview = b""
 
 
 class Sink(Protocol):
@@ -76,16 +88,23 @@ class Outlet:
         """Take bytes of `room` as filled."""
         self._used += size_bytes
 
-    def write(self, data: bytes) -> None:
-        """Append a message; one that does not fit goes out behind what is there, and ends the turn."""
-        if len(data) > self.room:
+    def write(self, head: bytes, value: bytes | memoryview = b"") -> None:
+        """Append a message, whole or in two pieces; one that does not fit goes out behind what is there, and ends the
+        turn. One that is larger than the arena is not put together: the sink takes the pieces from where they lie."""
+        size = len(head) + len(value)
+        if size > self.room:
             self.flush()
             self.is_over = True
-        if len(data) > self.room:
-            self._to().send(data)
+        if size > self.room:
+            sink = self._to()
+            sink.send(head)
+            if value:
+                sink.send(value)
             return
-        self._view[self._used : self._used + len(data)] = data
-        self._used += len(data)
+        value_at, end = self._used + len(head), self._used + size
+        self._view[self._used : value_at] = head
+        self._view[value_at:end] = value
+        self._used = end
 
     def flush(self) -> int:
         """Send what is in the arena; how much it was."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.gather import NO_DELETES
 from headwater.wire.dcp import seqno_of
-from headwater.wire.header import HEADER_BYTES, OPCODE_AT, Frame
+from headwater.wire.header import HEADER_BYTES, OPCODE_AT, lengths
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from headwater.node.storage.views import View
     from headwater.node.streams.encoding import Encoding
-    from headwater.node.streams.outlet import Outlet
+    from headwater.node.streams.outlet import Outlet, Pieces
 
 UNLIMITED_BYTES = 1 << 62
 PREPARE_COUNTS_MORE = 2
@@ -38,9 +38,12 @@ class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader j
     Attributes: key (its collection's id in front, if it is not the default one), seqno, why.
     """
 
-    def __init__(self, stored: bytes, why: str) -> None:
+    def __init__(self, stored: bytes | memoryview, why: str) -> None:
         super().__init__(why)
-        self.key, self.seqno, self.why = Frame.decode(stored).key, seqno_of(memoryview(stored)[HEADER_BYTES:]), why
+        found = lengths(stored)
+        key_at = HEADER_BYTES + found.framing + found.extras
+        self.key, self.why = bytes(stored[key_at : key_at + found.key]), why
+        self.seqno = seqno_of(memoryview(stored)[HEADER_BYTES:])
 
     def __str__(self) -> str:
         key = self.key.decode(errors="backslashreplace")
@@ -84,7 +87,8 @@ class SnapshotSender:
         self._without_deletions = without_deletions
         last = view.change(last_seqno) if without_deletions and not view.nothing else b""
         self._ends_left_out = bool(last) and last[OPCODE_AT] != Opcode.DCP_MUTATION
-        self._closing = last if self._ends_left_out and not advances else b""
+        # Kept until all else is sent, so this one is copied: it is a deletion, and those have attributes at most.
+        self._closing = bytes(last) if self._ends_left_out and not advances else b""
 
     @property
     def is_done(self) -> bool:
@@ -120,25 +124,25 @@ class SnapshotSender:
             if outlet.is_low:
                 outlet.is_over = True
                 return self._moved(0, 0)
-        stored = self._view.next_frame()
+        stored = self._view.next_frame()  # gone from here, and from `encoded`, when this returns
         if self._without_deletions and stored[OPCODE_AT] != Opcode.DCP_MUTATION:
             return self._moved(0, 0)
         encoded = self._readable(stored, opaque)
         size = self._encoding.emit_one(outlet, encoded, is_last=self.is_done)
-        return self._moved(size + PREPARE_COUNTS_MORE * (encoded[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
+        return self._moved(size + PREPARE_COUNTS_MORE * (encoded.head[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
 
     def _close(self, outlet: Outlet, opaque: int) -> SentAmount:
         """Send the last change, a deletion that was left out on the way."""
         encoded, self._closing = self._readable(self._closing, opaque), b""
         return SentAmount(self._encoding.emit_one(outlet, encoded, is_last=True), 1, self.last_seqno)
 
-    def _readable(self, stored: bytes, opaque: int) -> bytes:
+    def _readable(self, stored: bytes | memoryview, opaque: int) -> Pieces:
         try:
             return self._encode(stored, opaque)
         except RemoteProtocolError as error:
             raise UnreadableChange(stored, str(error)) from None
 
-    def _encode(self, stored: bytes, opaque: int) -> bytes:
+    def _encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
         """One change; a document that ends a prepare which this consumer has is told as its commit."""
         if self._prepared is None:
             return self._encoding.encode(stored, opaque)
@@ -148,7 +152,7 @@ class SnapshotSender:
             self._prepared.discard(begun)
             return self._encoding.commit(stored, opaque, begun)
         encoded = self._encoding.encode(stored, opaque)
-        if encoded[OPCODE_AT] == Opcode.DCP_PREPARE:
+        if encoded.head[OPCODE_AT] == Opcode.DCP_PREPARE:
             self._prepared.add(seqno)
         return encoded
 

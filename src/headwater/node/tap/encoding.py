@@ -16,14 +16,14 @@ from headwater.kernels.gather import KEEP_OPAQUE
 from headwater.node.streams.encoding import Encoding
 from headwater.node.streams.outlet import OUTLET_BYTES
 from headwater.protocol.tap.ledger import ACK_INTERVAL
-from headwater.wire.header import HEADER_BYTES, OPCODE_AT, Frame, lengths, put_body_bytes
+from headwater.wire.header import HEADER_BYTES, OPCODE_AT, opaque_of, put_body_bytes
 from headwater.wire.opcodes import Opcode
 from headwater.wire.tap import MessageFlag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headwater.node.streams.outlet import Outlet
+    from headwater.node.streams.outlet import Outlet, Pieces
     from headwater.protocol.tap.producer import TapProducer, TapProducerStream
 
     Frames: TypeAlias = NDArray[np.uint8]
@@ -57,25 +57,23 @@ class TapEncoding(Encoding):
         outlet.fill(size)
         return size
 
-    def emit_one(self, outlet: Outlet, encoded: bytes, *, is_last: bool) -> int:
+    def emit_one(self, outlet: Outlet, change: Pieces, *, is_last: bool) -> int:
         """Write one change, however large: the kernel its head, and the value, which is the same, behind it."""
-        found = lengths(encoded)
-        value_at = found.frame - (found.body - found.extras - found.key)
-        head, out = np.zeros(value_at, np.uint8), np.zeros(value_at, np.uint8)
-        head[:] = np.frombuffer(encoded, np.uint8, value_at)
-        put_body_bytes(head.data, found.extras + found.key)
+        head, out = np.zeros(len(change.head), np.uint8), np.zeros(len(change.head), np.uint8)
+        head[:] = np.frombuffer(change.head, np.uint8)
+        put_body_bytes(head.data, len(head) - HEADER_BYTES)
         size = self._write(head, out, is_last=is_last)
         if not size:
             return 0
-        value = memoryview(encoded)[value_at:] if encoded[OPCODE_AT] == Opcode.DCP_MUTATION else b""
+        value = change.value if change.head[OPCODE_AT] == Opcode.DCP_MUTATION else b""
         put_body_bytes(out.data, size - HEADER_BYTES + len(value))
-        outlet.write(b"".join((out[:size].data, value)))
+        outlet.write(out[:size].tobytes(), value)
         return size + len(value)
 
-    def encode(self, stored: bytes, opaque: int) -> bytes:
+    def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
         """Return one stored frame; its opaque is needed until it is a message (kernels/tap.py)."""
         # super() knows no class of slots that was made anew.
-        return Encoding.encode(self, stored, Frame.decode(stored).opaque)
+        return Encoding.encode(self, stored, opaque_of(stored))
 
     def _bits(self) -> int:
         return Encoding._bits(self) | KEEP_OPAQUE
