@@ -7,6 +7,7 @@ guests.py      clients whose rights change while they ask
 rights.py      what an operator does to their rights, and who judges what they are told
 machines.py    the machines on which nodes run: slow, full and damaged disks, stopped processes, clocks that are wrong
 workload.py    clients that follow the map and note down what they asked and heard
+orders.py      a second bucket with clients of its own, which is dropped and made anew
 operators.py   what operators do, by the product's own code
 readers.py     readers of changes, by the product's own client
 nemesis.py     faults, and when they come

@@ -107,6 +107,12 @@ def check_rights(world: World) -> None:
         world.guests.judge()
 
 
+def check_buckets(world: World) -> None:
+    """The second bucket's clients saw that bucket, and of it the life that there was."""
+    if world.orders is not None:
+        world.orders.judge()
+
+
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "linearizable",
@@ -160,6 +166,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         " failovers and changes that went to some nodes alone",
         "`harness.world.rights`, over all that guests were answered and shown",
         check_rights,
+    ),
+    Invariant(
+        "buckets",
+        "one order explains every answer to the clients of a second bucket, in which keys have the same names; once all"
+        " nodes have dropped it, one that is made anew is empty, and no value of the first bucket comes up in it",
+        "`harness.world.orders`, each of its lives by `harness.linearizability`",
+        check_buckets,
     ),
     Invariant(
         "whole",

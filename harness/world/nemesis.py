@@ -17,18 +17,33 @@ Undo = Callable[[], None]
 
 def begin(world: World, step: Step) -> Undo | None:
     """Let it begin; returns what undoes it."""
-    if step.fault is Fault.FLIP:
-        return world.damage.begin(step)
-    if step.fault is Fault.RIGHTS:
-        return None if world.guests is None else world.guests.change(step)
-    if step.fault is Fault.FAILOVER and world.damage.is_put_off(step.node):
-        world.counts["failovers put off"] += 1
+    if put_off := _put_off(world, step):
+        world.counts[put_off] += 1
         return None
+    if step.fault in _TO_PARTS:
+        return _TO_PARTS[step.fault](world, step)
     if step.fault in WORKS:
         return world.employ(WORKS[step.fault], step.node, step.lasts)
     if step.fault in _TO_MACHINES:
         return _TO_MACHINES[step.fault](world, step)
     return _TO_LINKS[step.fault](world, world.name(step.node), world.place(step.node, step.other), step)
+
+
+def _put_off(world: World, step: Step) -> str:
+    """Why a step is left out, as it is counted; "" if it is not."""
+    if step.fault is Fault.FAILOVER and world.damage.is_put_off(step.node):
+        return "failovers put off"
+    if step.fault in {Fault.MAKE_BUCKET, Fault.DROP_BUCKET} and world.orders is not None:
+        return "left to the operator of the second bucket"
+    return ""
+
+
+def _rights(world: World, step: Step) -> Undo | None:
+    return None if world.guests is None else world.guests.change(step)
+
+
+def _anew(world: World, step: Step) -> Undo | None:
+    return None if world.orders is None else world.orders.anew(step)
 
 
 def _crash(world: World, step: Step) -> Undo:
@@ -97,6 +112,11 @@ def _reset(world: World, one: str, other: str, _: Step) -> None:
     world.network.cut(one, other)
 
 
+_TO_PARTS: dict[Fault, Callable[[World, Step], Undo | None]] = {
+    Fault.FLIP: lambda world, step: world.damage.begin(step),
+    Fault.RIGHTS: _rights,
+    Fault.ANEW: _anew,
+}
 _TO_MACHINES: dict[Fault, Callable[[World, Step], Undo | None]] = {
     Fault.KILL: _crash,
     Fault.POWER: _crash,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from harness.world.steps import Step, flips_of, rights_of, steps_of
+from harness.world.steps import Step, anew_of, flips_of, rights_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,7 @@ class WorldPlan:
     Attributes:
         operations: of all clients together. seconds: for how long faults come.
         clock_error_seconds: how far clocks may jump. has_users: whether nodes want logins, and there are guests.
+        has_orders: whether a second bucket has clients.
     """
 
     seed: int
@@ -28,6 +29,7 @@ class WorldPlan:
     clock_error_seconds: float
     steps: tuple[Step, ...]
     has_users: bool = False
+    has_orders: bool = False
 
 
 def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
@@ -40,7 +42,10 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     chance = Random(f"users {seed}")  # noqa: S311 - must be repeatable
     has_users = not flips and chance.random() < 0.5
     changes = rights_of(chance, nodes, seconds) if has_users else ()
-    steps = tuple(sorted((*steps_of(random, nodes, seconds), *flips, *changes), key=lambda step: step.at))
+    chance = Random(f"orders {seed}")  # noqa: S311 - must be repeatable
+    has_orders = not flips and chance.random() < 0.4
+    anew = anew_of(chance, nodes, seconds) if has_orders else ()
+    steps = tuple(sorted((*steps_of(random, nodes, seconds), *flips, *changes, *anew), key=lambda step: step.at))
     return WorldPlan(
         seed,
         nodes,
@@ -53,4 +58,5 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
         jumps,
         steps,
         has_users,
+        has_orders,
     )

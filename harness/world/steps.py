@@ -42,6 +42,7 @@ class Fault(Enum):
     PURGE = ("a node's log is compacted, its tombstones go", 2)
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
     RIGHTS = ("the rights of a guest change", 0)
+    ANEW = ("the second bucket is dropped and made anew", 0)
 
 
 WORKS = {
@@ -108,6 +109,13 @@ def rights_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
         found.append(replace(step, lasts=random.choice([0.0, 0.0, 0.0, random.uniform(0.0, 0.5)])))
         at += random.expovariate(1 / mean)
     return tuple(found)
+
+
+def anew_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when the second bucket is made anew: a few times, with some seconds in between."""
+    count = random.randrange(1, 2 + int(seconds / 8))
+    steps = (_step(random, random.uniform(1.0, seconds), Fault.ANEW, nodes) for _ in range(count))
+    return tuple(replace(step, lasts=random.choice([0.0, 0.0, step.lasts])) for step in steps)
 
 
 def _temper(random: Random) -> dict[Fault, int]:

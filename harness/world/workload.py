@@ -122,9 +122,10 @@ class WorkloadClient:
         now: Clock,
         next_value: Callable[[], int],
         login: Login = (None, None),
+        bucket: str = "default",
     ) -> None:
         self.number, self.asked = number, 0
-        self._login = login
+        self._login, self._bucket = login, bucket
         self._seeds, self._keys, self._recorder, self._random = seeds, keys, recorder, random
         self._now, self._next_value = now, next_value
         self._seen: dict[bytes, Seen] = {}
@@ -183,7 +184,7 @@ class WorkloadClient:
     async def _connected(self) -> tuple[FollowingCluster, Waiters]:
         while self._cluster is None or self._waiters is None:
             settings = settings_for(
-                f"couchbase://{','.join(self._seeds)}/default",
+                f"couchbase://{','.join(self._seeds)}/{self._bucket}",
                 *self.login,
                 connect_timeout_seconds=CONNECT_SECONDS,
                 timeout_seconds=OPERATION_SECONDS,

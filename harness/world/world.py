@@ -25,6 +25,7 @@ from harness.world.damage import Damages
 from harness.world.guests import Guests
 from harness.world.machines import Machine
 from harness.world.operators import Work
+from harness.world.orders import Orders
 from harness.world.plan import WorldPlan
 from harness.world.programs import Program
 from harness.world.readers import WorldReader
@@ -73,6 +74,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.damage = Damages(self)
         self.guests: Guests | None = None
+        self.orders: Orders | None = None
         self._random = Random(self.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._by_loop: dict[SimLoop, int] = {}
         self._programs: list[Program] = []
@@ -240,6 +242,10 @@ class World:
             self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown, login=login))
         if self.plan.has_users:
             self.guests = Guests(self, Random(f"guests {self.plan.seed}"))  # noqa: S311 - must be repeatable
+        if self.plan.has_orders:
+            chance = Random(f"orders {self.plan.seed}")  # noqa: S311 - must be repeatable
+            self.orders = Orders(self, chance, login)
+            self.orders.found()
 
     def happen(self, begin: Begin) -> None:
         """Let clients ask while faults come, until both are done; `begin` carries a step out."""
@@ -249,6 +255,8 @@ class World:
         self._reading = [self.run(reader.name, reader.run) for reader in self.readers]
         if self.guests is not None:
             self.guests.begin()
+        if self.orders is not None:
+            self.orders.begin()
         for step in plan.steps:
             self.schedule.after(step.at, partial(self._begin, begin, step))
         self.schedule.run(plan.seconds)
@@ -258,6 +266,8 @@ class World:
                 raise program.error
         if self.guests is not None:
             self.guests.end()
+        if self.orders is not None:
+            self.orders.end()
 
     def _begin(self, begin: Begin, step: Step) -> None:
         self.counts[step.fault.name.lower()] += 1

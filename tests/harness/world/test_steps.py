@@ -3,7 +3,7 @@
 from random import Random
 
 from harness.world.plan import WorldPlan, plan_of
-from harness.world.steps import Fault, Step, flips_of, rights_of, steps_of
+from harness.world.steps import Fault, Step, anew_of, flips_of, rights_of, steps_of
 
 
 def test_a_seed_decides_the_steps_and_they_come_in_the_order_of_time() -> None:
@@ -18,7 +18,7 @@ def test_every_fault_comes_in_some_run() -> None:
     assert {step.fault for step in chosen} == set(Fault)
 
 
-def test_bits_flip_and_rights_change_in_some_worlds_and_change_nothing_else_of_them() -> None:
+def test_what_comes_to_some_worlds_alone_changes_no_other_step_of_them() -> None:
     plans = [plan_of(seed) for seed in range(20)]
     having = [plan for plan in plans if any(step.fault is Fault.FLIP for step in plan.steps)]
     assert 0 < len(having) < len(plans)
@@ -26,11 +26,13 @@ def test_bits_flip_and_rights_change_in_some_worlds_and_change_nothing_else_of_t
         alone = steps_of(_random_before_steps(plan), plan.nodes, plan.seconds)
         assert tuple(step for step in plan.steps if step.fault.value[1]) == alone
         assert plan.has_users == any(step.fault is Fault.RIGHTS for step in plan.steps)
+        assert plan.has_orders == any(step.fault is Fault.ANEW for step in plan.steps)
+    assert 0 < sum(plan.has_orders for plan in plans) < len(plans)
     assert 0 < sum(plan.has_users for plan in plans) < len(plans)
 
 
 def _all_of(seed: int) -> list[Step]:
-    chosen = (each(Random(seed), 3, 30.0) for each in (steps_of, flips_of, rights_of))
+    chosen = (each(Random(seed), 3, 30.0) for each in (steps_of, flips_of, rights_of, anew_of))
     return [step for steps in chosen for step in steps]
 
 

@@ -1,0 +1,208 @@
+"""A second bucket in the same cluster: clients of its own on keys of the same names, dropped and made anew meanwhile.
+
+Nobody fails it over or moves it: whatever befalls its nodes, its plain writes are kept as well. What is judged are its
+lives, each from when an operator was told that all machines have made it until somebody begins to drop it again. A
+life begins empty: a value of a life before, or of the other bucket, has no write that explains it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from harness.linearizability import judge as linearizability
+from harness.linearizability.model import Model
+from harness.linearizability.record import UNANSWERED, Operation, Outcome, Recorder
+from harness.linearizability.window import report
+from harness.simulation.histories import Broken
+from harness.simulation.scheduler import NOON_SECONDS, Schedule
+from harness.world.operators import SECOND_BUCKET, members
+from harness.world.workload import Login, Purpose, WorkloadClient, WorldKey
+from headwater.cluster import buckets
+from headwater.errors import HeadwaterError, KeyNotFound
+
+if TYPE_CHECKING:
+    from harness.world.programs import Program
+    from harness.world.steps import Step
+    from headwater.client.routing import Address
+
+CLIENTS = 2
+KEYS = 3
+PAUSE_SECONDS = 0.1
+AGAIN_SECONDS = 1.0
+ATTEMPTS = 6
+FOUNDING_SECONDS = 30.0
+POSITIONS_MAX = 300_000
+
+
+class OrdersWorld(Protocol):
+    """The parts of a world that are needed here."""
+
+    schedule: Schedule
+    counts: Counter[str]
+    recorder: Recorder
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Of all machines."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+
+    def next_number(self) -> int:
+        """A number that nothing else has."""
+
+    def run(self, name: str, work: Callable[[], object]) -> Program:
+        """Let a program begin."""
+
+    def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
+        """Run a program to its end."""
+
+
+@dataclass(slots=True)
+class Life:
+    """One life of the bucket.
+
+    Attributes:
+        began: when the drop of the one before was first asked for. made: when an operator was told that all machines
+            have the new one; None: never.
+        is_clean: whether all machines had dropped the one before, and no other request
+            to drop it can be on its way: one that was given up may arrive when the next life has begun.
+    """
+
+    began: float
+    made: float | None = None
+    is_clean: bool = False
+
+
+class Orders:
+    """The second bucket, its clients and its operator.
+
+    Attributes:
+        lives: of the bucket, in order. recorder: what its clients asked and heard.
+    """
+
+    def __init__(self, world: OrdersWorld, random: Random, login: Login) -> None:
+        self.lives: list[Life] = []
+        self.recorder = Recorder(world.recorder.history().clock_error_seconds)
+        self._world, self._random, self._login = world, random, login
+        self._programs: list[Program] = []
+        self._anew: Program | None = None
+        self._is_late = False  # whether a request to drop it may be on its way that nobody waits for any more
+
+    def found(self) -> None:
+        """Make the bucket for the first time."""
+        self.lives.append(life := Life(self._world.schedule.now, is_clean=True))
+        self._world.complete("maker", partial(self._make, life), FOUNDING_SECONDS)
+
+    def begin(self) -> None:
+        """Let its clients ask."""
+        world, seeds = self._world, [str(each) for each in self._world.addresses]
+        keys = [WorldKey(b"key-%d" % at, Purpose.REGISTER, is_durable=at % 2 == 0) for at in range(KEYS)]
+        for number in range(CLIENTS):
+            client = WorkloadClient(
+                number,
+                seeds,
+                keys,
+                recorder=self.recorder,
+                random=Random(self._random.getrandbits(64)),  # noqa: S311 - must be repeatable
+                now=world.now,
+                next_value=world.next_number,
+                login=self._login,
+                bucket=SECOND_BUCKET,
+            )
+            work = partial(client.run, 1 << 30, PAUSE_SECONDS)
+            self._programs.append(world.run(f"orders-{number}", work))
+
+    def anew(self, step: Step) -> Callable[[], None] | None:
+        """Let an operator drop the bucket and make it anew, if nobody is about that; returns what kills him."""
+        if self._anew is not None and not self._anew.is_over:
+            return None
+        self.lives.append(life := Life(self._world.schedule.now))
+        started = self._anew = self._world.run(f"anew-{len(self.lives)}", partial(self._replace, life))
+
+        def kill() -> None:
+            self._world.counts["operators killed"] += not started.is_over
+            self._is_late |= not started.is_over
+            started.kill()
+
+        return kill if step.lasts else None
+
+    def end(self) -> None:
+        """Let all go; who failed fails the run."""
+        for program in self._programs:
+            if program.error is not None:
+                raise program.error
+            program.kill()
+
+    async def _replace(self, life: Life) -> None:
+        everybody, is_late = self._world.addresses, self._is_late
+        for attempt in range(ATTEMPTS):
+            try:
+                async with members() as connected:
+                    dropped = await buckets.drop(connected, everybody, SECOND_BUCKET)
+            except KeyNotFound:
+                break
+            except HeadwaterError:
+                self._is_late = True
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                life.is_clean = dropped == len(everybody) and not attempt and not is_late
+                break
+        await self._make(life)
+
+    async def _make(self, life: Life) -> None:
+        everybody = self._world.addresses
+        for _ in range(ATTEMPTS):
+            try:
+                async with members() as connected:
+                    made = await buckets.create(connected, everybody, buckets.BucketWish(SECOND_BUCKET))
+            except HeadwaterError:
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                life.made = self._world.schedule.now if made == len(everybody) else None
+                return
+
+    # --- the judge ----------------------------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """One order explains all answers of each life."""
+        world, history = self._world, self.recorder.history()
+        model = Model(plain_may_be_lost=False, clock_error_seconds=history.clock_error_seconds)
+        world.counts["operations on the second bucket"] += len(history.operations)
+        world.counts["answers of the second bucket"] += sum(
+            each.outcome not in {Outcome.REFUSED, Outcome.MAYBE} for each in history.operations
+        )
+        for life, until in self._judged():
+            world.counts["lives of the second bucket judged"] += 1
+            part = replace(history, operations=tuple(within(history.operations, life, until)))
+            for verdict in linearizability.judge(part, model, positions_max=POSITIONS_MAX):
+                if verdict.is_violation:
+                    told = report(part.of(verdict.key), model, verdict)
+                    raise Broken(f"buckets: {SECOND_BUCKET}, made at {life.made} s\n{told}")
+
+    def _judged(self) -> Iterator[tuple[Life, float]]:
+        """The lives that began empty on all machines, and when each may have ended."""
+        ends = [*(each.began for each in self.lives[1:]), float("inf")]
+        for life, end in zip(self.lives, ends, strict=True):
+            if life.made is not None and life.is_clean:
+                yield life, end
+
+
+def within(operations: Sequence[Operation], life: Life, until: float) -> Iterator[Operation]:
+    """The operations that may have met a life: what overlaps its beginning or its end may have, or may not."""
+    for each in operations:
+        called = each.called - NOON_SECONDS
+        ended = float("inf") if each.answered is None else each.answered - NOON_SECONDS
+        made = until if life.made is None else life.made
+        if called >= until or ended < life.began:
+            continue
+        if called >= made and ended < until:
+            yield each
+        elif not each.is_read and each.outcome is not Outcome.REFUSED:
+            yield replace(each, result=UNANSWERED, answered=None)

@@ -1,0 +1,95 @@
+"""The second bucket: clients of its own, lives that begin empty, and what breaks that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from harness.linearizability.record import Argument, Kind, Operation, Outcome, Result
+from harness.simulation.scheduler import NOON_SECONDS
+from harness.world.nemesis import begin
+from harness.world.orders import Life, Orders, within
+from harness.world.plan import WorldPlan, plan_of
+from harness.world.run import WorldOutcome, run
+from harness.world.steps import Fault, Step
+from harness.world.system import simulated, unwatched
+from harness.world.world import World
+
+ANEW = Step(2.0, Fault.ANEW, 0, 0, 0.0, 0.5)
+
+
+def plan_with(*steps: Step) -> WorldPlan:
+    return replace(plan_of(4, 150), steps=steps, has_orders=True)
+
+
+def test_each_life_of_the_second_bucket_is_judged() -> None:
+    outcome = run(plan_with(ANEW))
+    assert not outcome.broken, outcome.broken
+    assert outcome.counts["lives of the second bucket judged"] == 2
+    assert outcome.counts["answers of the second bucket"] > 20
+
+
+def test_while_it_has_an_operator_of_its_own_others_leave_it_alone() -> None:
+    outcome = run(plan_with(replace(ANEW, fault=Fault.DROP_BUCKET), replace(ANEW, fault=Fault.MAKE_BUCKET)))
+    assert outcome.counts["left to the operator of the second bucket"] == 2
+    assert outcome.counts["lives of the second bucket judged"] == 1
+
+
+def test_one_operator_at_a_time_makes_it_anew() -> None:
+    with unwatched():
+        world = World(plan_with())
+        with simulated(world.schedule, world.network, {}):
+            world.begin()
+            assert world.orders is not None
+            kill = begin(world, replace(ANEW, lasts=0.001))
+            assert kill is not None and begin(world, ANEW) is None
+            kill()
+            assert world.counts["operators killed"] == 1
+            begin(world, ANEW)
+            world.schedule.run(20.0)
+            lives = world.orders.lives
+            assert [life.is_clean for life in lives] == [True, False, False]
+            assert lives[0].made is not None and lives[2].made is not None
+            world.close()
+
+
+def test_a_bucket_that_is_not_empty_when_it_is_made_anew_is_found() -> None:
+    def not_dropped(self: Orders, life: Life) -> object:
+        life.is_clean = True
+        return self._make(life)
+
+    with mock.patch.object(Orders, "_replace", not_dropped):
+        assert found(run(plan_with(ANEW)))
+
+
+def found(outcome: WorldOutcome) -> bool:
+    return outcome.broken.startswith("buckets: orders, made at")
+
+
+def an_operation(kind: Kind, called: float, answered: float | None, outcome: Outcome = Outcome.DONE) -> Operation:
+    at = None if answered is None else NOON_SECONDS + answered
+    return Operation(1, "k", kind, Argument(value="v1-"), Result(outcome), NOON_SECONDS + called, at)
+
+
+@pytest.mark.parametrize(
+    ("operation", "comes_as"),
+    [
+        (an_operation(Kind.GET, 11, 12), Outcome.DONE),
+        (an_operation(Kind.SET, 11, 12), Outcome.DONE),
+        (an_operation(Kind.SET, 9, 12), Outcome.MAYBE),
+        (an_operation(Kind.SET, 7, 9), Outcome.MAYBE),
+        (an_operation(Kind.SET, 19, 21), Outcome.MAYBE),
+        (an_operation(Kind.SET, 3, None, Outcome.MAYBE), Outcome.MAYBE),
+        (an_operation(Kind.SET, 3, 4), None),
+        (an_operation(Kind.SET, 21, 22), None),
+        (an_operation(Kind.GET, 9, 12), None),
+        (an_operation(Kind.SET, 9, 12, Outcome.REFUSED), None),
+    ],
+)
+def test_an_operation_belongs_to_a_life_surely_perhaps_or_not_at_all(
+    operation: Operation, comes_as: Outcome | None
+) -> None:
+    life = Life(5.0, made=10.0, is_clean=True)
+    assert [each.outcome for each in within([operation], life, 20.0)] == ([] if comes_as is None else [comes_as])
