@@ -13,8 +13,10 @@ import pytest
 from harness.nodes import diverge, until
 from headwater.errors import OptionError, TableError, UnknownCollection, UnknownScope
 from headwater.lake.upkeep import Maintenance
+from headwater.pipelines import collections
 from headwater.pipelines.collections import ChosenCollections, Tables, mirror_collections, recorded
 from headwater.pipelines.mirror import STOP_SECONDS, MirrorProgress, mirror
+from headwater.pipelines.sink import TableSink
 from headwater.testing.node import Node, node
 from headwater.wire.manifest import Collection, CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
@@ -301,6 +303,28 @@ def test_another_buckets_table_is_not_dropped(shop: Node, tmp_path: Path) -> Non
     older = CollectionsManifest(0, gone.scopes)
     assert Tables(tmp_path, "default", "drop").settle(older, ChosenCollections()) == []
     assert len(Tables(tmp_path, "default", "drop").settle(gone, ChosenCollections.of("shop.a", None))) == 1
+    assert held(tmp_path, "shop.b") == all_of("b")
+
+
+def test_a_collection_that_is_dropped_while_it_is_read_ends_no_mirror_whatever_its_engine_says(
+    shop: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's errors are none of ours: they have ours in their text."""
+    engine_of = collections.engine_of
+
+    def made(spark: Any, sink: TableSink, *told: Any) -> Any:
+        engine = engine_of(spark, sink, *told)
+        if sink.place.endswith("shop/a"):
+
+            def follow(**_: Any) -> None:
+                becomes(shop, 2, b=B)
+                raise RuntimeError("headwater.errors.UnknownCollection: UNKNOWN_COLLECTION: it is gone")
+
+            engine.follow = follow
+        return engine
+
+    monkeypatch.setattr(collections, "engine_of", made)
+    follow(shop, tmp_path, retry_seconds=0.0)
     assert held(tmp_path, "shop.b") == all_of("b")
 
 

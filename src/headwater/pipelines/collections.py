@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headwater.client.collections import collection_id, parse_path, read_names, scope_id
-from headwater.errors import HeadwaterError, OptionError, TableError
+from headwater.errors import OptionError, TableError
 from headwater.lake.commit import Record, record_of
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_of
@@ -376,7 +376,7 @@ class CollectionsMirror:
                 return
             try:
                 self._follow(each, nodes, seen, once=once)
-            except HeadwaterError:
+            except Exception:  # Spark's own say in their text only what they are
                 if nodes.manifest().has(each.id):
                     raise
                 # It was dropped meanwhile: the next round deals with it.
