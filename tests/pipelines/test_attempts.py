@@ -78,6 +78,23 @@ def test_a_batch_that_went_well_ends_a_problem_and_begins_the_patience_anew(monk
     assert attempts.progress.seconds == 58.0
 
 
+def test_a_job_that_had_nothing_to_do_for_long_has_all_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A night without writes made the first failure of the morning the last."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    reports, attempts, job = prepared(RESET, RESET, None, retry_seconds=30.0)
+
+    def night() -> None:
+        clock[0] += 29.0
+        if clock[0] == 29.0:
+            clock[0] = 40_000.0
+            attempts.calm()
+        job()
+
+    attempts.run(night)
+    assert reports == [(1, "node: reset"), (2, "node: reset")]
+
+
 def test_a_problem_beside_a_batch_is_reported_with_it() -> None:
     reports, attempts, _ = prepared()
     attempts.batch_done("upkeep: no space")

@@ -225,6 +225,15 @@ def test_a_new_table_with_a_limit_is_the_bucket_at_each_of_its_points(bucket: No
         assert held == {name for name, vb in names.items() if vb in begun}, f"version {version}"
 
 
+def test_it_is_told_when_there_was_nothing_to_do(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        client.set("a", b"v")
+    told, calm = Told(), list[int]()
+    asked: dict[str, Any] = {"once": True, "interval_seconds": 0, "stop": lambda: False}
+    engine_of(bucket, tmp_path).follow(**asked, done=told.note, calm=lambda: calm.append(told.batches))
+    assert calm == [told.batches] != [0]
+
+
 def test_a_deletion_that_was_purged_between_plan_and_read_is_no_document_for_ever(bucket: Node, tmp_path: Path) -> None:
     """After a restart of the node the only point that is surely held may be the beginning, although nothing was lost;
     the replay from there tells of no deletion that is purged before it is read."""

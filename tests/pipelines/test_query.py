@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headwater.pipelines import query as query_module
 from headwater.pipelines.query import JVM, until_ended
 from headwater.pipelines.watch import NOBODY, BatchWatch
 
@@ -17,6 +18,7 @@ class Query:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error, self.looks, self.stopped = error, 0, 0
+        self.status: dict[str, Any] = {}
 
     def awaitTermination(self, seconds: float) -> bool:
         self.looks += 1
@@ -32,6 +34,25 @@ def test_a_query_that_ends_by_itself_is_released() -> None:
     query = Query()
     until_ended(lambda: query, lambda: False, None, NOBODY)
     assert (query.looks, query.stopped) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "has_data", "is_calm"),
+    [
+        ("Waiting for next trigger", False, True),
+        ("Waiting for next trigger", True, False),  # it was a batch, which is told by itself
+        ("Getting offsets from the source", False, False),
+        ("Initializing sources", False, False),
+    ],
+)
+def test_a_query_that_waits_for_data_is_calm(
+    message: str, has_data: bool, is_calm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_module, "CALM_SECONDS", 0.0)
+    query, heard = Query(), list[bool]()
+    query.status = {"message": message, "isDataAvailable": has_data, "isTriggerActive": False}
+    until_ended(lambda: query, lambda: False, None, NOBODY, lambda: heard.append(True))
+    assert heard == [True] * is_calm
 
 
 def test_a_query_is_stopped_when_asked_to() -> None:

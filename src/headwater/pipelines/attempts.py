@@ -83,6 +83,12 @@ class Attempts(Generic[P]):
         self._backoff.reset()
         self._say(problem)
 
+    def calm(self) -> None:
+        """Take note that both ends answered and there was nothing to do: a failure from here on is the first of its
+        kind, however long ago the last batch was."""
+        self._succeeded = time.monotonic()
+        self._backoff.reset()
+
     def remark(self, problem: str) -> None:
         """Report what went wrong beside the batches, after the last of them."""
         self._say(problem)

@@ -355,6 +355,7 @@ class CollectionsMirror:
             while True:
                 began = time.monotonic()
                 self._round(nodes, once=once)
+                self._attempts.calm()
                 if once or self._attempts.stop():
                     return
                 _rest(began + interval_seconds, self._attempts.stop)

@@ -95,6 +95,7 @@ def follow(
             attempts.stop,
             spark,
             attempts.watch,
+            attempts.calm,
         )
 
     attempts.run(attempt)
@@ -137,7 +138,8 @@ def follow_into(
             from headwater.pipelines.streaming import SparkEngine
 
             made = SparkEngine(session, sink, options, attempts.watch)
-        made.follow(once=once, interval_seconds=interval_seconds, done=done, stop=attempts.stop)
+        told: dict[str, Any] = {"done": done, "stop": attempts.stop, "calm": attempts.calm}
+        made.follow(once=once, interval_seconds=interval_seconds, **told)
 
     if engine == "spark" and spark is None:
         with own_session(name) as session:

@@ -197,6 +197,7 @@ class LocalEngine:
         interval_seconds: float,
         done: Done,
         stop: Callable[[], bool],
+        calm: Callable[[], None] = lambda: None,
     ) -> None:
         """Bring the sink up to date, and keep it so.
 
@@ -205,6 +206,7 @@ class LocalEngine:
             interval_seconds: from the start of one batch to that of the next, at least.
             done: called after each batch, with what its tasks answered and the offset the sink is at.
             stop: asked between batches; True ends it.
+            calm: called after each look that found nothing to do.
 
         Raises:
             HeadwaterError, OSError: the batch under way is not in the sink, all before it are.
@@ -222,6 +224,8 @@ class LocalEngine:
                 if moved:
                     self.watch.batch(time.monotonic() - began)
                 lag.look(self.sink.refresh().end, planning.reported)
+                if not moved:
+                    calm()
                 if once and not moved:
                     return
                 _rest(began + (0 if once else interval_seconds), stop)

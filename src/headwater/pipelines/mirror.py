@@ -105,6 +105,7 @@ class Engine(Protocol):
         interval_seconds: float,
         done: Done,
         stop: Callable[[], bool],
+        calm: Callable[[], None] = ...,
     ) -> None:
         """Bring the table up to date, and keep it so unless `once`."""
 
@@ -223,7 +224,8 @@ def mirror(
             batches = _Batches(attempts, sink, sink.maintenance(apart) if upkeep else [])
             stack.callback(batches.close)
             engine = engine_of(spark, sink, chosen, workers, watch)
-            engine.follow(once=once, interval_seconds=interval_seconds, done=batches.done, stop=stop)
+            heard: dict[str, Any] = {"done": batches.done, "stop": stop, "calm": attempts.calm}
+            engine.follow(once=once, interval_seconds=interval_seconds, **heard)
 
     attempts.run(attempt)
     return attempts.progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,10 @@ from headwater.pipelines import starting
 from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.2
+CALM_SECONDS = 5.0
+"""How often it is looked whether a query has nothing to do."""
+
+BETWEEN_TRIGGERS = "Waiting for next trigger"
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss16m"
 """For a JVM of our own: it moves batches along, so it needs neither its large compiler nor a parallel collector.
@@ -76,8 +81,15 @@ def started(
     )
 
 
-def until_ended(start: Callable[[], Any], stop: Callable[[], bool], spark: Any, watch: BatchWatch) -> None:
+def until_ended(
+    start: Callable[[], Any],
+    stop: Callable[[], bool],
+    spark: Any,
+    watch: BatchWatch,
+    calm: Callable[[], None] = lambda: None,
+) -> None:
     """Start a query and wait until it has ended, by itself or because `stop`, asked several times a second, is true.
+    `calm` is called now and then while it finds nothing to do.
 
     Raises:
         StreamingQueryException: it failed.
@@ -85,7 +97,7 @@ def until_ended(start: Callable[[], Any], stop: Callable[[], bool], spark: Any, 
     with _watched(spark, watch) as started_as:
         query = start()
         started_as(str(query.id))
-        _wait(query, stop)
+        _wait(query, stop, calm)
 
 
 @contextmanager
@@ -105,10 +117,20 @@ def _watched(spark: Any, watch: BatchWatch) -> Iterator[Callable[[str], None]]:
         spark.streams.removeListener(listener)
 
 
-def _wait(query: Any, stop: Callable[[], bool]) -> None:
+def _wait(query: Any, stop: Callable[[], bool], calm: Callable[[], None]) -> None:
+    looked_at = time.monotonic()
     try:
         while not query.awaitTermination(LOOK_SECONDS):
             if stop():
                 query.stop()
+            elif time.monotonic() >= looked_at + CALM_SECONDS:
+                looked_at = time.monotonic()
+                if _is_idle(query.status):
+                    calm()
     finally:
         query.stop()
+
+
+def _is_idle(status: Mapping[str, Any]) -> bool:
+    """Whether a query's last trigger went well and found no data."""
+    return status["message"] == BETWEEN_TRIGGERS and not status["isDataAvailable"]

@@ -49,7 +49,15 @@ class SparkEngine:
     ) -> None:
         self.spark, self.sink, self.options, self.watch = spark, sink, options, watch
 
-    def follow(self, *, once: bool, interval_seconds: float, done: Done, stop: Callable[[], bool]) -> None:
+    def follow(
+        self,
+        *,
+        once: bool,
+        interval_seconds: float,
+        done: Done,
+        stop: Callable[[], bool],
+        calm: Callable[[], None] = lambda: None,
+    ) -> None:
         """Bring the sink up to date, and keep it so; as `LocalEngine.follow` does.
 
         Raises:
@@ -62,7 +70,7 @@ class SparkEngine:
             batches.query.set_result(str(query.id))
             return query
 
-        until_ended(start, stop, self.spark, self.watch)
+        until_ended(start, stop, self.spark, self.watch, calm)
 
     def _start(self, batches: _Batches, once: bool, interval_seconds: float) -> Any:
         from headwater.pipelines.source import SinkDataSource
