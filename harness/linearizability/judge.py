@@ -10,8 +10,9 @@ is reached, and a state that was met before, with the same operations in the ord
 an answer leaves none, that is the answer nobody can explain.
 
 A "maybe", and a fault, may take effect or not. So a position that has used fewer of them can do whatever one can that
-used more and is in the same state; only the first is kept. So can one with more older versions to go back to. Of
-"maybes" that ask for the same, the oldest goes first.
+used more and is in the same state; only the first is kept. So can one with more older versions to go back to, where
+those do not count that a "maybe" it has not used would make again. Of "maybes" that ask for the same, the oldest goes
+first.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from harness.linearizability.record import Fault, History, Kind, Operation, Outc
 __all__ = ["POSITIONS_MAX", "Verdict", "judge", "judge_key", "table"]
 
 Event: TypeAlias = Operation | Fault
+MAKERS = frozenset({Kind.SET, Kind.ADD, Kind.REPLACE})
+"""Operations whose new version does not depend on the one before."""
 POSITIONS_MAX = 1_000_000
 """How many positions are looked at for a key before it is left undecided."""
 
@@ -112,45 +115,135 @@ Position: TypeAlias = tuple[State, int]
 """A state, and a bit for each event under way that has taken effect."""
 
 
+class _Versions:
+    """The versions of a document that a search has met, as bits, and which of them a "maybe" could make again.
+
+    A failover may bring a version back that nobody saw, of a plain write without an answer. Whoever has not used that
+    write may go back to the version before, and let it happen then: so it is not worse off for not having it.
+    """
+
+    def __init__(self) -> None:
+        self._bits: dict[Document | None, int] = {}
+        self._known: dict[Older, int] = {}
+        self._makers: dict[Document, tuple[int, Kind]] = {}
+        self._again: dict[int, int] = {}
+
+    def of(self, older: Older) -> int:
+        """The versions in there, whatever their order."""
+        found = self._known.get(older)
+        if found is None:
+            found = 0
+            for version in older:
+                found |= self._bit(version)
+            self._known[older] = found
+        return found
+
+    def opened(self, number: int, event: Event) -> None:
+        """An event has begun that may be one that always makes the same version: no other may make that."""
+        if isinstance(event, Fault) or event.outcome is not Outcome.MAYBE or event.kind not in MAKERS:
+            return
+        argument = event.argument
+        if argument.cas or argument.level:
+            return
+        version = Document(argument.value, 0, argument.expiry, is_guess=True)
+        self._makers[version] = (0 if version in self._makers else 1 << number, event.kind)
+        self._again.clear()
+
+    def again(self, events: int) -> int:
+        """The versions that these events make."""
+        found = self._again.get(events)
+        if found is None:
+            found = 0
+            for version, (maker, _) in self._makers.items():
+                if maker & events:
+                    found |= self._bit(version)
+            self._again[events] = found
+        return found
+
+    def are_among(self, some: Older, longer: Older, events: int) -> bool:
+        """Whether versions are among others, in the same order, but for those that these events could make again."""
+        at = 0
+        for place, version in enumerate(some):
+            try:
+                at = longer.index(version, at) + 1
+            except ValueError:
+                maker = self._maker(some[place - 1], version) & events if events and place else 0
+                if not maker:
+                    return False
+                events &= ~maker
+        return True
+
+    def _maker(self, before: Document | None, version: Document | None) -> int:
+        """The event that makes a version of the one before, whenever it happens; 0 for none."""
+        if version is None:
+            return 0
+        maker, kind = self._makers.get(version, (0, Kind.SET))
+        if kind is Kind.ADD and before is not None:
+            return 0
+        if kind is Kind.SET and before is not None and before.is_guess:
+            return 0  # it would not be remembered behind that, see Model._changed
+        if kind is Kind.REPLACE and (before is None or before.expiry):
+            return 0
+        return maker
+
+    def _bit(self, version: Document | None) -> int:
+        return self._bits.setdefault(version, 1 << len(self._bits))
+
+
 @dataclass(slots=True)
 class _Front:
     """Positions without those that another one makes superfluous: it is in the same state, has used no event more that
-    may have no effect, and could go back by a failover to all that they could go back to."""
+    may have no effect, and could go back by a failover to all that they could go back to, or make it again.
+
+    Attributes:
+        optional: the events that may have no effect. versions: the search's.
+        found: by the state, and the other events used in it: the optional ones used; by those, older versions.
+    """
 
     optional: int
-    found: dict[tuple[State, int], list[tuple[int, Older]]] = field(default_factory=dict)
+    versions: _Versions
+    found: dict[tuple[State, int], dict[int, dict[Older, int]]] = field(default_factory=dict)
 
     def add(self, state: State, used: int) -> bool:
         """Whether the position was not there, nor a better one."""
-        place, new = self._split(state, used)
-        known = self.found.setdefault(place, [])
-        if any(_is_better(each, new) for each in known):
+        older, spent = state.older, used & self.optional
+        known = self.found.setdefault((state._replace(older=()), used & ~self.optional), {})
+        if older in known.get(spent, ()) or self._is_superfluous(known, spent, older):
             return False
-        known[:] = [each for each in known if not _is_better(new, each)]
-        known.append(new)
+        versions = self.versions.of(older)
+        for other, found in known.items():
+            if not spent & ~other:
+                more = other & ~spent
+                missing = ~(versions | self.versions.again(more))
+                worse = [each for each, bits in found.items() if not bits & missing]
+                for each in worse:
+                    if self.versions.are_among(each, older, more):
+                        del found[each]
+        known.setdefault(spent, {})[older] = versions
         return True
+
+    def _is_superfluous(self, known: dict[int, dict[Older, int]], spent: int, older: Older) -> bool:
+        versions = self.versions.of(older)
+        for other, found in known.items():
+            if not other & ~spent:
+                more = spent & ~other
+                needed = versions & ~self.versions.again(more)
+                for each, bits in found.items():
+                    if not needed & ~bits and self.versions.are_among(older, each, more):
+                        return True
+        return False
 
     def has(self, state: State, used: int) -> bool:
         """Whether a position was not put aside by a better one."""
-        place, new = self._split(state, used)
-        return new in self.found.get(place, ())
+        known = self.found.get((state._replace(older=()), used & ~self.optional), {})
+        return state.older in known.get(used & self.optional, ())
 
     def positions(self) -> Iterator[Position]:
         """All that are left."""
-        for (state, certain), each in self.found.items():
-            for spent, older in each:
-                yield state._replace(older=older), certain | spent
-
-    def _split(self, state: State, used: int) -> tuple[tuple[State, int], tuple[int, Older]]:
-        return (state._replace(older=()), used & ~self.optional), (used & self.optional, state.older)
-
-
-def _is_better(one: tuple[int, Older], other: tuple[int, Older]) -> bool:
-    """Whether one has used no more events, and its older versions have the other's among them, in that order."""
-    if one[0] & ~other[0]:
-        return False
-    versions = iter(one[1])
-    return all(each in versions for each in other[1])
+        for (state, certain), known in self.found.items():
+            for spent, found in known.items():
+                for older in found:
+                    yield state._replace(older=older), certain | spent
 
 
 class _Search:
@@ -162,6 +255,7 @@ class _Search:
         self._open: dict[int, Event] = {}
         self._twin_before: dict[int, int] = {}
         self._optional = 0
+        self._versions = _Versions()
         self._positions: list[Position] = [(start, 0)]
 
     def states(self) -> tuple[State, ...]:
@@ -179,6 +273,7 @@ class _Search:
         """An operation was asked, or a fault began."""
         if is_optional(event):
             self._optional |= 1 << number
+            self._versions.opened(number, event)
             twin = [each for each, other in self._open.items() if _are_twins(event, other)]
             if twin:
                 self._twin_before[number] = 1 << twin[-1]
@@ -199,7 +294,7 @@ class _Search:
         """Go on from these; which of them used the event makes no difference any more."""
         bit = 1 << number
         self._optional &= ~bit
-        front = _Front(self._optional)
+        front = _Front(self._optional, self._versions)
         for state, used in positions:
             front.add(state, used & ~bit)
         self._positions = list(front.positions())
@@ -208,7 +303,7 @@ class _Search:
     def _with(self, number: int) -> list[Position]:
         """The positions in which an event has taken effect, whatever else did before it."""
         bit = 1 << number
-        done, seen = _Front(self._optional), _Front(self._optional)
+        done, seen = _Front(self._optional, self._versions), _Front(self._optional, self._versions)
         waiting: list[Position] = []
         for position in self._positions:
             if position[1] & bit:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from harness.linearizability.judge import judge, judge_key, table
 from harness.linearizability.model import Model
-from harness.linearizability.record import History, Kind
+from harness.linearizability.record import Fault, History, Kind, Level, Operation
 from tests.harness.linearizability.histories import (
     KEY,
     changed_reads,
@@ -56,6 +56,32 @@ def test_many_changes_without_an_answer_are_no_matter() -> None:
     verdict = judge_key(history(*maybes, *reads, failover(15.6, 15.9)), PLAIN, KEY)
     assert not verdict.is_violation and not verdict.is_undecided
     assert verdict.positions < 100_000
+
+
+def test_a_version_that_a_maybe_would_make_again_is_not_remembered() -> None:
+    maybes = [did(2 + at, None, Kind.REPLACE, f"m{at}") for at in range(2)]
+    answered = [did(4 + at, 4.5 + at, Kind.REPLACE, f"r{at}") for at in range(60)]
+    deleted = [did(3.5, None, Kind.DELETE)]
+    begin = did(0, 1, Kind.SET, "a")
+    for shown, is_violation in (("m1", False), ("r7", False), ("none", True)):
+        read = did(71, 72, Kind.GET, shows=shown)
+        verdict = judge_key(history(begin, *maybes, *deleted, *answered, failover(69, 70), read), PLAIN, KEY)
+        assert (verdict.is_violation, verdict.is_undecided) == (is_violation, False)
+        assert verdict.positions < 2000
+
+
+def test_a_maybe_that_was_used_is_not_made_again() -> None:
+    events: list[Operation | Fault] = [
+        did(0, 1, Kind.SET, "a"),
+        did(2, None, Kind.REPLACE, "m"),
+        did(3, 4, Kind.REPLACE, "b"),
+        failover(5, 6),
+        did(7, 8, Kind.GET, shows="m"),
+        did(9, 10, Kind.SET, "c", level=Level.MAJORITY),
+        failover(11, 12),
+    ]
+    assert not judge_key(history(*events, did(13, 14, Kind.GET, shows="c")), PLAIN, KEY).is_violation
+    assert judge_key(history(*events, did(13, 14, Kind.GET, shows="m")), PLAIN, KEY).is_violation
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:

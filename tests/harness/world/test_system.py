@@ -1,12 +1,14 @@
 """The operating system of a simulated world."""
 
 import asyncio
+import gc
 import random
 import secrets
 import socket
 import sys
 import time
 import uuid
+import weakref
 
 from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Network
@@ -67,3 +69,26 @@ def test_what_dead_processes_say_when_they_are_forgotten_is_not_listened_to() ->
     with unwatched():
         assert sys.unraisablehook is not hook
     assert sys.unraisablehook is hook
+
+
+class Ring:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_of_a_run_goes_behind_it_and_what_was_there_before_is_left_alone() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = weakref.ref(Ring())
+        with unwatched():
+            left = weakref.ref(Ring())
+            assert left() is not None
+        assert left() is None
+        assert before() is not None
+        gc.collect()
+        assert before() is None
+    finally:
+        gc.enable()
