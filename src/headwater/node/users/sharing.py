@@ -120,10 +120,10 @@ class Sharing:
 
     def watch(self) -> None:
         """Ask those who are members now, and no others."""
-        wanted = set(self._peers()) if self._users.required and self._has_secret else set()
-        for address in self._tasks.keys() - wanted:
+        wanted = self._peers() if self._users.required and self._has_secret else ()  # in the order of the map
+        for address in [each for each in self._tasks if each not in wanted]:
             self._tasks.pop(address).cancel()
-        for address in wanted - self._tasks.keys():
+        for address in [each for each in wanted if each not in self._tasks]:
             self._tasks[address] = self._loop.create_task(self._ask_on(address))
 
     def stop(self) -> None:
