@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from harness.nodes import until
+from harness.simulation.cluster import SimCluster
+from harness.simulation.sockets import Link
 from headwater import testing
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.durable_writes import Copies
@@ -521,3 +523,32 @@ def test_a_stream_from_the_beginning_has_documents_for_what_is_over_and_prepares
             assert (document.opcode, document.key) == (Opcode.DCP_MUTATION, b"\0done")
             assert (waits.opcode, waits.key) == (Opcode.DCP_PREPARE, b"\0open")
     assert told([document])[0] == ("set", 2, b"\0done")
+
+
+@pytest.mark.parametrize("has_collections", [False, True])
+def test_a_prepare_whose_end_was_lost_with_its_batch_is_settled_all_the_same(has_collections: bool) -> None:
+    with SimCluster.running(5, vbuckets=1) as cluster:
+        bucket = cluster.first
+        for at in range(3):
+            cluster.start(at)
+        bucket.found()
+        cluster.run(0.5)
+        if has_collections:
+            bucket.change_collections(drop=False)
+            cluster.run(0.5)
+        for replica in ("n1", "n2"):
+            cluster.network.set_link("n0", replica, Link.STALLED)
+        bucket.set_durably(0, 0, b"k", level=1, timeout_ms=50)
+        cluster.run(0.04)
+        cluster.hosts[0].disk.fail(1)  # the batch in which the write is given up
+        cluster.run(0.5)
+        assert bucket.durable_answers.total() == 0, "its connection was closed"
+        for replica in ("n1", "n2"):
+            cluster.network.set_link("n0", replica, Link.UP)
+        cluster.run(60.0)
+        found = [placed.bucket.vbuckets[0] for placed in bucket.placed]
+        assert [each.prepares.pending for each in found] == [{}] * 3
+        assert len({each.durable_seqno for each in found}) == 1
+        bucket.set_durably(0, 0, b"k", level=1, timeout_ms=1000)
+        cluster.run(2.0)
+        assert bucket.durable_answers == {"SUCCESS": 1}

@@ -123,6 +123,7 @@ class DurableWrites:
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
+        self._ended: dict[int, int] = {}  # vbucket in which nothing waits any more: the batch that says so
         self._abandoned: set[int] = set()  # vbuckets in which what nobody waits for did not happen
         self._settling: set[int] = set()  # vbuckets in which it did, however many copies have it
         self._unsettled: set[int] = set()  # vbuckets that can't change hands yet, for want of room
@@ -267,7 +268,7 @@ class DurableWrites:
         """Commit what a majority has, and abort what did not happen."""
         found = self._bucket.vbuckets.get(vbucket)
         if found is None or not found.prepares.pending:
-            self.held.discard(vbucket)
+            self._leave(vbucket)
             self._abandoned.discard(vbucket)
             return
         if not self._bucket.is_active(vbucket):
@@ -341,7 +342,13 @@ class DurableWrites:
     def _settled(self, vbucket: VBucket) -> None:
         vbucket.show_state()
         if not vbucket.prepares.pending:
-            self.held.discard(vbucket.id)
+            self._leave(vbucket.id)
+
+    def _leave(self, vbucket: int) -> None:
+        """Nothing waits in a vbucket any more; once the batch that is open by now is on disk, for good."""
+        if vbucket in self.held:
+            self.held.discard(vbucket)
+            self._ended[vbucket] = self._bucket.committer.open
 
     def _out_of_time(self, write: DurableWrite) -> None:
         if self._writes.get((write.vbucket, write.key)) is not write:
@@ -380,6 +387,8 @@ class DurableWrites:
             self._commits = [each for each in self._commits if each[0] > durable]
             for _, seqno, write in done:
                 write.succeed(seqno)
+        if self._ended:
+            self._ended = {vb: batch for vb, batch in self._ended.items() if batch > self._bucket.committer.durable}
         for vb in tuple(self.held):
             found = self._bucket.vbuckets.get(vb)
             if found is not None and found.inbound is not None:
@@ -387,16 +396,18 @@ class DurableWrites:
             self.advance(vb)
 
     def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
-        """Go by what is on disk, for a batch was lost, and prepares or commits perhaps with it."""
+        """Go by what is on disk, for a batch was lost, and prepares or their ends perhaps with it."""
         commits, self._commits = self._commits, []
+        ended, self._ended = self._ended, {}
         for _gate, _seqno, write in commits:
             write.fail("the batch with its commit could not be written")
         vbuckets = self._bucket.vbuckets
-        for vb in {*self.held, *lost, *(write.vbucket for _, _, write in commits)} & vbuckets.keys():
+        for vb in {*self.held, *lost, *ended, *(write.vbucket for _, _, write in commits)} & vbuckets.keys():
             vbuckets[vb].prepares.read()
             vbuckets[vb].show_state()
             if vbuckets[vb].prepares.pending:
                 self.held.add(vb)
+                self._later(vb, FULL_DISK_SECONDS)  # whoever acknowledged them says it once
         for (vb, key), write in tuple(self._writes.items()):
             if vb not in vbuckets or vbuckets[vb].prepares.pending.get(key) != write.seqno:
                 del self._writes[vb, key]
