@@ -27,9 +27,11 @@ from typing import Final
 from harness.mutants.judges import why_not_here
 from harness.mutants.patches import ROOT, Mutant, Stale, every, planted
 
-__all__ = ["Trial", "judged", "main", "table", "tried"]
+__all__ = ["QUICKEST", "Trial", "judged", "main", "quickest", "table", "tried"]
 
 SEEDS_MAX: Final = 200
+QUICKEST: Final = 5
+"""So many are planted by the tests that everybody runs."""
 MUTANT_SECONDS_MAX: Final = 1800.0
 _FOUND: Final = re.compile(r"^found (\d+) ([\d.]+): (.*)$", re.MULTILINE)
 
@@ -80,17 +82,20 @@ def main(given: Sequence[str] | None = None) -> int:
     return int(found < len(trials) or not trials)
 
 
-def _chosen(mutants: list[Mutant], only: Sequence[str] | None, quickest: int | None) -> list[Mutant]:
+def quickest(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
+    """Those that are known to be found in the shortest time, the quickest first."""
+    return sorted(mutants, key=lambda mutant: mutant.seconds)[:count]
+
+
+def _chosen(mutants: list[Mutant], only: Sequence[str] | None, count: int | None) -> list[Mutant]:
     if unknown := set(only or ()) - {mutant.name for mutant in mutants}:
         raise SystemExit(f"there is no mutant {', '.join(sorted(unknown))}; the names are in harness/mutants/patches")
     chosen = [mutant for mutant in mutants if not only or mutant.name in only]
-    if quickest is None:
-        return chosen
-    return sorted(chosen, key=lambda mutant: mutant.seconds)[:quickest]
+    return chosen if count is None else quickest(chosen, count)
 
 
-def tried(mutant: Mutant, seeds: Sequence[int]) -> Trial:
-    """Plant a bug, and let its judge look for it."""
+def tried(mutant: Mutant, seeds: Sequence[int], *, is_controlled: bool = True) -> Trial:
+    """Plant a bug, and let its judge look for it; `is_controlled`: what finds it must find nothing without it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         try:
@@ -103,7 +108,7 @@ def tried(mutant: Mutant, seeds: Sequence[int]) -> Trial:
     if found is None:
         return Trial(mutant, None, len(seeds), seconds, said.strip().rpartition("\n")[2] or "the judge said nothing")
     seed = int(found[1])
-    if _FOUND.search(control := judged(mutant.judge, [seed], ROOT / "src")):
+    if is_controlled and _FOUND.search(control := judged(mutant.judge, [seed], ROOT / "src")):
         return Trial(mutant, None, seeds.index(seed) + 1, seconds, f"found without the bug as well: {control.strip()}")
     return Trial(mutant, seed, seeds.index(seed) + 1, seconds, found[3])
 

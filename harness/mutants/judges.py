@@ -35,8 +35,7 @@ from harness.linearizability.record import FaultKind, History, Recorder
 from harness.numbers import numbers_of
 from harness.power_cuts.mounted import mounted, why_not
 from harness.power_cuts.nodes import CutNode
-from harness.simulation.cluster import SimCluster
-from harness.simulation.failovers import Failovers
+from harness.simulation.failovers import play
 from harness.simulation.machine import ClusterMachine
 from harness.world.shrinking import run_seed
 from headwater import testing
@@ -78,11 +77,7 @@ def machine(number: int) -> None:
 
 def failovers(number: int) -> None:
     """Four failovers by maps, under durable writes."""
-    with SimCluster.running(number, vbuckets=1) as cluster:
-        rounds = Failovers(cluster)
-        rounds.begin()
-        for _ in range(ROUNDS):
-            rounds.round()
+    play(number, ROUNDS)
 
 
 def world(number: int) -> None:

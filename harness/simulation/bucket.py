@@ -57,8 +57,10 @@ class SimBucket:
 
     Attributes:
         placed, observers, callers: by node. owners: by vbucket. consumers, histories.
+        bystanders: connections on which nothing waits for a durable write.
         acknowledged: writes answered. durable_answers: those that waited for a majority, by status.
-        durable_keys: the status of the newest such write of each document, by vbucket and key.
+        superseded: by vbucket and key that was written durably with success: the values that it must never have again,
+            for they were answered before that write was sent.
         has_map: whether the nodes go by cluster maps; if not, every one of them counts as a copy of every vbucket.
     """
 
@@ -70,7 +72,7 @@ class SimBucket:
         self.placed = [Placed(host, name) for host in world.hosts]
         self.observers = [Observer(each, self.histories, self.owners) for each in self.placed]
         self._seen_buckets: list[object] = [None] * len(self.placed)
-        self.callers, self.admins = self._callers(), self._callers()
+        self.callers, self.bystanders, self.admins = self._callers(), self._callers(), self._callers()
         self.aware = self._callers(Feature.COLLECTIONS)
         selected = "" if name == FIRST_BUCKET else name
         self.consumers = [
@@ -82,7 +84,8 @@ class SimBucket:
         self.collections: dict[int, str] = {}
         self.acknowledged, self.has_map = 0, False
         self.durable_answers: Counter[str] = Counter()
-        self.durable_keys: dict[tuple[int, bytes], int] = {}
+        self.superseded: dict[tuple[int, bytes], set[bytes | int]] = {}
+        self._answered: dict[tuple[int, bytes], set[bytes | int]] = {}
         self._manifests = self._collection = 0
         self._cas: dict[tuple[int, int, bytes], int] = {}
 
@@ -115,7 +118,7 @@ class SimBucket:
 
     def hang_up(self, at: int) -> None:
         """Close all connections to a node but those of consumers."""
-        for caller in (self.callers[at], self.admins[at], self.aware[at]):
+        for caller in (self.callers[at], self.bystanders[at], self.admins[at], self.aware[at]):
             caller.hang_up()
 
     def _look_whether_served(self, at: int) -> None:
@@ -225,31 +228,54 @@ class SimBucket:
         asked = FrameInfo(RequestInfo.DURABILITY, bytes([1]) + (200).to_bytes(2))
         self._write(at, vb, key, Opcode.DELETE, framing=encode_framing([asked]))
 
-    def set(self, at: int, vb: int, key: bytes, *, expiry: int = 0, cas: bool = False, size: int = 0) -> None:
-        """SET a value that nobody sent before; with `cas`, only over the version that was answered last."""
+    def set(
+        self,
+        at: int,
+        vb: int,
+        key: bytes,
+        *,
+        expiry: int = 0,
+        cas: bool = False,
+        size: int = 0,
+        meanwhile: bool = False,
+    ) -> None:
+        """SET a value that nobody sent before.
+
+        Args:
+            cas: only over the version that was answered last.
+            meanwhile: it does not wait for the durable writes that were sent before it.
+        """
         number = self.world.next_number()
         value = b"%d" % number + b"x" * size
         self.histories.sent(vb, key, value)
         given = self._cas.get((at, vb, key), 0) if cas else 0
         extras = number.to_bytes(4) + expiry.to_bytes(4)
-        self._write(at, vb, key, Opcode.SET, value=value, extras=extras, cas=given)
+        self._write(at, vb, key, Opcode.SET, meanwhile=meanwhile, value=value, extras=extras, cas=given)
 
     def delete(self, at: int, vb: int, key: bytes) -> None:
         """Send DELETE."""
         self._write(at, vb, key, Opcode.DELETE)
 
-    def _write(self, at: int, vb: int, key: bytes, opcode: int, **sections: bytes | int) -> None:
+    def _write(
+        self, at: int, vb: int, key: bytes, opcode: int, *, meanwhile: bool = False, **sections: bytes | int
+    ) -> None:
+        before = frozenset(self._answered.get((vb, key), ()))
+
         def answered(answer: Frame | None) -> None:
             if answer is not None and "framing" in sections:
                 self.durable_answers[name_of(answer.status)] += 1
-                self.durable_keys[vb, key] = answer.status
             if answer is not None and answer.status == 0:
                 self.acknowledged += 1
                 self._cas[at, vb, key] = answer.cas
                 uuid, seqno = int.from_bytes(answer.extras[:8]), int.from_bytes(answer.extras[8:16])
                 self.owners[vb].acked(uuid, seqno)
+                if opcode == Opcode.SET:
+                    self._answered.setdefault((vb, key), set()).add(sections["value"])
+                    if "framing" in sections:
+                        self.superseded.setdefault((vb, key), set()).update(before)
 
-        self.callers[at].ask(opcode, answered, key=key, vbucket=vb, **sections)
+        caller = (self.bystanders if meanwhile else self.callers)[at]
+        caller.ask(opcode, answered, key=key, vbucket=vb, **sections)
 
     def _seen(self, consumer: Consumer, seen: Seen, position: Position) -> None:
         change = Change(seen.key, seen.value, seen.cas, seen.rev_seqno, seen.flags, seen.expiry)

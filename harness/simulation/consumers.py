@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from harness.simulation.histories import Broken
 from harness.simulation.lines import Line
 from headwater.errors import HeadwaterError, ProtocolError, StatusError
 from headwater.kernels.columns import Arena
 from headwater.protocol.dcp.consumer_stream import Phase
 from headwater.protocol.dcp.drain import Drain
-from headwater.protocol.dcp.events import Ended, Opened, Refused, RollbackNeeded
+from headwater.protocol.dcp.events import Ended, Marked, Opened, Refused, RollbackNeeded, StreamEvent
 from headwater.protocol.dcp.position import ENDLESS, Position, safe_point
 from headwater.protocol.handshake import Conversation, Login, Opening, expect, greet, open_producer
 from headwater.wire.dcp import OpenFlag
@@ -206,6 +207,7 @@ class Consumer:
     def _take(self, drain: Drain) -> None:
         rows = self._arena.batch().to_pylist() if self._arena.rows else []
         events, drain.events = drain.events, []
+        self._check_markers(rows, events)
         touched: set[int] = set()
         for row in rows:
             vb = row["vbucket"]
@@ -227,6 +229,17 @@ class Consumer:
                 touched.add(event.vbucket)
         for vb in touched:
             self._save(drain.position(vb))
+
+    def _check_markers(self, rows: list[dict[str, Any]], events: list[tuple[int, StreamEvent]]) -> None:
+        """A snapshot begins at a state that the consumer holds: if the branch ends within it, he is sent back there
+        (decision 0089)."""
+        for before, event in events:
+            if isinstance(event, Marked):
+                held = [row["seqno"] for row in rows[:before] if row["vbucket"] == event.vbucket]
+                last = held[-1] if held else self.position(event.vbucket).seqno
+                if event.start_seqno > last:
+                    told = f"a snapshot from {event.start_seqno} on, and has vbucket {event.vbucket} to {last}"
+                    raise Broken(f"complete: {self.name} was announced {told}")
 
     def _save(self, position: Position) -> None:
         """Keep where it stands; of the places before only those that it could return to."""

@@ -1,15 +1,15 @@
 """Durable writes while an operator fails nodes over by cluster maps: what was told to have happened is there after it.
 
-    with SimCluster.running(seed, vbuckets=1) as cluster:
-        failovers = Failovers(cluster)
-        failovers.begin()
-        for _ in range(5):
-            failovers.round()
+    play(seed, rounds=4)
 
-In a round links stall, nodes die and come back, the vbucket changes hands, and a replica that lost all it had may be
-filling up, slowly; then one node is failed over, dead or not, reached by the others or not, and joins again. The
-operator does as `headwater cluster failover`: first a map without it and without an owner, then a look at the copies
-that are left, then the map with the best of them, which becomes active.
+Three nodes or four have a copy each. In a round links stall, nodes die and come back, the vbucket changes hands; a
+replica that lost all it had, or was away for a while, may have received a part of what it lacks. Then one node is
+failed over, dead or not, reached by the others or not, and joins again. The operator does as `headwater cluster
+failover`: first a map without it and without an owner, then a look at the copies that are left, then the map with the
+best of them, which becomes active.
+
+What is on a majority of the copies survives the loss of all others: of one of three, of one of four, and of a second
+one of four, where the owner dies together with a replica.
 """
 
 from __future__ import annotations
@@ -23,30 +23,45 @@ from harness.simulation.host import Crash
 from harness.simulation.sockets import Link
 from headwater.cluster.survey import Copy, best
 from headwater.wire.address import Address
-from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 VB = 0
 STEPS = 12
 PATIENCE_SECONDS = 60.0
-SLOW_SECONDS = 2.0
-"""The longest that bytes take to a replica that fills up."""
+CALL_SECONDS = 5.0
+"""The longest that it takes a replica to call its owner again."""
 PAUSES = (0.0, 0.001, 0.003, 0.01, 0.05, 0.3, 2.0)
 TIMEOUTS_MS = (30, 300, 3000)
+LONG_MS = 20_000
+SIZES = (0, 0, 300, 2000)
+"""The bytes by which a document is longer than its number."""
+
+
+def play(seed: int, rounds: int) -> None:
+    """Run the rounds of a seed: with three nodes where it is even, with four where it is odd.
+
+    Raises:
+        Broken: a promise does not hold.
+    """
+    with SimCluster.running(seed, vbuckets=1, nodes=3 + seed % 2) as cluster:
+        failovers = Failovers(cluster)
+        failovers.begin()
+        for _ in range(rounds):
+            failovers.round()
 
 
 class Failovers:
     """An operator, writers and faults; `members` are the nodes of the newest map, the owner first."""
 
     def __init__(self, cluster: SimCluster) -> None:
-        self.members = [0, 1, 2]
+        self._nodes = range(len(cluster.hosts))
+        self.members = list(self._nodes)
         self._cluster, self._bucket = cluster, cluster.first
         self._random = Random(cluster.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._revision = self._written = 0
-        self._succeeded: set[bytes] = set()
 
     def begin(self) -> None:
-        """Three nodes, of which the first owns the vbucket."""
+        """Let the first node own the vbucket, and all others follow."""
         self._bucket.has_map = True
         for at in self.members:
             self._cluster.start(at)
@@ -55,10 +70,13 @@ class Failovers:
 
     def round(self) -> None:
         """Faults, a failover, more faults, and all is well again."""
-        if self._random.random() < 0.5:
-            self._empty_a_copy()
-        self._steps()
-        self._fail_over(self.members[0] if self._random.random() < 0.7 else self._random.choice(self.members[1:]))
+        random = self._random
+        before: tuple[Callable[[], bool], ...] = (lambda: False, self._empty_a_copy, self._tear_a_snapshot)
+        if len(self.members) > 3:
+            before += (self._empty_under_a_write,)
+        if not random.choice(before)():
+            self._steps()
+            self._fail_over([self.members[0] if random.random() < 0.7 else random.choice(self.members[1:])])
         self._steps()
         self._heal()
         self._join_again()
@@ -78,54 +96,100 @@ class Failovers:
         """To the owner by the newest map, or to anybody who might think that it is him."""
         random = self._random
         for _ in range(random.randrange(1, 4)):
-            at = self.members[0] if random.random() < 0.7 else random.randrange(3)
+            at = self.members[0] if random.random() < 0.7 else random.choice(self._nodes)
             self._bucket.set_durably(at, VB, self._key(), level=1, timeout_ms=random.choice(TIMEOUTS_MS))
 
     def _key(self) -> bytes:
         """Return a new key, or one that was written before: a snapshot tells that at its new place alone."""
         if self._written and self._random.random() < 0.4:
-            key = b"key-%d" % self._random.randint(1, self._written)
-            if self._bucket.durable_keys.get((VB, key)) == Status.SUCCESS:
-                self._succeeded.add(key)
-            return key
+            return self._known_key()
         self._written += 1
         return b"key-%d" % self._written
 
-    def _empty_a_copy(self) -> None:
-        """A replica loses all it had, while the other one has all that was acknowledged, and fills up over a slow link
-        that may stall amid that: for a while it has newer keys than the other, and lacks those that were written
-        again."""
-        if len(self.members) < 3:
-            return
-        random, (owner, at, other) = self._random, self._shuffled()
+    def _known_key(self) -> bytes:
+        return b"key-%d" % self._random.randint(1, self._written)
+
+    def _empty_a_copy(self) -> bool:
+        """A replica loses all it had, while the others have all that was acknowledged, and fills up: a part arrives,
+        and for a while no more. It has newer keys than the others then, and lacks those that were written again."""
+        random, (owner, at, *others) = self._random, self._shuffled()
         for _ in range(random.randrange(2, 8)):
             self._write_to_owner()
         # Answered, every one: what this replica and the owner alone have must not be what is lost.
         self._cluster.run(2 * TIMEOUTS_MS[-1] / 1000)
         self._until_level()
-        hosts, network = self._cluster.hosts, self._cluster.network
         if random.random() < 0.7:
-            network.set_link(hosts[owner].name, hosts[other].name, Link.STALLED)
-            self._write_plainly(owner)
-        network.slow[frozenset((hosts[at].name, hosts[owner].name))] = SLOW_SECONDS
+            self._stall(owner, others)
+            self._write_meanwhile(owner)
+        self._empty(owner, at)
+        self._cluster.run(random.random() * CALL_SECONDS)
+        return False
+
+    def _tear_a_snapshot(self) -> bool:
+        """A replica was cut off, and gets a part of the one snapshot that tells all that it missed: durable writes that
+        still wait for it, others that did not, keys that it has and that were written again since."""
+        random, (owner, at, *others) = self._random, self._shuffled()
+        network, hosts = self._cluster.network, self._cluster.hosts
+        network.set_link(hosts[owner].name, hosts[at].name, Link.DOWN)
+        network.cut(hosts[owner].name, hosts[at].name)
+        for _ in range(random.randrange(4)):
+            self._write_to_owner()
+        if random.random() < 0.7:
+            self._stall(owner, others)
+            self._bucket.set_durably(owner, VB, self._key(), level=1, timeout_ms=LONG_MS)
+        self._write_meanwhile(owner)
+        self._let_through(owner, at)
+        self._cluster.run(random.random() * CALL_SECONDS)
+        return False
+
+    def _empty_under_a_write(self) -> bool:
+        """One of three replicas has a durable write, says so and loses it; then a second one has it as well. That is no
+        majority of four: owner and second replica are lost."""
+        owner, at, other, last = self._shuffled()
+        self._stall(owner, [other, last])
+        self._bucket.set_durably(owner, VB, self._key(), level=1, timeout_ms=LONG_MS)
+        self._cluster.run(self._random.choice((0.05, 0.3)))
+        self._empty(owner, at)
+        if not self._cluster.run(CALL_SECONDS, lambda: self._has_a_part(at)):
+            return False
+        network, hosts = self._cluster.network, self._cluster.hosts
+        network.set_link(hosts[owner].name, hosts[other].name, Link.UP)
+        self._cluster.run(1.0)
+        self._fail_over([owner, other])
+        return True
+
+    def _has_a_part(self, at: int) -> bool:
+        """Whether a copy that was emptied receives a snapshot: its owner knows then that it begins anew."""
+        found = self._bucket.placed[at].bucket.vbuckets.get(VB)
+        return found is not None and found.inbound is not None and found.snapshot_end > 0
+
+    def _shuffled(self) -> list[int]:
+        """Return the owner, and the replicas in any order."""
+        return [self.members[0], *self._random.sample(self.members[1:], len(self.members) - 1)]
+
+    def _stall(self, owner: int, others: list[int]) -> None:
+        hosts = self._cluster.hosts
+        for other in others:
+            self._cluster.network.set_link(hosts[owner].name, hosts[other].name, Link.STALLED)
+
+    def _empty(self, owner: int, at: int) -> None:
+        """Let a replica lose all it had, and follow its owner again, of which not all arrives."""
         self._bucket.delete_vbucket(at, VB)
         self._until(lambda: self._state(at) is None, "the copy is gone")
+        self._let_through(owner, at)
         self._bucket.set_state(at, VB, State.REPLICA)
         self._send(self.members)
-        self._cluster.run(random.random() * SLOW_SECONDS)
-        if random.random() < 0.7:
-            network.set_link(hosts[at].name, hosts[owner].name, Link.STALLED)
 
-    def _shuffled(self) -> tuple[int, int, int]:
-        """Return the owner, and the two replicas in any order."""
-        one, other = self._random.sample(self.members[1:], 2)
-        return self.members[0], one, other
+    def _let_through(self, owner: int, at: int) -> None:
+        """Let so many bytes arrive at a replica that it may have a part of a snapshot."""
+        hosts, count = self._cluster.hosts, int(300 * 2 ** (self._random.random() * 5))
+        self._cluster.network.let_through(hosts[owner].name, hosts[at].name, count)
 
-    def _write_plainly(self, owner: int) -> None:
+    def _write_meanwhile(self, owner: int) -> None:
         """Write documents again that are there, without waiting for anybody else: they move to the end."""
         for _ in range(self._random.randrange(4, 12)):
-            key = b"key-%d" % self._random.randint(1, self._written)
-            self._bucket.set(owner, VB, key, size=self._random.choice((0, 2000)))
+            key = self._known_key() if self._written else self._key()
+            self._bucket.set(owner, VB, key, size=self._random.choice(SIZES), meanwhile=True)
             self._cluster.run(self._random.choice(PAUSES[:3]))
 
     def _write_to_owner(self) -> None:
@@ -133,12 +197,12 @@ class Failovers:
         self._cluster.run(self._random.choice(PAUSES[:3]))
 
     def _change_a_link(self) -> None:
-        one, other = self._random.sample(range(3), 2)
+        one, other = self._random.sample(self._nodes, 2)
         hosts, link = self._cluster.hosts, self._random.choice(tuple(Link))
         self._cluster.network.set_link(hosts[one].name, hosts[other].name, link)
 
     def _crash(self) -> None:
-        at = self._random.randrange(3)
+        at = self._random.choice(self._nodes)
         self._cluster.crash(at, self._random.choice(tuple(Crash)))
         self._cluster.run(self._random.choice(PAUSES))
         self._cluster.start(at)
@@ -157,22 +221,23 @@ class Failovers:
             self._bucket.set_state(target, VB, State.REPLICA)
             self._bucket.follow(target, owner, VB)
         else:
-            self._fail_over(None)
+            self._fail_over([])
 
     # --- the operator -----------------------------------------------------------------------------------------------
 
-    def _fail_over(self, dead: int | None) -> None:
-        """Without a node (None: with all of them) let the best copy that is left own the vbucket."""
-        left = [at for at in self.members if at != dead]
+    def _fail_over(self, dead: list[int]) -> None:
+        """Without these nodes let the best copy that is left own the vbucket."""
+        left = [at for at in self.members if at not in dead]
         for at in left:
             self._cluster.start(at)
         self._end_hand_overs(left)
         self._send(left, is_owned=False)
-        if dead is not None and self._random.random() < 0.5:
+        if dead and self._random.random() < 0.5:
             self._steps_of_writers()
         copies = [self._copy(at) for at in left]
         chosen = self._owner(left, left[copies.index(best(copies))])
         self._go_on_with([chosen, *(at for at in left if at != chosen)])
+        self._bucket.check()
 
     def _owner(self, members: list[int], otherwise: int) -> int:
         """Who is active among these: a hand-over may have come to its end when nobody looked."""
@@ -181,7 +246,7 @@ class Failovers:
     def _end_hand_overs(self, members: list[int]) -> None:
         """Let what is under way between these come to nothing, if it is not over."""
         for target in members:
-            for source in range(3):
+            for source in self._nodes:
                 self._bucket.leave(target, source)
 
         def are_over() -> bool:
@@ -200,9 +265,7 @@ class Failovers:
         address = Address("", at)
         if found is None:
             return Copy(address, 0, ())
-        return Copy(
-            address, found.durable_seqno, found.failover.entries, min(found.complete_seqno, found.durable_seqno)
-        )
+        return Copy(address, found.durable_seqno, found.failover.entries, found.complete_durable_seqno)
 
     def _go_on_with(self, members: list[int]) -> None:
         """Send the map, and let the first of these own the vbucket."""
@@ -226,7 +289,6 @@ class Failovers:
 
     def _heal(self) -> None:
         """All nodes run, and reach each other."""
-        self._cluster.network.slow.clear()
         for one, host in enumerate(self._cluster.hosts):
             self._cluster.start(one)
             for other in self._cluster.hosts[:one]:
@@ -237,7 +299,7 @@ class Failovers:
         """Who was left out follows; what it took over just before, and the others do not know of, it gives up first."""
         owner = self._owner(self.members, self.members[0])
         self.members = [owner, *(at for at in self.members if at != owner)]
-        outsiders = [at for at in range(3) if at not in self.members]
+        outsiders = [at for at in self._nodes if at not in self.members]
         for at in outsiders:
             if self._state(at) is State.ACTIVE:
                 self._bucket.set_state(at, VB, State.DEAD)
@@ -260,13 +322,16 @@ class Failovers:
         return f"{states}, {sorted(shown)}, in flight: {waits}"
 
     def _check(self) -> None:
-        """Every write that was answered with success is there, and all copies have the same."""
+        """Every write that was answered with success is there, or a later one, and all copies have the same."""
         held = [self._bucket.observers[at].held(VB) for at in self.members]
-        self._succeeded |= {key for (_, key), status in self._bucket.durable_keys.items() if status == Status.SUCCESS}
-        if missing := sorted(key for key in self._succeeded if key not in held[0]):
-            raise Broken(f"durable: {missing} were told to have happened, and are not at the owner")
+        for (_, key), superseded in self._bucket.superseded.items():
+            if key not in held[0]:
+                raise Broken(f"durable: {key!r} was told to have been written, and is not at the owner")
+            if (value := held[0][key][1].value) in superseded:
+                raise Broken(f"durable: {key!r} is {value!r} again, which was told to have been written over")
         if any(other != held[0] for other in held[1:]):
             raise Broken("equal: the copies have the same seqnos, and other documents")
+        self._bucket.check()
 
     def _state(self, at: int) -> State | None:
         host = self._cluster.hosts[at]

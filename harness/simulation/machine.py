@@ -252,6 +252,15 @@ class ClusterMachine(RuleBasedStateMachine):
         self.cluster.network.set_link(*places, link)
         self.passed(f"link {link.name.lower()}", pause)
 
+    @rule(one=NODES, other=NODES, count=st.integers(0, 1500), again=st.booleans(), pause=PAUSES)
+    def let_through(self, one: int, other: int, count: int, again: bool, pause: float) -> None:
+        """Let so many more bytes of a node arrive at another one, or at its clients: a snapshot may be torn there."""
+        places = self.cluster.hosts[one].name, PLACE if one == other else self.cluster.hosts[other].name
+        if again:  # what comes is a snapshot of all that is lacking
+            self.cluster.network.cut(*places)
+        self.cluster.network.let_through(*places, count)
+        self.passed("let some bytes through", pause)
+
     @rule(one=NODES, other=NODES, pause=PAUSES)
     def cut(self, one: int, other: int, pause: float) -> None:
         """Reset all connections between two places."""

@@ -206,6 +206,7 @@ class Network:
 
     Attributes:
         deaf: (from, to): what is sent that way waits, while the other way is as the link is.
+        rooms: (from, to): how many more bytes arrive that way; what is sent after them waits.
         slow: how many seconds bytes take at most, where that is not `LATENCY_SECONDS`.
     """
 
@@ -215,6 +216,7 @@ class Network:
         self.listeners: dict[str, SimSocket] = {}
         self.links: dict[frozenset[str], Link] = {}
         self.deaf: set[tuple[str, str]] = set()
+        self.rooms: dict[tuple[str, str], int] = {}
         self.slow: dict[frozenset[str], float] = {}
         self.sockets: dict[str, list[SimSocket]] = {}
         self._ports: dict[str, int] = {}
@@ -250,11 +252,21 @@ class Network:
     def set_link(self, one: str, other: str, link: Link) -> None:
         """Change it; what waited goes on where it can."""
         self.links[frozenset((one, other))] = link
+        for way in ((one, other), (other, one)):
+            self.rooms.pop(way, None)
         self.go_on(one, other)
+
+    def let_through(self, sender: str, receiver: str, count: int) -> None:
+        """Let the link be up, and so many more bytes arrive that way: the next message may be cut anywhere."""
+        self.rooms.pop((receiver, sender), None)
+        self.rooms[sender, receiver] = count
+        self.links[frozenset((sender, receiver))] = Link.UP
+        self.go_on(sender, receiver)
 
     def is_stalled(self, sender: str, receiver: str) -> bool:
         """Whether what is sent that way waits."""
-        return self.link(sender, receiver) is Link.STALLED or (sender, receiver) in self.deaf
+        way = sender, receiver
+        return self.link(sender, receiver) is Link.STALLED or way in self.deaf or self.rooms.get(way) == 0
 
     def go_on(self, one: str, other: str) -> None:
         """Let what waited between two places arrive, where nothing stalls it any more."""
@@ -264,7 +276,7 @@ class Network:
                 continue
             parked, sock._parked = sock._parked, []
             for piece in parked:
-                sock.arrive(piece)
+                self._arrive(peer.place, sock, piece)
 
     def cut(self, one: str, other: str) -> None:
         """Reset all connections between two places."""
@@ -326,10 +338,20 @@ class Network:
             if receiver.place in self.listeners and not sender.is_closed:
                 self.reset(sender)  # the machine is up again and knows nothing of this
             return
-        if receiver._parked or self.is_stalled(sender.place, receiver.place):
+        self._arrive(sender.place, receiver, piece)
+
+    def _arrive(self, sender: str, receiver: SimSocket, piece: bytes) -> None:
+        """Let a piece arrive, as far as there is room for it; the rest waits, behind what waits already."""
+        if receiver._parked or self.is_stalled(sender, receiver.place):
             receiver._parked.append(piece)
-        else:
-            receiver.arrive(piece)
+            return
+        way = sender, receiver.place
+        arrives = piece[: self.rooms.get(way, len(piece))]
+        if way in self.rooms:
+            self.rooms[way] -= len(arrives)
+        receiver.arrive(arrives)
+        if len(arrives) < len(piece):
+            receiver._parked.append(piece[len(arrives) :])
 
     def _latency(self, one: str, other: str) -> float:
         most = self.slow.get(frozenset((one, other)), LATENCY_SECONDS) if self.slow else LATENCY_SECONDS

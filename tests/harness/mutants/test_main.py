@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.mutants import __main__ as command
+from harness.mutants.judges import JUDGES
 from harness.mutants.patches import Mutant, Stale, every
 
+FEW = command.quickest(every(), command.QUICKEST)
 BUG = Mutant("a-bug", Path("a-bug.patch"), "Something is lost", "nothing is lost", "machine", 7, 3.0)
 
 
@@ -87,9 +89,13 @@ def test_a_name_that_no_mutant_has_is_refused() -> None:
         command.main(["--only", "no-such"])
 
 
-@pytest.mark.parametrize("name", ["majority-of-one", "fsync-left-out"])
-def test_a_seeded_bug_is_found_by_the_seed_that_is_known_to(name: str) -> None:
-    mutant = next(each for each in every() if each.name == name)
+@pytest.mark.parametrize("mutant", FEW, ids=[each.name for each in FEW])
+def test_a_seeded_bug_is_found_by_the_seed_that_is_known_to(mutant: Mutant) -> None:
     assert mutant.seed is not None
-    trial = command.tried(mutant, [mutant.seed])
+    trial = command.tried(mutant, [mutant.seed], is_controlled=False)
     assert trial.seed == mutant.seed, trial.remark
+
+
+@pytest.mark.parametrize(("judge", "seed"), sorted({(each.judge, each.seed or 0) for each in FEW}))
+def test_by_the_same_seeds_nothing_is_found_without_a_bug(judge: str, seed: int) -> None:
+    JUDGES[judge](seed)

@@ -11,6 +11,7 @@ from harness.simulation.bucket import SimBucket
 from harness.simulation.cluster import SimCluster
 from harness.simulation.histories import Broken
 from harness.simulation.host import Crash
+from harness.simulation.sockets import Link
 from headwater.node.buckets import catalog, folder
 from headwater.node.kv.session import KvSession
 
@@ -81,6 +82,28 @@ def test_a_node_that_dies_while_it_makes_the_bucket_has_it_after_all(cluster: Si
     write(cluster.bucket(1))
     cluster.run(1.0)
     assert cluster.bucket(1).acknowledged == 10
+
+
+def test_what_a_durable_write_replaced_is_told_from_what_it_did_not(cluster: SimCluster) -> None:
+    bucket = cluster.first
+    bucket.set(0, 0, b"a")
+    cluster.run(1.0)
+    (value,) = bucket.histories.newest(0, bucket.placed[0].bucket.vbuckets[0].failover.entries, 1).values()
+    bucket.set_durably(0, 0, b"a", level=1, timeout_ms=500)
+    bucket.set(0, 0, b"a", meanwhile=True)  # before or after: nobody knows
+    bucket.set(0, 0, b"b")
+    cluster.run(1.0)
+    assert bucket.superseded == {(0, b"a"): {value[1].value}}
+
+
+def test_a_write_meanwhile_does_not_wait_for_a_durable_one(cluster: SimCluster) -> None:
+    cluster.network.set_link("n0", "n1", Link.STALLED)
+    cluster.network.set_link("n0", "n2", Link.STALLED)
+    cluster.first.set_durably(0, 0, b"a", level=1, timeout_ms=60_000)
+    cluster.first.set(0, 0, b"b", meanwhile=True)
+    cluster.first.set(0, 0, b"c")
+    cluster.run(1.0)
+    assert set(cluster.first.observers[0].held(0)) == {b"b"}
 
 
 def test_a_write_that_lands_in_the_other_bucket_is_found(cluster: SimCluster) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from harness.simulation.cluster import SimCluster
 from harness.simulation.consumers import HANDSHAKE_SECONDS, NOOP_SECONDS, Consumer
+from harness.simulation.histories import Broken
 from harness.simulation.host import Crash
 from harness.simulation.lines import PLACE
 from harness.simulation.sockets import Link
+from headwater.node.streams.stream import Stream
+from headwater.protocol.dcp.producer import Producer
+from headwater.protocol.dcp.producer_stream import ProducerStream
 from headwater.wire.vbucket import State
 
 
@@ -68,6 +74,19 @@ def test_it_reads_nothing_while_it_is_paused(cluster: SimCluster) -> None:
     consumer.resume()
     cluster.run(0.5)
     assert keys(consumer) == [(1, b"a", b"1")]
+
+
+def test_a_snapshot_that_begins_above_what_it_holds_is_found(cluster: SimCluster) -> None:
+    marker, (consumer,) = Producer.marker, cluster.first.consumers
+
+    def later(producer: Producer, stream: ProducerStream, start: int, end: int, *rest: Any) -> bytes:
+        return marker(producer, stream, min(start + 1, end), end, *rest)
+
+    consumer.connect("n0")
+    with mock.patch.object(Producer, "marker", later), mock.patch.object(Stream, "_send_at_once", return_value=False):
+        cluster.first.set(0, 0, b"a")
+        with pytest.raises(Broken, match="complete: c0 of default was announced a snapshot from 1 on"):
+            cluster.run(0.5)
 
 
 def test_it_can_not_drain_a_node_that_is_down(cluster: SimCluster) -> None:

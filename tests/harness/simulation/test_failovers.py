@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.simulation.cluster import SimCluster
-from harness.simulation.failovers import Failovers
+from harness.simulation.failovers import play
 from tests.battery import few_of
 
 
 @pytest.mark.parametrize("seed", few_of(range(40), 0, 1))
 def test_what_was_told_to_have_happened_is_there_after_any_failover(seed: int) -> None:
-    with SimCluster.running(seed, vbuckets=1) as cluster:
-        failovers = Failovers(cluster)
-        failovers.begin()
-        for _ in range(4):
-            failovers.round()
+    play(seed, rounds=4)

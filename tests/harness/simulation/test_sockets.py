@@ -80,6 +80,34 @@ def test_a_stalled_link_keeps_what_it_has_until_it_is_up(network: Network) -> No
     assert far.recv(10) == b""
 
 
+def test_a_link_that_lets_so_much_through_keeps_the_rest_until_it_is_up(network: Network) -> None:
+    near, far = joined(network)
+    network.let_through("client", "n0", 6)
+    near.send(b"torn in ")
+    near.send(b"two")
+    far.send(b"the other way")
+    passed(network)
+    assert (far.recv(20), near.recv(20)) == (b"torn i", b"the other way")
+    with pytest.raises(BlockingIOError):
+        far.recv(20)
+    network.set_link("n0", "client", Link.UP)
+    assert far.recv(20) == b"n two"
+    near.send(b"more")
+    passed(network)
+    assert far.recv(20) == b"more"
+
+
+def test_of_what_waits_on_a_stalled_link_a_part_can_be_let_through(network: Network) -> None:
+    near, far = joined(network)
+    network.set_link("client", "n0", Link.STALLED)
+    near.send(b"torn")
+    passed(network)
+    network.let_through("client", "n0", 3)
+    assert far.recv(20) == b"tor"
+    network.set_link("client", "n0", Link.UP)
+    assert far.recv(20) == b"n"
+
+
 def test_the_end_comes_after_the_data(network: Network) -> None:
     near, far = joined(network)
     near.send(b"last")
