@@ -1,6 +1,7 @@
 """The second judge: Porcupine, a checker of others in Go, with the rules of the model written a second time.
 
     for key, verdict in verdicts(history, plain_may_be_lost=True).items(): ...
+    for found in verdicts_of(histories, plain_may_be_lost=True): ...            # many in one process
 
 Its program is in `harness/linearizability/porcupine`; it is built once, into the environment, when it is first wanted.
 """
@@ -12,14 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 
 from harness.linearizability.record import History, to_lines
 
-__all__ = ["NotBuilt", "Word", "program", "verdicts"]
+__all__ = ["NotBuilt", "Word", "program", "verdicts", "verdicts_of"]
 
 SOURCES = Path(__file__).with_name("porcupine")
 BUILD_SECONDS = 300.0
@@ -71,13 +72,26 @@ def verdicts(history: History, *, plain_may_be_lost: bool, key_seconds: float = 
     """Return Porcupine's verdict about each key.
 
     Raises:
+        NotBuilt, ValueError: as `verdicts_of`.
+    """
+    return verdicts_of([history], plain_may_be_lost=plain_may_be_lost, key_seconds=key_seconds)[0]
+
+
+def verdicts_of(
+    histories: Sequence[History], *, plain_may_be_lost: bool, key_seconds: float = KEY_SECONDS
+) -> list[dict[str, Word]]:
+    """Return Porcupine's verdicts about the keys of each history, all of them in one process.
+
+    Raises:
         NotBuilt: as `program`.
-        ValueError: it could not read the history; with what it said.
+        ValueError: it could not read a history; with what it said.
     """
     command = [str(program()), "-model", "plain" if plain_may_be_lost else "strict", "-seconds", f"{key_seconds:g}"]
-    lines = "\n".join(to_lines(history))
+    lines = "\n".join(line for history in histories for line in to_lines(history))
     done = subprocess.run(command, input=lines, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode:
         raise ValueError(f"Porcupine ended with status {done.returncode}: {done.stderr[-500:].strip()}")
-    found = map(json.loads, done.stdout.splitlines())
-    return {each["key"]: Word(each["verdict"]) for each in found}
+    found: list[dict[str, Word]] = [{} for _ in histories]
+    for each in map(json.loads, done.stdout.splitlines()):
+        found[each["history"]][each["key"]] = Word(each["verdict"])
+    return found

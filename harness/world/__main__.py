@@ -3,7 +3,7 @@
     python -m harness.world --minutes 10 --seed 1
     python -m harness.world --seed 17 --seeds 1 --without 0-3,7     one of them again, without some of its faults
 
-A failure is told with its seed, and made smaller; status 1.
+A failure is told with its seed, and made smaller; status 1, as where the two judges of what clients saw disagree.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from multiprocessing import get_context
 
 from harness.numbers import numbers_of
 from harness.world.run import WorldOutcome
+from harness.world.second import BothJudges
 from harness.world.shrinking import run_seed, shrink
 
 OPERATIONS = 1000
@@ -40,9 +41,11 @@ def main(given: Sequence[str] | None = None) -> int:
     begun = told = time.monotonic()
     seeds = operations = failed = 0
     counts: Counter[str] = Counter()
+    judges = BothJudges()
     for outcome in _outcomes(arguments, left_out, begun):
         seeds, operations = seeds + 1, operations + len(outcome.history.operations)
         counts.update(outcome.counts)
+        judges.add(outcome)
         if outcome.broken:
             failed += 1
             _tell(outcome, arguments.operations, None if arguments.as_it_is or left_out else TOLD_SECONDS)
@@ -51,7 +54,11 @@ def main(given: Sequence[str] | None = None) -> int:
             print(_line(seeds, operations, failed, told - begun), flush=True)
     print(_line(seeds, operations, failed, time.monotonic() - begun), flush=True)
     print("  " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())), flush=True)
-    return 1 if failed else 0
+    judges.finish()
+    for line in judges.disagreements:
+        print(f"the judges disagree: {line}", flush=True)
+    print(f"  {judges}", flush=True)
+    return 1 if failed or judges.disagreements else 0
 
 
 def _line(seeds: int, operations: int, failed: int, seconds: float) -> str:

@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING
 from harness.linearizability import judge as linearizability
 from harness.linearizability.model import Model
 from harness.linearizability.record import UNANSWERED, Fault, FaultKind, History, Kind, Operation, Outcome
+from harness.linearizability.second import Word
 from harness.linearizability.window import report
 from harness.simulation.histories import LOG_ENTRIES_MAX, Broken, has
 from harness.simulation.scheduler import NOON_SECONDS
+from harness.world.backups import Backups
+from harness.world.mirror import Lake
 from harness.world.watcher import unflipped
 
 if TYPE_CHECKING:
     from harness.world.world import World
 
 POSITIONS_MAX = 300_000
+_WORDS = {(False, False): Word.OK, (False, True): Word.UNKNOWN, (True, False): Word.ILLEGAL}
+"""Our search's verdict (is_violation, is_undecided) as the second judge says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,12 @@ def check_kept(world: World) -> None:
 
 def check_linearizable(world: World) -> None:
     """One order explains all answers."""
-    history = judged_history(world)
+    history = world.judged = judged_history(world)
     model = Model(plain_may_be_lost=True, clock_error_seconds=history.clock_error_seconds)
     for verdict in linearizability.judge(history, model, positions_max=POSITIONS_MAX):
         world.counts["keys judged"] += 1
         world.counts["keys undecided"] += verdict.is_undecided
+        world.verdicts[verdict.key] = _WORDS[verdict.is_violation, verdict.is_undecided]
         if verdict.is_violation:
             told = report(history.of(verdict.key), model, verdict)
             raise Broken(f"linearizable: vbucket {world.vbucket_of(verdict.key)}\n{told}")
@@ -111,6 +117,16 @@ def check_buckets(world: World) -> None:
     """The second bucket's clients saw that bucket, and of it the life that there was."""
     if world.orders is not None:
         world.orders.judge()
+
+
+def check_backups(world: World) -> None:
+    """Each backup is a state, and the one that is restored as well."""
+    world.job(Backups).check()
+
+
+def check_lake(world: World) -> None:
+    """Each version of the mirror's table was a state, and the last is level."""
+    world.job(Lake).check()
 
 
 INVARIANTS: tuple[Invariant, ...] = (
@@ -179,6 +195,22 @@ INVARIANTS: tuple[Invariant, ...] = (
         "when all faults are over, one rebalance makes every node a member again and settles all that operators left"
         " half done, without force",
         "an operator, by the product's own code",
+    ),
+    Invariant(
+        "backup",
+        "each vbucket of a backup is the state at a seqno of a history that there was, with all that was acknowledged"
+        " before the backup was begun and is in the history that survives; who restores it into an empty cluster has"
+        " the same documents",
+        "`harness.world.backups`, row by row, against what every branch holds",
+        check_backups,
+    ),
+    Invariant(
+        "lake",
+        "each version of a mirror's table is a state that the bucket had, every vbucket at the seqno that the table's"
+        " record tells, also after a failover; when all faults are over one run makes it level, and the change log"
+        " leads to the same",
+        "`harness.world.mirror`, each version as its commit appears, and `harness.lake_faults` at the end",
+        check_lake,
     ),
 )
 

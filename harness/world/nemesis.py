@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from harness.simulation.host import Crash
 from harness.simulation.sockets import Link
+from harness.world.backups import Backups
+from harness.world.mirror import Lake
 from harness.world.steps import WORKS, Fault, Step
 
 if TYPE_CHECKING:
@@ -112,10 +114,31 @@ def _reset(world: World, one: str, other: str, _: Step) -> None:
     world.network.cut(one, other)
 
 
+def _back_up(world: World, step: Step) -> Undo | None:
+    return world.job(Backups).begin(step)
+
+
+def _mirror(world: World, step: Step) -> Undo | None:
+    return world.job(Lake).begin(step)
+
+
+def _lose_answers(world: World, step: Step) -> Undo:
+    world.store.lost = step.amount * 0.3
+
+    def undo() -> None:
+        world.store.lost = 0.0
+
+    return undo
+
+
 _TO_PARTS: dict[Fault, Callable[[World, Step], Undo | None]] = {
     Fault.FLIP: lambda world, step: world.damage.begin(step),
     Fault.RIGHTS: _rights,
     Fault.ANEW: _anew,
+    Fault.BACKUP: _back_up,
+    Fault.FULL_BACKUP: _back_up,
+    Fault.MIRROR: _mirror,
+    Fault.LOST_ANSWERS: _lose_answers,
 }
 _TO_MACHINES: dict[Fault, Callable[[World, Step], Undo | None]] = {
     Fault.KILL: _crash,

@@ -46,6 +46,11 @@ LOGIN: tuple[str | None, str | None] = (None, None)
 """The operators' name and password, where the world that runs has users."""
 
 
+def login_options() -> dict[str, str]:
+    """The operators' name and password as options of readers and writers; none where everybody is let in."""
+    return {name: text for name, text in zip(("user", "password"), LOGIN, strict=True) if text is not None}
+
+
 def members() -> Members:
     """The nodes as an operator connects to them."""
     return Members(BUCKET, *LOGIN, timeout_seconds=ANSWER_SECONDS)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from harness.linearizability.record import History
+from harness.linearizability.second import Word
 from harness.simulation.histories import Broken
 from harness.world import operators
 from harness.world.invariants import judge
 from harness.world.nemesis import begin
 from harness.world.plan import WorldPlan
 from harness.world.rights import ADMINISTRATOR
-from harness.world.system import simulated, unwatched
+from harness.world.system import unwatched
 from harness.world.world import World
 
 
@@ -32,6 +33,7 @@ class WorldOutcome:
     Attributes:
         broken: the promise that did not hold, in words; "" if all did. digest: of all that happened.
         counts: what happened how often. history: what clients saw.
+        judged: the part of it that our search judged, with the faults that explain answers; verdicts: its words.
     """
 
     plan: WorldPlan
@@ -39,6 +41,8 @@ class WorldOutcome:
     digest: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     history: History = field(default_factory=History)
+    judged: History = field(default_factory=History)
+    verdicts: dict[str, Word] = field(default_factory=dict)
     trace: str = ""
 
 
@@ -52,7 +56,7 @@ def _run(plan: WorldPlan) -> WorldOutcome:
     world = World(plan)
     outcome = WorldOutcome(plan, counts=world.counts)
     login = mock.patch.object(operators, "LOGIN", ADMINISTRATOR if plan.has_users else (None, None))
-    with login, simulated(world.schedule, world.network, {each.name: each.clock for each in world.machines}):
+    with login, world.inside():
         try:
             world.begin()
             world.happen(begin)
@@ -65,4 +69,5 @@ def _run(plan: WorldPlan) -> WorldOutcome:
         world.close()
         outcome.digest = world.digest()
         outcome.history = world.recorder.history()
+        outcome.judged, outcome.verdicts = world.judged, world.verdicts
     return outcome

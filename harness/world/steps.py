@@ -43,6 +43,10 @@ class Fault(Enum):
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
     RIGHTS = ("the rights of a guest change", 0)
     ANEW = ("the second bucket is dropped and made anew", 0)
+    BACKUP = ("a backup is made", 2)
+    FULL_BACKUP = ("a full backup is made", 1)
+    MIRROR = ("the lake's mirror is started, or killed and started again", 2)
+    LOST_ANSWERS = ("an object store loses requests and answers", 2)
 
 
 WORKS = {
@@ -55,6 +59,10 @@ WORKS = {
     Fault.DROP_BUCKET: Work.DROP_BUCKET,
     Fault.PURGE: Work.PURGE,
 }
+
+
+JOBS = frozenset({Fault.BACKUP, Fault.FULL_BACKUP})
+"""Work that is done beside the cluster, by those who may be killed as operators are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,8 @@ def _temper(random: Random) -> dict[Fault, int]:
 
 def _with(random: Random, fault: Fault) -> tuple[Fault, ...]:
     """Which fault comes together with this one."""
+    if fault in JOBS and random.random() < 0.5:
+        return (random.choice([Fault.FAILOVER, Fault.KILL, Fault.LOST_ANSWERS]),)
     if fault in WORKS and random.random() < 0.5:
         return (random.choice([Fault.KILL, Fault.POWER, Fault.PAUSE, Fault.STALLED, Fault.ONE_WAY, Fault.FAILOVER]),)
     if fault in {Fault.KILL, Fault.POWER, Fault.PAUSE} and random.random() < 0.4:
@@ -136,7 +146,7 @@ def _with(random: Random, fault: Fault) -> tuple[Fault, ...]:
 
 
 def _step(random: Random, at: float, fault: Fault, nodes: int) -> Step:
-    if fault in WORKS:
+    if fault in WORKS or fault in JOBS:
         lasts = random.choice([0.0, 0.0, random.uniform(0.0, 0.3), random.uniform(0.1, 5.0)])
     else:
         lasts = random.choice([0.05, 0.5, 3.0, 10.0]) * random.uniform(0.5, 1.5)

@@ -29,7 +29,9 @@ from unittest import mock
 from harness.simulation.cluster import Errors
 from harness.simulation.host import Clock, later_buckets
 from harness.simulation.sockets import SimSocket
+from harness.world import blocking
 from headwater import tracing
+from headwater.kernels import cached
 from headwater.node import calling
 from headwater.node.connection import Connection
 from headwater.node.streams.handover import Handover
@@ -73,7 +75,7 @@ class System:
         """Unix time in nanoseconds, as the machine of the running process has it."""
         return self._clocks.get(self.place, self._right).time_ns()
 
-    def clocks(self) -> dict[str, Callable[[], float]]:
+    def clocks(self) -> dict[str, Callable[..., Any]]:
         """The functions of the module `time`."""
         nothing: Callable[[], float] = lambda: 0.0  # noqa: E731
         return {
@@ -83,6 +85,7 @@ class System:
             "process_time": nothing,
             "time": lambda: self.time_ns() / 1e9,
             "time_ns": self.time_ns,
+            "sleep": blocking.sleep,
         }
 
     def chances(self) -> dict[str, Callable[..., Any]]:
@@ -103,6 +106,7 @@ class System:
             time.monotonic: clocks["monotonic"],
             time.perf_counter: clocks["perf_counter"],
             time.thread_time: clocks["thread_time"],
+            time.sleep: clocks["sleep"],
             random.random: self._random.random,
             os.urandom: self._random.randbytes,
         }
@@ -128,6 +132,8 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
     replaced = system.replaced()  # while the functions of the system are there to be known
     numbers = iter(range(1, 1 << 60))
     with ExitStack() as stack:
+        # A kernel that another process compiles just now is waited for outside of the world.
+        stack.enter_context(mock.patch.object(cached, "time", SimpleNamespace(**vars(time))))
         for name, function in system.clocks().items():
             stack.enter_context(mock.patch.object(time, name, function))
         for name, chance in system.chances().items():
@@ -141,6 +147,7 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
         for kind in HASHED:
             stack.enter_context(_hashed(kind, numbers))
         stack.enter_context(later_buckets(schedule))
+        stack.enter_context(blocking.waits())
         stack.enter_context(_quiet(schedule))
         yield system
 

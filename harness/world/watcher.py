@@ -103,6 +103,8 @@ class Turns(Ownership):
     """The nodes that became active: no two in one branch."""
 
     on_turn: Callable[[int, str, bool, bool], None] = field(default=lambda *_: None)
+    logs: dict[int, Log] = field(default_factory=dict)
+    """The failover log with which each branch began."""
 
     def became_active(self, node: str, log: Log, high_seqno: int, *, restarted: bool, clean: bool = True) -> None:
         """A node is active that was not, or that was another process."""
@@ -112,6 +114,7 @@ class Turns(Ownership):
             raise Broken(f"owners: {node} and {others} are active for vbucket {self.vb} in one branch, {uuid:x}")
         is_taken_over = uuid in self.known
         self.known.add(uuid)
+        self.logs.setdefault(uuid, tuple(log))
         self.actives[node] = uuid
         self.on_turn(self.vb, node, is_taken_over, restarted)
 
@@ -170,6 +173,13 @@ class Watcher:
             self._seen[at] = seen
             self.observers[at].event()
             self._look(at)
+
+    def log_of(self, vb: int, uuid: int) -> Log:
+        """The failover log with which a branch began; Broken if no owner began it."""
+        found = self._owned[vb].logs.get(uuid)
+        if found is None:
+            raise Broken(f"identity: no owner of vbucket {vb} had the branch {uuid:x}")
+        return found
 
     def serving(self, vb: int) -> list[str]:
         """The nodes that serve a vbucket."""

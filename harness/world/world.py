@@ -8,28 +8,32 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from harness.linearizability.record import CLOCK_ERROR_SECONDS, Recorder, to_lines
+from harness.linearizability.record import CLOCK_ERROR_SECONDS, History, Recorder, to_lines
+from harness.linearizability.second import Word
 from harness.simulation.histories import Broken
 from harness.simulation.host import Crash
 from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from harness.world import operators
+from harness.world.blocking import BlockingProgram
 from harness.world.damage import Damages
 from harness.world.guests import Guests
 from harness.world.machines import Machine
+from harness.world.objects import ObjectServer, served
 from harness.world.operators import Work
 from harness.world.orders import Orders
 from harness.world.plan import WorldPlan
 from harness.world.programs import Program
 from harness.world.readers import WorldReader
 from harness.world.rights import APPLICATION, KNOWN
+from harness.world.system import simulated
 from harness.world.watcher import Watcher
 from harness.world.workload import WorkloadClient, keys_of
 from headwater.client.routing import Address
@@ -37,9 +41,11 @@ from headwater.wire.vbucket import vbucket_of
 
 if TYPE_CHECKING:
     from harness.world.steps import Step
+    from harness.world.system import WallClock
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.wire.cluster_map import ClusterMap
 
+J = TypeVar("J")
 FOUNDING_SECONDS = 30.0
 OVERTIME_SECONDS = 120.0
 WHOLE_SECONDS = 300.0
@@ -55,6 +61,8 @@ class World:
 
     Attributes:
         plan, schedule, network, machines, watcher, recorder, clients, readers, damage.
+        clocks: of all machines, by name. store: an object store.
+        judged, verdicts: the history as our search judged it, and its word about each key.
     """
 
     def __init__(self, plan: WorldPlan) -> None:
@@ -75,15 +83,27 @@ class World:
         self.damage = Damages(self)
         self.guests: Guests | None = None
         self.orders: Orders | None = None
+        self.judged = History()
+        self.verdicts: dict[str, Word] = {}
         self._random = Random(self.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._by_loop: dict[SimLoop, int] = {}
         self._programs: list[Program] = []
+        self._blocking: list[BlockingProgram] = []
         self._reading: list[Program] = []
         self._failing_over: list[Program] = []
         self._numbers = count(1)
         self._vbuckets: dict[str, int] = {}
         self._dead: list[SimLoop] = []
+        self.clocks: dict[str, WallClock] = {each.name: each.clock for each in self.machines}
+        self.store = ObjectServer(self.schedule)
+        self._jobs: dict[Callable[[World], Any], Any] = {}
         self.schedule.watch = self._watch
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """In a block: headwater lives in this world."""
+        with simulated(self.schedule, self.network, self.clocks), served(self.store):
+            yield
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -91,6 +111,11 @@ class World:
     def addresses(self) -> list[Address]:
         """Of all machines."""
         return [Address(*self.network.address(each.name)) for each in self.machines]
+
+    @property
+    def url(self) -> str:
+        """The bucket, as clients are given it."""
+        return f"couchbase://{','.join(map(str, self.addresses))}/{operators.BUCKET}"
 
     def name(self, node: int) -> str:
         """A machine's place in the network."""
@@ -163,6 +188,8 @@ class World:
 
     def close(self) -> None:
         """End all processes, and what was left of those that were killed: none of it may run when it is forgotten."""
+        for each in self._blocking:
+            each.kill()
         loops = [*self._dead, *(each.loop for each in self._programs), *self.schedule.loops]
         self.schedule.close()
         for loop in loops:
@@ -200,6 +227,19 @@ class World:
         """Let a program begin, at a place of that name."""
         made = Program(self.schedule, self.network, name, work)  # type: ignore[arg-type]
         self._programs.append(made)
+        return made
+
+    def job(self, kind: Callable[[World], J]) -> J:
+        """Work beside the cluster, of which there is one of a kind: begun when it is first wanted."""
+        if kind not in self._jobs:
+            self._jobs[kind] = kind(self)
+        found: J = self._jobs[kind]
+        return found
+
+    def run_blocking(self, name: str, work: Callable[[], object]) -> BlockingProgram:
+        """Run code that blocks, as a process of its own."""
+        made = BlockingProgram(self.schedule, self.network, f"{name}-{next(self._numbers)}", work)
+        self._blocking.append(made)
         return made
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
@@ -280,6 +320,7 @@ class World:
         self.network.links.clear()
         self.network.deaf.clear()
         self.network.slow.clear()
+        self.store.lost = 0.0
         names = sorted(self.network.sockets)
         for at, one in enumerate(names):
             for other in names[:at]:
@@ -339,6 +380,7 @@ class World:
         found = hashlib.sha256()
         for line in to_lines(self.recorder.history()):
             found.update(line.encode())
+        self.counts.update(self.store.counts)
         found.update(f"{self.schedule.events} {self.schedule.now} {sorted(self.counts.items())}".encode())
         for reader in self.readers:
             found.update(f"{reader.seen} {reader.rollbacks}".encode())

@@ -1,9 +1,10 @@
-// Judges a history of headwater's clients by Porcupine, key by key.
+// Judges histories of headwater's clients by Porcupine, key by key.
 //
 //	judge -model plain -seconds 60 <history.jsonl
 //
-// reads what harness.linearizability.record writes and prints one JSON object for each key: its name, and "ok", "illegal"
-// or "unknown" where the time was over. The rules are those of harness/linearizability/model.py, written a second time.
+// reads what harness.linearizability.record writes, any number of histories one behind the other, and prints one JSON
+// object for each key: the number of its history, from 0, its name, and "ok", "illegal" or "unknown" where the time was
+// over. The rules are those of harness/linearizability/model.py, written a second time.
 package main
 
 import (
@@ -30,7 +31,7 @@ type result struct {
 	IsLocked bool    `json:"is_locked"`
 }
 
-// A line of a history: an operation, a fault, or the error of the clocks.
+// A line of a history: an operation, a fault, or the error of the clocks, with which a history begins.
 type line struct {
 	ClockError *float64 `json:"clock_error_seconds"`
 
@@ -100,22 +101,31 @@ func (l *line) counts() bool {
 	return l.Result.Outcome != "refused" && !(l.Kind == "get" && l.isMaybe())
 }
 
-func read(from io.Reader) ([]*line, float64, error) {
-	lines, clockError := []*line{}, 1.5
+// A history: its operations and faults, and how far a node's idea of the time may be from that of the history.
+type history struct {
+	lines      []*line
+	clockError float64
+}
+
+func read(from io.Reader) ([]*history, error) {
+	found := []*history{}
 	scanner := bufio.NewScanner(from)
 	scanner.Buffer(make([]byte, 0, 1<<20), lineBytesMax)
 	for number := 1; scanner.Scan(); number++ {
-		found := &line{}
-		if err := json.Unmarshal(scanner.Bytes(), found); err != nil {
-			return nil, 0, fmt.Errorf("line %d is no part of a history: %w", number, err)
+		told := &line{}
+		if err := json.Unmarshal(scanner.Bytes(), told); err != nil {
+			return nil, fmt.Errorf("line %d is no part of a history: %w", number, err)
 		}
-		if found.ClockError != nil {
-			clockError = *found.ClockError
+		if told.ClockError != nil {
+			found = append(found, &history{clockError: *told.ClockError})
+		} else if len(found) == 0 {
+			return nil, fmt.Errorf("line %d is no part of a history: none has begun", number)
 		} else {
-			lines = append(lines, found)
+			newest := found[len(found)-1]
+			newest.lines = append(newest.lines, told)
 		}
 	}
-	return lines, clockError, scanner.Err()
+	return found, scanner.Err()
 }
 
 func keysOf(lines []*line) []string {
@@ -161,24 +171,35 @@ func operationsOf(lines []*line, key string) []porcupine.Operation {
 	return operations
 }
 
+// The verdict about a key of a history.
+type verdict struct {
+	History int    `json:"history"`
+	Key     string `json:"key"`
+	Verdict string `json:"verdict"`
+}
+
+var words = map[porcupine.CheckResult]string{
+	porcupine.Ok: "ok", porcupine.Illegal: "illegal", porcupine.Unknown: "unknown",
+}
+
 func main() {
 	kind := flag.String("model", "strict", "strict, or plain: a failover may take plain writes back")
 	seconds := flag.Float64("seconds", 60, "for each key")
 	flag.Parse()
-	lines, clockError, err := read(os.Stdin)
+	histories, err := read(os.Stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	model := rules{plainMayBeLost: *kind == "plain", clockError: clockError}.model()
 	told := json.NewEncoder(os.Stdout)
-	for _, key := range keysOf(lines) {
-		found := porcupine.CheckOperationsTimeout(model, operationsOf(lines, key), time.Duration(*seconds*1e9))
-		verdict := map[porcupine.CheckResult]string{
-			porcupine.Ok: "ok", porcupine.Illegal: "illegal", porcupine.Unknown: "unknown",
-		}[found]
-		if err := told.Encode(map[string]string{"key": key, "verdict": verdict}); err != nil {
-			os.Exit(2)
+	for number, each := range histories {
+		model := rules{plainMayBeLost: *kind == "plain", clockError: each.clockError}.model()
+		for _, key := range keysOf(each.lines) {
+			most := time.Duration(*seconds * 1e9)
+			found := porcupine.CheckOperationsTimeout(model, operationsOf(each.lines, key), most)
+			if err := told.Encode(verdict{number, key, words[found]}); err != nil {
+				os.Exit(2)
+			}
 		}
 	}
 }

@@ -13,8 +13,8 @@ from harness.linearizability import second
 from harness.linearizability.judge import judge
 from harness.linearizability.model import Model
 from harness.linearizability.record import Fault, History, Kind, Operation
-from harness.linearizability.second import NotBuilt, Word, program, verdicts
-from tests.harness.linearizability.histories import did, history, sequential
+from harness.linearizability.second import NotBuilt, Word, program, verdicts, verdicts_of
+from tests.harness.linearizability.histories import KEY, did, history, sequential
 from tests.harness.linearizability.test_model import EXPLAINED, LOST, NOT_LOST, UNEXPLAINED
 
 
@@ -59,6 +59,17 @@ def test_both_judges_agree_about_random_histories(whole: History) -> None:
         mine = words(whole, plain_may_be_lost=plain_may_be_lost)
         assert Word.UNKNOWN not in told.values()
         assert told == mine
+
+
+def test_each_of_many_histories_is_judged_by_itself() -> None:
+    well = history(did(0, 1, Kind.SET, "a"), did(2, 3, Kind.GET, shows="a"))
+    lost = history(did(0, 1, Kind.SET, "a"), did(2, 3, Kind.GET, shows="b"))
+    assert verdicts_of([well, lost, history(), well], plain_may_be_lost=True) == [
+        {KEY: Word.OK},
+        {KEY: Word.ILLEGAL},
+        {},
+        {KEY: Word.OK},
+    ]
 
 
 def test_what_is_no_history_is_told() -> None:

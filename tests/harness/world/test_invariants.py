@@ -13,7 +13,7 @@ from harness.world import invariants
 from harness.world.invariants import INVARIANTS, judge, judged_history, table
 from harness.world.nemesis import begin
 from harness.world.plan import plan_of
-from harness.world.system import simulated, unwatched
+from harness.world.system import unwatched
 from harness.world.watcher import Interval, Turn
 from harness.world.world import World
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 def a_world_at_rest() -> Iterator[World]:
     with unwatched():
         world = World(replace(plan_of(5, 60), steps=()))
-        with simulated(world.schedule, world.network, {}):
+        with world.inside():
             world.begin()
             world.happen(begin)
             world.heal()

@@ -6,7 +6,7 @@ from harness.simulation.sockets import Link
 from harness.world.nemesis import begin
 from harness.world.plan import plan_of
 from harness.world.steps import WORKS, Fault, Step
-from harness.world.system import simulated, unwatched
+from harness.world.system import unwatched
 from harness.world.world import World
 
 
@@ -15,7 +15,7 @@ def test_each_fault_begins_and_is_undone(fault: Fault) -> None:
     plan = plan_of(3, 20)
     with unwatched():
         world = World(plan)
-        with simulated(world.schedule, world.network, {}):
+        with world.inside():
             world.begin()
             undo = begin(world, Step(0.0, fault, 0, 1, 0.5, 0.3))
             assert (fault in WORKS) == (world.counts[WORKS[fault].value] == 1 if fault in WORKS else False)
