@@ -17,7 +17,7 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -31,6 +31,8 @@ MAKERS = frozenset({Kind.SET, Kind.ADD, Kind.REPLACE})
 """Operations whose new version does not depend on the one before."""
 POSITIONS_MAX = 1_000_000
 """How many positions are looked at for a key before it is left undecided."""
+COMPARISONS_EACH = 20
+"""How many others a position is held against on average, before the key is left undecided as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +198,20 @@ class _Front:
     may have no effect, and could go back by a failover to all that they could go back to, or make it again.
 
     Attributes:
-        optional: the events that may have no effect. versions: the search's.
+        optional: the events that may have no effect. versions, compared: the search's.
         found: by the state, and the other events used in it: the optional ones used; by those, older versions.
     """
 
     optional: int
     versions: _Versions
+    compared: Callable[[int], None]
     found: dict[tuple[State, int], dict[int, dict[Older, int]]] = field(default_factory=dict)
 
     def add(self, state: State, used: int) -> bool:
         """Whether the position was not there, nor a better one."""
         older, spent = state.older, used & self.optional
         known = self.found.setdefault((state._replace(older=()), used & ~self.optional), {})
+        self.compared(len(known))
         if older in known.get(spent, ()) or self._is_superfluous(known, spent, older):
             return False
         versions = self.versions.of(older)
@@ -251,6 +255,7 @@ class _Search:
 
     def __init__(self, model: Model, positions_max: int, start: State) -> None:
         self.looked_at = 0
+        self._held_against_others = 0
         self._model, self._positions_max = model, positions_max
         self._open: dict[int, Event] = {}
         self._twin_before: dict[int, int] = {}
@@ -294,7 +299,7 @@ class _Search:
         """Go on from these; which of them used the event makes no difference any more."""
         bit = 1 << number
         self._optional &= ~bit
-        front = _Front(self._optional, self._versions)
+        front = _Front(self._optional, self._versions, self._compared)
         for state, used in positions:
             front.add(state, used & ~bit)
         self._positions = list(front.positions())
@@ -303,7 +308,10 @@ class _Search:
     def _with(self, number: int) -> list[Position]:
         """The positions in which an event has taken effect, whatever else did before it."""
         bit = 1 << number
-        done, seen = _Front(self._optional, self._versions), _Front(self._optional, self._versions)
+        done, seen = (
+            _Front(self._optional, self._versions, self._compared),
+            _Front(self._optional, self._versions, self._compared),
+        )
         waiting: list[Position] = []
         for position in self._positions:
             if position[1] & bit:
@@ -335,6 +343,12 @@ class _Search:
     def _count(self) -> None:
         self.looked_at += 1
         if self.looked_at > self._positions_max:
+            raise _TooMany
+
+    def _compared(self, others: int) -> None:
+        """Many positions of which none is better make each new one dear: a thousand can take as long as a million."""
+        self._held_against_others += others
+        if self._held_against_others > COMPARISONS_EACH * self._positions_max:
             raise _TooMany
 
 

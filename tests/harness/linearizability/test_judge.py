@@ -91,6 +91,15 @@ def test_a_search_that_takes_too_long_is_given_up() -> None:
     assert verdict.is_undecided and not verdict.is_violation
 
 
+def test_a_search_is_given_up_where_few_positions_are_held_against_each_other_too_often() -> None:
+    # Many sums of the deltas 1, 2, 3, ... are the same number: none of these positions is better than another.
+    counters = [did(at / 10, None, Kind.INCREMENT, delta=at + 1, initial=0) for at in range(18)]
+    part = history(*counters, did(5, 6, Kind.GET, shows="never"))
+    verdict = judge_key(part, Model(), KEY, positions_max=20_000)
+    assert verdict.is_undecided
+    assert verdict.positions < 10_000
+
+
 def test_a_history_is_told_in_the_order_of_time() -> None:
     answer = did(2, 3, Kind.GET, shows="b", client=4)
     told = table(history(did(0, 1, Kind.SET, "a"), answer, failover(1, 2)).operations, answer)
