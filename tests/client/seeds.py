@@ -1,11 +1,14 @@
 """Peers to connect to, and a cluster of them."""
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from headwater.client.cluster import Cluster
 from headwater.client.settings import settings_for
-from headwater.testing.peers import Peer
+from headwater.testing.peers import Peer, cluster_map, serve
 from headwater.wire.header import Frame, response
+from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.opcodes import Opcode
 
 PATIENT = {"timeout_seconds": 60.0, "connect_timeout_seconds": 60.0}
@@ -32,6 +35,32 @@ def a_node(says: dict[int, int] | None = None, **options: object) -> Node:
     peer = Node(**options)
     peer.says = says or {}
     return peer
+
+
+class Knowing(Peer):
+    """Knows collections by `manifest`; while that is None it hangs up on who asks for it, and answers all else."""
+
+    manifest: CollectionsManifest | None = None
+
+    def answers(self, request: Frame):
+        if request.opcode != Opcode.COLLECTIONS_GET_MANIFEST:
+            yield from super().answers(request)
+            return
+        self.seen.append(request)
+        if self.manifest is None:
+            raise ConnectionAbortedError
+        yield response(request, value=self.manifest.encode())
+
+
+@contextmanager
+def two_that_know(*manifests: CollectionsManifest | None) -> Iterator[tuple[Knowing, Knowing]]:
+    """A cluster of two nodes with a vbucket each, and what they know of collections."""
+    nodes = Knowing(vbuckets=2), Knowing(vbuckets=2)
+    for node, manifest in zip(nodes, manifests, strict=True):
+        node.manifest = manifest
+        node.config = lambda _: cluster_map([each.address for each in nodes], [0, 1])
+    with serve(nodes[0]), serve(nodes[1]):
+        yield nodes
 
 
 def refusing_port() -> str:

@@ -14,12 +14,16 @@ from headwater.client.collections import (
     Streamed,
     check_start,
     covering,
+    manifest_of,
+    newest_manifest,
     resolve,
 )
-from headwater.errors import HeadwaterError, OptionError, UnknownCollection, UnknownScope
+from headwater.errors import ConnectionLost, HeadwaterError, OptionError, UnknownCollection, UnknownScope
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position, load_positions, save_positions
-from headwater.wire.manifest import EMPTY, Collection, CollectionsManifest, EventKind, Scope
+from headwater.transport.blocking import run
+from headwater.wire.manifest import EMPTY, UID_MAX, Collection, CollectionsManifest, EventKind, Scope
+from tests.client.seeds import cluster, two_that_know
 
 DEFAULT = EMPTY.scopes[0]
 SHOP = Scope(8, "shop", (Collection(8, "orders"), Collection(9, "carts", 60)))
@@ -147,3 +151,19 @@ def test_a_manifest_that_went_backwards_is_said_to_be_of_another_bucket() -> Non
     older = CollectionsManifest(2, (DEFAULT, Scope(8, "shop", (Collection(9, "orders"),))))
     with pytest.raises(OptionError, match="manifest c, newer than 2: is it the same bucket"):
         check_start(start, resolve(older, ["shop.orders"], None), older)
+
+
+OLDER = CollectionsManifest(0xB, (DEFAULT,))
+
+
+def test_the_newest_manifest_is_that_of_all_owners_and_not_of_those_that_happen_to_answer() -> None:
+    with two_that_know(OLDER, None) as (first, second):
+        bucket = cluster("{}:{}".format(*first.address), timeout_seconds=0.3)
+        run(bucket.connect())
+        assert run(manifest_of(bucket, UID_MAX)) == OLDER
+        with pytest.raises(ConnectionLost):
+            run(newest_manifest(bucket))
+        assert run(newest_manifest(bucket, [0])) == OLDER  # the other one has no say in vbucket 0
+        second.manifest = MANIFEST
+        assert run(newest_manifest(bucket)) == MANIFEST
+        bucket.close()

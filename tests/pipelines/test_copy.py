@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from harness.nodes import diverge
 from headwater.client import WriteWithMeta
-from headwater.errors import HeadwaterError, OptionError
-from headwater.pipelines.carried import FILE, Carried, CarriedFile
-from headwater.pipelines.copy import CopyProgress, copy
+from headwater.errors import ConnectionLost, HeadwaterError, OptionError
+from headwater.pipelines.attempts import Attempts
+from headwater.pipelines.carried import FILE, Carried, CarriedCollections, CarriedFile
+from headwater.pipelines.copy import CopyProgress, _Batches, copy
+from headwater.spark.schema import types
+from headwater.spark.settings import parse, parse_write
 from headwater.testing.node import Node, node
+from headwater.wire.manifest import EMPTY
+from tests.client.seeds import Knowing, two_that_know
 from tests.pipelines.buckets import create, state, state_by_collection
 from tests.pipelines.support import documents, missed
 
@@ -124,6 +132,63 @@ def test_documents_keep_their_collections_and_those_are_made_and_dropped_on_the_
     assert there == {"_default._default", "theirs.alone", "shop.orders", "shop.late"}
     level()
     assert go(spark, pair, tmp_path, **patient).batches == 0
+
+
+class Frame:
+    """A batch of one row, of which Spark's part is done here."""
+
+    def __init__(self, **row: Any) -> None:
+        schema = pa.schema([(name, _ARROW[kind]) for name, kind in types(collections=True).items()])
+        schema = schema.append(pa.field("collection_id", pa.int64()))
+        self._rows = pa.RecordBatch.from_pylist([row], schema)
+
+    def mapInArrow(self, work: Any, _: str) -> Frame:
+        self._done = [SimpleNamespace(**row) for part in work([self._rows]) for row in part.to_pylist()]
+        return self
+
+    def collect(self) -> list[SimpleNamespace]:
+        return self._done
+
+
+_ARROW = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+_ARROW |= {"timestamp": pa.timestamp("us", "UTC")}
+BEFORE = EMPTY.with_scope("shop", 8).with_collection("shop", "carts", None, 8)
+SINCE = BEFORE.with_collection("shop", "orders", None, 9)
+
+
+@contextmanager
+def batches(nodes: tuple[Knowing, Knowing], target: Node, place: Path) -> Iterator[tuple[_Batches, CopyProgress]]:
+    """The copying of batches, from a bucket of two nodes that are not asked twice."""
+    reading = {"url": "couchbase://{}:{}".format(*nodes[0].address), "collections": "all", "retrySeconds": "0"}
+    source, writes = parse(reading), parse_write({"url": target.url, "withMeta": "true"})
+    attempts = Attempts(CopyProgress(), lambda done: None, stop=lambda: False, retry_seconds=0)
+    carried = CarriedCollections(source, writes, Carried("all"), CarriedFile(place), "keep", lambda: None)
+    with closing(carried):
+        yield _Batches(source, writes, attempts, carried, restores=True, check=lambda: None), attempts.progress
+
+
+def test_changes_of_a_collection_that_only_a_node_that_does_not_answer_knows_come_again(tmp_path: Path) -> None:
+    row = {"vbucket": 1, "seqno": 1, "event": "mutation", "key": b"k", "value": b"v", "cas": 7, "rev_seqno": 1}
+    row |= {"flags": 0, "expiry": 0, "datatype": 0, "snapshot_start": 1, "snapshot_end": 1}
+    row |= {"scope": "shop", "collection": "orders", "collection_id": 9}
+    with node(vbuckets=2) as target, two_that_know(BEFORE, None) as nodes, batches(nodes, target, tmp_path) as made:
+        copying, progress = made
+        with pytest.raises(ConnectionLost):
+            copying.take(Frame(**row), 0)
+        assert progress.batches == progress.left_out == 0
+        nodes[1].manifest = SINCE
+        copying.take(Frame(**row), 0)
+        assert (progress.stored, progress.left_out) == (1, 0)
+        assert state_by_collection(target)["shop.orders", b"k"]
+
+
+def test_changes_of_a_collection_that_was_dropped_are_left_out_once_all_nodes_say_so(tmp_path: Path) -> None:
+    row = {"vbucket": 1, "seqno": 1, "event": "deletion", "key": b"k", "cas": 7, "rev_seqno": 1, "collection_id": 9}
+    gone = SINCE.without_collection("shop", "orders")
+    with node(vbuckets=2) as target, two_that_know(gone, gone) as nodes, batches(nodes, target, tmp_path) as made:
+        copying, progress = made
+        copying.take(Frame(**row), 0)
+        assert (progress.batches, progress.left_out) == (1, 1)
 
 
 @pytest.mark.spark

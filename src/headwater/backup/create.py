@@ -47,7 +47,7 @@ from headwater.spark.columns import RowMaker
 from headwater.spark.offsets import U64_MAX
 from headwater.spark.planner import Range
 from headwater.spark.schema import COLUMNS
-from headwater.wire.manifest import UID_MAX
+from headwater.wire.manifest import CollectionsManifest
 
 if TYPE_CHECKING:
     from headwater.client import Client
@@ -163,7 +163,11 @@ class _Run:
         if self.choice.default_only:
             return False
         newest = None if self.choice.full else self.archive.newest
-        return (newest is not None and newest.collections is not None) or holds_more(self.client.manifest(UID_MAX))
+        return (newest is not None and newest.collections is not None) or holds_more(self._manifest())
+
+    def _manifest(self) -> CollectionsManifest:
+        """Ask all nodes that send rows: those of a collection that is not in the manifest could not be restored."""
+        return self.client.newest_manifest(self.choice.vbuckets)
 
     def _read_to_the_end(self) -> _Begun:
         begun = self._begin()
@@ -433,9 +437,8 @@ class _Run:
             begun.began,
             now(),
             self._whole(begun),
-            # Asked for behind all that was read, and of every node: it has each collection that a row can be of,
-            # unless that was dropped.
-            self.client.manifest(UID_MAX) if self._reads_all else None,
+            # Asked for behind all that was read: it has each collection that a row can be of, unless that was dropped.
+            self._manifest() if self._reads_all else None,
         )
         failpoint("backup.before_manifest")
         self._require_ours(begun)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, overload
 from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
-from headwater.client.collections import CollectionId, Collections, manifest_of, parse_path, resolve
+from headwater.client.collections import CollectionId, Collections, manifest_of, newest_manifest, parse_path, resolve
 from headwater.client.kv import (
     JSON_FLAGS,
     RAISES,
@@ -339,6 +339,11 @@ class AsyncClient(_Connected, AsyncDocuments):
         """Return the bucket's scopes and collections, as the node that answered first knows them; while its uid is
         below `at_least` the other nodes are asked as well, and the newest counts."""
         return await self._run(manifest_of(self._cluster, at_least))
+
+    async def newest_manifest(self, vbuckets: Iterable[int] | None = None) -> CollectionsManifest:
+        """Return the newest manifest of all nodes that own one of these vbuckets, of all by default; an error where one
+        of them does not answer. A collection that is not in it, and of which changes have come, was dropped."""
+        return await self._run(newest_manifest(self._cluster, vbuckets))
 
     async def choose(self, collections: Collections = None, scope: str | None = None) -> Coverage | None:
         """Look up names once, for many drains: what `changes` and `batches` take as `collections`, and what positions

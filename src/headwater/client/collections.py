@@ -17,14 +17,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from headwater.client.backoff import for_requests
 from headwater.client.cluster import Cluster
-from headwater.errors import NotSupported, OptionError, RemoteProtocolError, StatusError, TransportError, error_for
+from headwater.client.routing import Address
+from headwater.errors import (
+    NotMyVbucket,
+    NotSupported,
+    OptionError,
+    RemoteProtocolError,
+    StatusError,
+    TransportError,
+    error_for,
+)
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 from headwater.protocol.handshake import refused
-from headwater.transport.waiting import Steps
+from headwater.transport.waiting import Ready, Steps
 from headwater.wire import leb128
 from headwater.wire.admin import GetManifest
+from headwater.wire.header import Frame
 from headwater.wire.manifest import DEFAULT, EMPTY, UID_MAX, CollectionsManifest, EventKind, ManifestRefused
 from headwater.wire.status import Status
 
@@ -237,14 +248,13 @@ def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifes
     lost: TransportError | StatusError | None = None
     for address in cluster.known_nodes:
         try:
-            link = yield from cluster.link(address)
-            answer = yield from link.call(GetManifest().frame(), cluster.deadline())
+            answer = yield from _ask_manifest(cluster, address)
         except (TransportError, StatusError) as error:
             if not error.retriable:
                 raise
             lost = error
             continue
-        told = _read_manifest(answer.status, answer.value, refused(f"the manifest of {address}", answer))
+        told = _read_manifest(address, answer)
         if newest is None or told.uid > newest.uid:
             newest = told
         if newest.uid >= at_least:
@@ -254,13 +264,59 @@ def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifes
     return newest
 
 
-def _read_manifest(status: int, value: bytes, refusal: StatusError) -> CollectionsManifest:
-    if status in _UNKNOWN:
+def newest_manifest(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> Steps[CollectionsManifest]:
+    """Ask every node that owns a vbucket for the manifest, for the time of one operation: none is passed over.
+
+    Whoever has sent a change knows its collection, or that it was dropped since; another node may not know of it yet.
+    So a collection that is not in this manifest was dropped, while one that `manifest_of` does not show may be new.
+
+    Args:
+        cluster: the bucket.
+        vbuckets: the only ones whose owners matter; None for all.
+
+    Returns: the newest that was told; EMPTY from servers that know nothing of collections.
+
+    Raises:
+        TransportError, StatusError: one of them did not answer, or no vbucket has a node. RemoteProtocolError: an
+            answer that is no manifest.
+    """
+    wanted = None if vbuckets is None else tuple(vbuckets)
+    backoff, until = for_requests(), cluster.deadline()
+    while True:
+        try:
+            return (yield from _manifest_of_owners(cluster, wanted, until))
+        except (TransportError, StatusError) as error:
+            moment = cluster.clock() + backoff.next_seconds()
+            if not error.retriable or moment >= until:
+                raise
+        yield Ready((), moment)
+
+
+def _manifest_of_owners(cluster: Cluster, vbuckets: Iterable[int] | None, until: float) -> Steps[CollectionsManifest]:
+    yield from cluster.look_around(until=until)
+    while True:
+        known, found = cluster.map, []
+        owners = [*map(known.owner, range(known.vbuckets) if vbuckets is None else vbuckets)]
+        for address in dict.fromkeys(owner for owner in owners if owner is not None):
+            found.append(_read_manifest(address, (yield from _ask_manifest(cluster, address))))
+        if cluster.map is known:  # else one of them knew of other owners
+            if not found:
+                raise NotMyVbucket(f"the manifest of collections: no vbucket has a node in the map {known.label}")
+            return max(found, key=lambda manifest: manifest.uid)
+
+
+def _ask_manifest(cluster: Cluster, address: Address) -> Steps[Frame]:
+    link = yield from cluster.link(address)
+    return (yield from link.call(GetManifest().frame(), cluster.deadline()))
+
+
+def _read_manifest(address: Address, answer: Frame) -> CollectionsManifest:
+    if answer.status in _UNKNOWN:
         return EMPTY
-    if status:
-        raise refusal
+    if answer.status:
+        raise refused(f"the manifest of {address}", answer)
     try:
-        return CollectionsManifest.decode(value, is_whole=False)
+        return CollectionsManifest.decode(answer.value, is_whole=False)
     except ManifestRefused as error:
         raise RemoteProtocolError(f"COLLECTIONS_GET_MANIFEST (opcode 0xba): {error}") from None
 

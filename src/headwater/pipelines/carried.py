@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from headwater.client.collections import parse_path, read_names
 from headwater.client.unread import OWN_OF_SERVERS, knows_collections
 from headwater.cluster.collections import CollectionPath, Edit, Lacking, additions, change, removals
-from headwater.errors import ClusterError, OptionError, StatusError
+from headwater.errors import ClusterError, ConnectionLost, OptionError, StatusError
 from headwater.pipelines.beside import FileBeside
 from headwater.spark.nodes import SourceNodes, connect, patiently
 from headwater.spark.settings import SourceSettings, WriteSettings, parse
-from headwater.wire.manifest import UID_MAX, CollectionsManifest, ManifestRefused
+from headwater.wire.manifest import EMPTY, UID_MAX, CollectionsManifest, ManifestRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,9 +210,6 @@ class CarriedCollections:
         carried: what stands beside the checkpoint. file: where a newer one goes.
         dropped: what becomes of a collection at the target.
         check: raises OptionError where one of the buckets was made anew; called before one is dropped.
-
-    Attributes:
-        is_behind: the newest manifest that nodes of the source tell of is older than one that was seen before.
     """
 
     def __init__(
@@ -224,9 +221,10 @@ class CarriedCollections:
         dropped: Dropped,
         check: Callable[[], None],
     ) -> None:
-        self._target, self.carried, self._file, self._dropped = target, carried, file, dropped
+        self._source, self._target, self._dropped = source, target, dropped
+        self.carried, self._file = carried, file
         self._check_buckets = check
-        self.is_behind = False
+        self._manifest = EMPTY
         self._from = SourceNodes(source)
         self._to = SourceNodes(as_source(target))
 
@@ -244,9 +242,8 @@ class CarriedCollections:
             TransportError, StatusError: nodes did not answer.
         """
         manifest, there = self._from.manifest(UID_MAX), self._to.manifest(UID_MAX)
-        found = self.carried.chosen(manifest)
-        self.is_behind = manifest.uid < self.carried.manifest_uid
-        if self.is_behind:
+        self._manifest, found = manifest, self.carried.chosen(manifest)
+        if manifest.uid < self.carried.manifest_uid:
             return tuple(sorted(found))  # nothing is concluded from what is not there
         wanted = {self._path(scope, name): number for number, (scope, name, _) in found.items()}
         there = self._drop(manifest, wanted, there)
@@ -257,6 +254,30 @@ class CarriedCollections:
             self._change(additions(lacking), ", ".join(str(each.path) for each in lacking), "made")
         self._note(manifest, wanted)
         return tuple(sorted(found))
+
+    def check_left_out(self, ids: Collection[int]) -> None:
+        """See to it that no changes were left out that are to be copied: they never come again.
+
+        `settle` takes what the nodes tell it that answer. Of a collection that they don't know nobody can say whether
+        it was dropped, or made at nodes that did not answer just then; so all are asked whose changes may have come.
+
+        Args:
+            ids: of the collections whose changes were left out since `settle`.
+
+        Raises:
+            ConnectionLost: some were; the batch is done again, and their collections are made first.
+            TransportError, StatusError: a node did not answer, which may know.
+        """
+        unknown = [number for number in ids if not self._manifest.has(number)]
+        if not unknown:
+            return  # they were not chosen, or are a server's own
+        manifest = self._from.newest_manifest()
+        if manifest.uid < self.carried.manifest_uid:
+            raise ConnectionLost(self._source.url, "no node that answers has the newest manifest of collections")
+        late = self.carried.chosen(manifest).keys() & unknown
+        if late:
+            names = ", ".join(sorted(f"0x{number:x}" for number in late))
+            raise ConnectionLost(self._source.url, f"the nodes that answered at first did not know collection {names}")
 
     def _path(self, scope: str, name: str) -> str:
         return self.carried.into or f"{scope}.{name}"

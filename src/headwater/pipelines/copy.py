@@ -12,13 +12,14 @@ Documents keep their collections, by name; carried.py sees to it that the target
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwater.errors import ConnectionLost, OptionError
+from headwater.errors import OptionError
 from headwater.pipelines.attempts import Attempts, patience
 from headwater.pipelines.carried import Carried, CarriedCollections, CarriedFile, Dropped, as_source, choice
 from headwater.pipelines.job import JobProgress, follow
@@ -194,7 +195,9 @@ class _Batches:
         alive = None if self._collections is None else self._collections.settle()
         rows = batch.mapInArrow(_writing(self._target, number, alive), "counts string").collect()
         parts = [json.loads(row.counts) for row in rows]
-        self._left_out(sum(part["left_out"] for part in parts))
+        left_out = sum((Counter(part["left_out"]) for part in parts), Counter[str]())
+        if self._collections is not None:
+            self._collections.check_left_out([int(each) for each in left_out])
         written = sum((WriteCounts(**part["written"]) for part in parts), WriteCounts())
         lost = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
         highs = {int(vb): seqno for part in parts for vb, seqno in part["highs"].items()}
@@ -207,17 +210,8 @@ class _Batches:
         done.batches, done.rollbacks = done.batches + 1, done.rollbacks + len(lost)
         done.stored, done.deleted = done.stored + written.stored, done.deleted + written.deleted + written.absent
         done.behind, done.refused = done.behind + written.behind, done.refused + written.refused
+        done.left_out += left_out.total()
         self._attempts.batch_done()
-
-    def _left_out(self, count: int) -> None:
-        """Count changes whose collection is none that is copied.
-
-        Raises:
-            ConnectionLost: it may be one that the nodes do not know of that answer now.
-        """
-        if count and self._collections is not None and self._collections.is_behind:
-            raise ConnectionLost(self._source.url, "no node that answers has the newest manifest of collections")
-        self._attempts.progress.left_out += count
 
     def _restore(self, batch: DataFrame, ends: list[tuple[int, int]]) -> int:
         source, target = self._source, self._target
@@ -263,7 +257,7 @@ class _Seen:
     vbucket came."""
 
     def __init__(self, alive: tuple[int, ...] | None) -> None:
-        self._alive, self.left_out = alive, 0
+        self._alive, self.left_out = alive, Counter[int]()
         self.rollbacks: dict[int, int] = {}
         self.data_loss: list[int] = []
         self.highs: dict[int, int] = {}
@@ -283,9 +277,7 @@ class _Seen:
             if changes.num_rows:
                 for vb, seqno in zip(*(changes.column(name).to_pylist() for name in ("vbucket", "seqno")), strict=True):
                     self.highs[vb] = max(seqno, self.highs.get(vb, 0))
-                kept = self._kept(changes)
-                self.left_out += changes.num_rows - kept.num_rows
-                yield kept
+                yield self._kept(changes)
 
     def _kept(self, changes: Any) -> Any:
         import pyarrow as pa
@@ -293,4 +285,7 @@ class _Seen:
 
         if self._alive is None:
             return changes
-        return changes.filter(pc.is_in(changes.column(_ID), value_set=pa.array(self._alive, pa.int64())))
+        ids = changes.column(_ID)
+        alive = pc.is_in(ids, value_set=pa.array(self._alive, pa.int64()))
+        self.left_out.update(ids.filter(pc.invert(alive)).to_pylist())
+        return changes.filter(alive)

@@ -24,7 +24,6 @@ from headwater.spark.writing import ROWS_PER_CALL
 from headwater.spark.writing import connect as connect_target
 from headwater.wire.datatype import Datatype
 from headwater.wire.documents import TRANSACTIONS
-from headwater.wire.manifest import UID_MAX
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -102,7 +101,8 @@ class _Compared:
         if not source.chooses:
             return cls(source.transaction_records)
         names = "all" if source.collections == ("all",) else source.collections
-        manifest, there = origin.manifest(UID_MAX), copy.manifest(UID_MAX)
+        # Of a collection that is not found nothing is taken back: a node that does not answer may be who knows it.
+        manifest, there = origin.newest_manifest(source.vbuckets), copy.newest_manifest()
         coverage = resolve(manifest, names, source.scope)
         theirs = {f"{scope.name}.{each.name}": each.id for scope, each in there.each_collection()}
         paths = {

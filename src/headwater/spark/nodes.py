@@ -195,6 +195,16 @@ class SourceNodes:
         """
         return patiently(lambda: self._connected().manifest(at_least), self._settings.retry_seconds)
 
+    def newest_manifest(self) -> CollectionsManifest:
+        """Return the newest manifest of all nodes that own a wanted vbucket: a collection of which changes have come,
+        and which is not in it, was dropped.
+
+        Raises:
+            TransportError, StatusError: one of them did not answer within the option `retrySeconds`.
+        """
+        wanted = self._settings.vbuckets
+        return patiently(lambda: self._connected().newest_manifest(wanted), self._settings.retry_seconds)
+
     def collection_seqnos(self, collection_id: int) -> dict[int, int]:
         """Return how far a collection has come in each vbucket.
 
