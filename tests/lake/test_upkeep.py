@@ -3,7 +3,9 @@
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +14,7 @@ import pytest
 from headwater.errors import TableAway, TableChanged
 from headwater.lake import upkeep
 from headwater.lake.index import Indexes
-from headwater.lake.log import FOLDER, TableLog, data_file, removal
+from headwater.lake.log import FOLDER, Action, TableLog, TableState, data_file, removal
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import (
     DAY,
@@ -156,6 +158,49 @@ def test_a_vacuum_that_finds_another_table_in_the_place_of_its_own_stops(tmp_pat
     with pytest.raises(TableAway, match="another table lies here"):
         vacuum(table.log, tell=made_anew)
     assert set(Table(place).held()) == expected(3)
+
+
+def test_a_vacuum_removes_no_commit_of_the_table_that_takes_the_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, remove = tmp_path / "t", TableStore.remove
+    table = small_files(place, 3)
+    upkeep.checkpoint(table.log)
+    age(place, 40)
+    table.take(("later", 0, 900, "v"))
+
+    def removed(store: TableStore, path: str, *more: Any) -> None:
+        if path.startswith(FOLDER) and not (tmp_path / "aside").exists():
+            place.rename(tmp_path / "aside")
+            small_files(place, 3)
+        remove(store, path, *more)
+
+    monkeypatch.setattr(TableStore, "remove", removed)
+    with pytest.raises(TableAway, match="another table lies here"):
+        vacuum(table.log)
+    assert set(Table(place).held()) == expected(3)
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_checkpoint_does_not_land_in_the_log_of_the_table_that_takes_the_place_of_its_own(
+    batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another mirror puts the table away, and begins the next one, while the checkpoint is written."""
+    place, actions = tmp_path / "t", TableState.actions
+    table = small_files(place, 3)
+
+    def while_written(state: TableState) -> Iterator[Action]:
+        yield from actions(state)
+        place.rename(tmp_path / "aside")
+        small_files(place, batches)
+
+    monkeypatch.setattr(TableState, "actions", while_written)
+    with pytest.raises(TableAway, match="another table lies here"):
+        upkeep.checkpoint(table.log)
+    assert not list((place / FOLDER).glob("*checkpoint*"))
+    new = TableLog(TableStore(place))
+    assert new.refresh().id != table.log.state.id
+    assert set(Table(place).held()) == expected(batches)
 
 
 def test_a_lookup_that_was_made_before_a_fold_is_made_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
-from headwater.lake.store import Listed, TableStore
+from headwater.lake.store import Before, Listed, TableStore
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ def write(
     version: int,
     actions: Iterable[dict[str, Any]],
     removed: pa.Table | None = None,
+    before: Before | None = None,
 ) -> str:
     """Write the checkpoint of a version; return its path.
 
@@ -105,16 +106,17 @@ def write(
         version: whose state it is.
         actions: the state, but for removals.
         removed: those, with the columns of a `remove` action.
+        before: as of `TableStore.output`, by which another table's log is known.
     """
     rows = [_row(action) for action in actions]
     path = f"{folder}/{version:020d}.checkpoint.parquet"
-    with store.output(path) as out, pq.ParquetWriter(out, SCHEMA, compression="snappy") as writer:
+    with store.output(path, before=before) as out, pq.ParquetWriter(out, SCHEMA, compression="snappy") as writer:
         writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
         for batch in removed.to_batches(GROUP_ROWS) if removed is not None else ():
             writer.write_table(_as_actions(batch), row_group_size=GROUP_ROWS)
     failpoint("lake.checkpointed")
     size = len(rows) + (removed.num_rows if removed is not None else 0)
-    store.write(f"{folder}/{LAST}", json.dumps({"version": version, "size": size}).encode())
+    store.write(f"{folder}/{LAST}", json.dumps({"version": version, "size": size}).encode(), before=before)
     return path
 
 

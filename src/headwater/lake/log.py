@@ -20,6 +20,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -29,7 +30,7 @@ import pyarrow as pa
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.lake import checkpoints, vectors
 from headwater.lake.shape import VARIANT, arrow_type
-from headwater.lake.store import TableStore
+from headwater.lake.store import Before, TableStore
 from headwater.lake.vectors import Descriptor
 
 FOLDER = "_delta_log"
@@ -403,6 +404,26 @@ class TableLog:
         except (_PartedError, FileNotFoundError):
             self.look()
             return False
+
+    @contextmanager
+    def holding(self) -> Iterator[Before]:
+        """For `TableStore.output` and `remove`: files of the log are put there or removed in this log, and in no other
+        that lies in its place by then, whose files have the same names.
+
+        Raises:
+            TableAway: it is another one. TableChanged: its last commit that was read is gone.
+        """
+        try:
+            yield _name(self.state.version), self._check_here
+        except (_PartedError, FileNotFoundError) as error:
+            self.look()
+            raise TableChanged(self.store.root, "its log went on meanwhile; it is read anew") from error
+
+    def _check_here(self, content: bytes | None) -> None:
+        if self._last is None:
+            self.look()  # only the checkpoint has the version
+        else:
+            self._check_last(content)
 
     def _check_last(self, content: bytes | None) -> None:
         if self._last is not None and (content is None or _digest(content) != self._last):

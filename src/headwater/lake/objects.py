@@ -134,12 +134,15 @@ class ObjectStore(TableStore):
             return bool(self._files.exists(self._key(path)))
 
     @contextmanager
-    def output(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
-        """A file in memory; it becomes an object when the block ends well."""
+    def output(self, path: str, *, durable: bool = True, before: Before | None = None) -> Iterator[IO[bytes]]:
+        """A file in memory; it becomes an object when the block ends well, and `before` is as it was before and after:
+        else it is removed again."""
         out = io.BytesIO()
         yield out
+        self._check_before(before)
         with self._told():
             self._files.pipe_file(self._key(path), out.getvalue())
+        self._check_before(before, put=path)
 
     def create(self, path: str, content: bytes, before: Before | None = None) -> bool:
         """Put an object in place unless one is there; return False where the name was taken, perhaps by ourselves: the
@@ -157,20 +160,28 @@ class ObjectStore(TableStore):
             self._ask()
         if before is None:
             return self._put_new(path, content)
-        other, check = before
-        check(self._content(other))
+        self._check_before(before)
         put = self._put_new(path, content)
-        # No put is conditional on another object: one that was removed meanwhile, with the whole log, is noticed now,
-        # before anybody can have gone on from ours. Where the store does not answer ours stays: somebody may have gone
-        # on from it by the time that it gives up, and a commit that is taken back then leaves a gap.
+        self._check_before(before, put=path if put else None)
+        return put
+
+    def _check_before(self, before: Before | None, put: str | None = None) -> None:
+        """See to it that an object is there as it was; what was `put` is removed where it is not.
+
+        No put is conditional on another object: one that was removed meanwhile, with the whole log, is noticed now,
+        before anybody can have gone on from ours. Where the store does not answer ours stays: somebody may have gone
+        on from it by the time that it gives up, and a commit that is taken back then leaves a gap.
+        """
+        if before is None:
+            return
+        other, check = before
         still = self._content(other)
         try:
             check(still)
         except BaseException:
-            if put:
-                self.remove(path)
+            if put is not None:
+                self.remove(put)
             raise
-        return put
 
     def _content(self, path: str) -> bytes | None:
         try:
@@ -181,8 +192,9 @@ class ObjectStore(TableStore):
     def settle(self) -> None:
         """Do nothing: an object that was put has its name."""
 
-    def remove(self, path: str) -> None:
-        """Remove an object, or its draft; none is as good."""
+    def remove(self, path: str, before: Before | None = None) -> None:
+        """Remove an object, or its draft; none is as good. `before` is an object that must be there."""
+        self._check_before(before)
         Path(self.draft(path)).unlink(missing_ok=True)
         with self._told(), suppress(FileNotFoundError):
             self._files.rm_file(self._key(path))

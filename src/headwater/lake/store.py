@@ -139,30 +139,43 @@ class TableStore:
         """Whether there is such a file."""
         return Path(self.full(path)).exists()
 
-    def write(self, path: str, content: bytes, *, durable: bool = True) -> None:
+    def write(self, path: str, content: bytes, *, durable: bool = True, before: Before | None = None) -> None:
         """Put a file in place, whole, over one that is there; `durable` is left out for what can be made anew."""
-        with self.output(path, durable=durable) as out:
+        with self.output(path, durable=durable, before=before) as out:
             out.write(content)
 
     @contextmanager
-    def output(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
-        """A file to write to; it gets its name when the block ends well, and leaves no trace if not."""
+    def output(self, path: str, *, durable: bool = True, before: Before | None = None) -> Iterator[IO[bytes]]:
+        """A file to write to; it gets its name when the block ends well, and leaves no trace if not.
+
+        Args:
+            path: in the table.
+            durable: whether it is on disk then.
+            before: as of `create`: a file that must be there as it was.
+
+        Raises:
+            FileNotFoundError: `before` is given and there is no such folder.
+        """
         target = Path(self.full(path))
-        make_folder(target.parent, mode := 0o700 if self._is_private else USUAL_MODE, above=mode)
-        beside = target.with_name(f"{BESIDE}{uuid.uuid4().hex}")
-        mode = 0o600 if self._is_private else 0o666
-        try:
-            with _roomy(target):
-                with open(beside, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as out:
-                    yield out
+        if before is None:
+            make_folder(target.parent, mode := 0o700 if self._is_private else USUAL_MODE, above=mode)
+        mode, half = 0o600 if self._is_private else 0o666, f"{BESIDE}{uuid.uuid4().hex}"
+        # All of it happens in one folder, which is held: whatever is moved or mounted to its path meanwhile.
+        with _held(target.parent) as folder:
+            try:
+                with _roomy(target):
+                    with open(half, "xb", opener=lambda name, flags: os.open(name, flags, mode, dir_fd=folder)) as out:
+                        yield out
+                        if durable:
+                            out.flush()
+                            os.fsync(out.fileno())
+                    _check_before(folder, before)
+                    os.rename(half, target.name, src_dir_fd=folder, dst_dir_fd=folder)
                     if durable:
-                        out.flush()
-                        os.fsync(out.fileno())
-                beside.rename(target)
-                if durable:
-                    sync_folder(target.parent)
-        finally:
-            beside.unlink(missing_ok=True)
+                        os.fsync(folder)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(half, dir_fd=folder)
 
     def create(self, path: str, content: bytes, before: Before | None = None) -> bool:
         """Put a file in place unless one is there; return False where the name was taken. When it returns, the file is
@@ -189,9 +202,20 @@ class TableStore:
         """Wait until the names of files that were written directly in the table's folder are on disk."""
         sync_folder(Path(self.root))
 
-    def remove(self, path: str) -> None:
-        """Remove a file, or its draft; none is as good."""
-        Path(self.full(path)).unlink(missing_ok=True)
+    def remove(self, path: str, before: Before | None = None) -> None:
+        """Remove a file, or its draft; none is as good. `before` as of `create`: a file beside it that must be there.
+
+        Raises:
+            FileNotFoundError: `before` is given and there is no such folder.
+        """
+        target = Path(self.full(path))
+        if before is None:
+            target.unlink(missing_ok=True)
+            return
+        with _held(target.parent) as folder:
+            _check_before(folder, before)
+            with suppress(FileNotFoundError):
+                os.unlink(target.name, dir_fd=folder)
 
     def list(self, folder: str = "") -> list[Listed]:
         """Return the files directly in a folder of the table, by name; none if there is no such folder."""
@@ -229,9 +253,7 @@ def _created(folder: int, name: str, content: bytes, before: Before | None) -> b
             out.write(content)
             out.flush()
             os.fsync(out.fileno())
-        if before is not None:
-            path, check = before
-            check(_content(folder, path.rpartition("/")[2]))
+        _check_before(folder, before)
         # A link, unlike a rename, fails when the name is taken; the name shows the whole file or nothing.
         os.link(half, name, src_dir_fd=folder, dst_dir_fd=folder)
         os.fsync(folder)
@@ -241,6 +263,12 @@ def _created(folder: int, name: str, content: bytes, before: Before | None) -> b
         with suppress(FileNotFoundError):
             os.unlink(half, dir_fd=folder)
     return True
+
+
+def _check_before(folder: int, before: Before | None) -> None:
+    if before is not None:
+        path, check = before
+        check(_content(folder, path.rpartition("/")[2]))
 
 
 def _content(folder: int, name: str) -> bytes | None:

@@ -392,8 +392,10 @@ def checkpoint(log: TableLog, now: float | None = None) -> str:
     state = whole.state
     oldest = 1000 * ((now or time.time()) - retention(state))
     removed = removals.kept(whole.removals(), state.files, oldest)
-    whole.look()
-    return checkpoints.write(log.store, FOLDER, state.version, state.actions(), removed)
+    # Writing takes seconds, in which another mirror may put the table away and make the next one here: this one's state
+    # would be the newest checkpoint of that.
+    with whole.holding() as here:
+        return checkpoints.write(log.store, FOLDER, state.version, state.actions(), removed, here)
 
 
 def checkpoint_at(place: str, table: str) -> str:
@@ -473,10 +475,14 @@ def vacuum(
     if not dry:
         for done, path in enumerate(old):
             tell(done, len(old))
-            # Commits of another table that is made here meanwhile have the same names.
-            if done % LOOK_EVERY == 0 or path.startswith(f"{FOLDER}/"):
+            if done % LOOK_EVERY == 0:
                 log.look()
-            log.store.remove(path)
+            # Commits of another table that is made here meanwhile have the same names.
+            if path.startswith(f"{FOLDER}/"):
+                with log.holding() as here:
+                    log.store.remove(path, here)
+            else:
+                log.store.remove(path)
     return old
 
 
