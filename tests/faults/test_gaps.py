@@ -162,6 +162,22 @@ def test_a_takeover_goes_on_once_what_was_refused_is_written_anew(restarts: bool
         assert sorted(content(node, 0)) == [b"a", b"b", b"spoiled"]
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_change_that_was_refused_last_comes_again_or_its_producer_lost_it(is_lost: bool) -> None:
+    """After a failover its key may never be written again: the takeover would be refused for ever."""
+    with testing.node(vbuckets=4) as node:
+        with closing(Producer(node)) as producer:
+            assert (producer.marker(1), producer.change(1)) == (0, 0)
+            assert producer.change(2) == Status.ERANGE
+            assert refused_changes(node) == 1
+        with closing(Producer(node)) as producer:
+            assert (producer.asked.start_seqno, refused_changes(node)) == (1, 0)
+            if not is_lost:
+                assert producer.change(2) == Status.ERANGE
+            taken = dcp.SetVbucketState(vbucket=0, opaque=producer.opaque, state=State.ACTIVE)
+            assert producer.tell(taken.frame()) == (Status.SUCCESS if is_lost else Status.EINVAL)
+
+
 def test_a_mover_fetches_again_what_lies_behind_a_gap_of_which_no_key_is_known() -> None:
     with testing.node(vbuckets=4) as node:
         with closing(Producer(node)) as producer:

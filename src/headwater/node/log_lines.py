@@ -64,7 +64,7 @@ EVENTS: Mapping[str, str] = {
     "dcp.refused": "a DCP request was refused, and why",
     "tap.dropped": "a TAP session whose client was away is over",
     "replica.lacks": "a replica refused a change of its producer, and lacks it until a newer version of the key comes",
-    "replica.whole": "newer versions came of all that a replica had refused: it lacks nothing any more",
+    "replica.whole": "a replica lacks nothing any more that it refused: it is here in newer versions, or comes anew",
     "replication.connected": "a producer is followed",
     "replication.failed": "a producer can't be followed; it is tried again",
     "map.taken": "a newer cluster map was taken over from another member",

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from headwater.errors import StorageError
+from headwater.kernels import index
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.dcp.consumer import RECORDS_BYTES, ConsumerSession
 from headwater.node.storage.staging import ArenaFull
@@ -17,12 +18,12 @@ from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.negotiation import ConsumerSettings
 from headwater.wire import dcp, snappy
 from headwater.wire.framing import FrameBuffer
-from headwater.wire.header import Frame
+from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.dcp.test_intake import Fed
-from tests.node.replication.test_machine import VB, Passive
+from tests.node.replication.test_machine import LOG, VB, Passive
 from tests.node.streams.support import StreamDesk
 
 pytestmark = pytest.mark.usefixtures("replica")
@@ -331,6 +332,73 @@ def test_the_commit_of_a_prepare_that_never_came_is_refused_and_what_follows_the
     (answer,) = FrameBuffer().receive_data((fed.give(committed(fed, 1, 2)), fed.bytes_sent())[1])
     assert (answer.opcode, answer.status) == (Opcode.DCP_COMMIT, Status.KEY_ENOENT)
     assert desk.bucket.vbuckets[VB].refused_changes == 1  # a mover's stream does not begin again by itself
+
+
+def asked_again(desk: StreamDesk, start_seqno: int = 2) -> tuple[Passive, dcp.StreamRequest]:
+    """A mover's stream of a replica with four changes, one of which it refused: of what key, nobody knows."""
+    fed, vbucket = Fed(desk), desk.bucket.vbuckets[VB]
+    fed.announce(2, 1)
+    fed.give(fed.changes(2))
+    fed.announce(4, 1)
+    fed.give(fed.changes(2))
+    desk.commit()
+    vbucket.miss(2)
+    fed.connection.drop("cut")
+    talk = Passive(desk)
+    asked = talk.add_stream()
+    begins = asked.start_seqno, asked.snap_start_seqno, asked.snap_end_seqno
+    assert (*begins, asked.vb_uuid) == (start_seqno, start_seqno, start_seqno, LOG[0][0])
+    return talk, asked
+
+
+def test_what_lies_behind_a_gap_is_kept_when_the_producer_refuses_to_send_it_anew(desk: StreamDesk) -> None:
+    talk, asked = asked_again(desk)
+    status = Status.NOT_MY_VBUCKET
+    talk.say(Frame(Magic.CLIENT_RESPONSE, Opcode.DCP_STREAM_REQ, vbucket=status, opaque=asked.opaque))
+    found = desk.bucket.vbuckets[VB]
+    assert (found.high_seqno, found.refused_changes, found.inbound) == (4, 1, None)
+
+
+def test_what_lies_behind_a_gap_is_given_up_once_the_producer_sends_it_anew(desk: StreamDesk) -> None:
+    talk, asked = asked_again(desk)
+    talk.accept(asked)
+    found = desk.bucket.vbuckets[VB]
+    assert (found.high_seqno, found.refused_changes, talk.connection.dropped) == (2, 0, "")
+    assert found.inbound is not None
+
+
+def test_a_stream_that_begins_elsewhere_than_what_is_left_is_not_followed(desk: StreamDesk) -> None:
+    """A compaction took the state before the gap away while the producer was asked."""
+    talk, asked = asked_again(desk)
+    desk.store.table[VB, index.FLOOR] = 3
+    talk.accept(asked)
+    assert "is not in the store any more" in str(talk.connection.dropped)
+    assert (desk.bucket.vbuckets[VB].high_seqno, desk.bucket.vbuckets[VB].refused_changes) == (4, 1)
+    assert Passive(desk).add_stream().start_seqno == 0  # the next stream begins where the store can go back to
+
+
+def test_a_damaged_replica_gives_nothing_up_to_close_a_gap(desk: StreamDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollback in part is impossible, and nobody takes over by it anyhow: all that it can still show would go."""
+    monkeypatch.setattr(VBucket, "damaged_changes", 1)
+    talk, asked = asked_again(desk, start_seqno=4)
+    talk.accept(asked)
+    assert (desk.bucket.vbuckets[VB].high_seqno, desk.bucket.vbuckets[VB].refused_changes) == (4, 1)
+
+
+def test_a_producer_that_sends_a_replica_back_further_than_its_gap_is_obeyed(desk: StreamDesk) -> None:
+    talk, asked = asked_again(desk)
+    back = Frame(
+        Magic.CLIENT_RESPONSE,
+        Opcode.DCP_STREAM_REQ,
+        vbucket=Status.ROLLBACK,
+        opaque=asked.opaque,
+        value=bytes(7) + b"\1",
+    )
+    (again,) = (dcp.StreamRequest.decode(frame) for frame in talk.say(back))
+    found = desk.bucket.vbuckets[VB]
+    assert (again.start_seqno, found.high_seqno, found.refused_changes) == (0, 0, 0)
+    talk.accept(again)
+    assert (found.high_seqno, talk.connection.dropped) == (0, "")
 
 
 def takes_over(fed: Fed) -> int:

@@ -50,15 +50,22 @@ class Passive(Talk):
         answers = FrameBuffer().receive_data(self.bytes_sent())
         return [each for each in answers if each.opcode != Opcode.DCP_BUFFER_ACKNOWLEDGEMENT]
 
-    def add(self, log: tuple[tuple[int, int], ...] = LOG) -> tuple[int, dcp.StreamRequest]:
-        """ADD_STREAM to the end: (opaque, the stream request)."""
+    def add_stream(self) -> dcp.StreamRequest:
+        """ADD_STREAM, and what its producer is asked."""
         answers = self.say(dcp.AddStream(vbucket=VB, opaque=5, flags=0).frame())
         while answers[0].opcode == Opcode.DCP_CONTROL:
             answers = self.say(Frame(Magic.CLIENT_RESPONSE, Opcode.DCP_CONTROL, opaque=answers[0].opaque))
-        asked = dcp.StreamRequest.decode(answers[0])
+        return dcp.StreamRequest.decode(answers[0])
+
+    def accept(self, asked: dcp.StreamRequest, log: tuple[tuple[int, int], ...] = LOG) -> list[Frame]:
+        """Return the frames that the producer's yes brings."""
         value = b"".join(struct.pack(">QQ", *entry) for entry in log)
-        answer = Frame(Magic.CLIENT_RESPONSE, Opcode.DCP_STREAM_REQ, value=value, opaque=asked.opaque)
-        (added,) = self.say(answer)
+        return self.say(Frame(Magic.CLIENT_RESPONSE, Opcode.DCP_STREAM_REQ, value=value, opaque=asked.opaque))
+
+    def add(self, log: tuple[tuple[int, int], ...] = LOG) -> tuple[int, dcp.StreamRequest]:
+        """ADD_STREAM to the end: (opaque, the stream request)."""
+        asked = self.add_stream()
+        (added,) = self.accept(asked, log)
         assert (added.opcode, added.status) == (Opcode.DCP_ADD_STREAM, Status.SUCCESS)
         return asked.opaque, asked
 
@@ -72,7 +79,7 @@ class Following(RuleBasedStateMachine):
         self.desk = StreamDesk(self.folder / "store")
         self.desk.bucket.vbuckets[VB].set_state(State.REPLICA)
         self.desk.commit()
-        self.held: dict[bytes, tuple[int, bytes]] = {}
+        self.taken: list[tuple[int, bytes, bytes]] = []
         self.last, self.start, self.end = 0, 0, 0
         self.announced = False
 
@@ -81,10 +88,24 @@ class Following(RuleBasedStateMachine):
         discard(self.desk.store.path)
         shutil.rmtree(self.folder)
 
+    @property
+    def held(self) -> dict[bytes, tuple[int, bytes]]:
+        return {key: (seqno, value) for seqno, key, value in self.taken}
+
+    def give_up(self, seqno: int) -> None:
+        """Behind a refused change that has no number nothing can stay: all of it comes again (decision 0106)."""
+        self.taken = [change for change in self.taken if change[0] <= seqno]
+        self.last = self.start = self.end = seqno
+
     @initialize()
     def begin(self) -> None:
+        vbucket = self.desk.bucket.vbuckets[VB]
+        whole_seqno = vbucket.gap.whole_seqno if vbucket.needs_all_anew else None
         self.talk = Passive(self.desk)
         self.opaque, asked = self.talk.add()
+        if whole_seqno is not None:
+            assert asked.start_seqno <= whole_seqno
+            self.give_up(asked.start_seqno)
         self.announced = False
         inside = self.start < self.last < self.end
         expected = (self.last, self.start, self.end) if inside else (self.last, self.last, self.last)
@@ -133,7 +154,8 @@ class Following(RuleBasedStateMachine):
             self.expect(frame, Status.ERANGE)
         else:
             self.expect(frame, None)
-            self.last, self.held[key] = seqno, (seqno, frame.value)
+            self.last = seqno
+            self.taken.append((seqno, key, frame.value))
 
     @rule(vbucket=st.sampled_from([0, 2, 9]))
     def change_of_no_stream(self, vbucket: int) -> None:

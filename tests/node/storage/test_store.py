@@ -87,6 +87,18 @@ def test_a_rollback_restores_the_versions_before_and_survives_the_process() -> N
     check_view(store, 0, history)
 
 
+@pytest.mark.parametrize("floor", [0, 4])
+def test_the_seqno_that_a_rollback_leads_to_is_known_before(floor: int) -> None:
+    for seqno in range(9):
+        store = open_store(FaultyDisk())
+        for given in (1, 3, 4, 7):
+            store.stage_mutation(0, b"%d" % given, b"", seqno=given, cas=given, rev_seqno=1)
+        store.table[0, index.FLOOR] = floor
+        known = store.lowered_to(0, seqno)
+        store.rollback(0, seqno)
+        assert store.high_seqno(0) == known, seqno
+
+
 def test_a_rollback_to_the_high_seqno_or_above_changes_nothing() -> None:
     store = open_store(FaultyDisk())
     store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)

@@ -393,6 +393,30 @@ def test_it_lacks_nothing_any_more_once_it_is_rolled_back_to_before_the_gap(home
     assert home.vbucket.refused_changes == 0 and home.restart(clean=True).refused_changes == 0
 
 
+@pytest.mark.parametrize("log", [[(7, 0)], [(8, 2), (7, 0)]], ids=["as before", "after a failover"])
+def test_what_was_refused_last_is_missing_no_more_once_a_stream_begins(home: Home, log: list[tuple[int, int]]) -> None:
+    """After a failover its key may never be written again, and the takeover was refused until it was."""
+    home.write("a", "b")
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.follow([(7, 0)])
+    home.vbucket.miss(2, Key(0, b"c"), 4)
+    home.vbucket.miss(2)
+    home.vbucket.follow(log)
+    assert home.vbucket.refused_changes == 0
+    assert home.restart(clean=True).refused_changes == 0
+
+
+def test_what_was_refused_before_the_last_change_is_missing_still_when_a_stream_begins(home: Home) -> None:
+    """The stream begins behind it."""
+    home.write("a", "b")
+    home.vbucket.set_state(State.REPLICA)
+    home.vbucket.miss(2, Key(0, b"c"), 3)
+    home.store.stage_mutation(1, b"d", b"v", seqno=4, cas=4, rev_seqno=1)
+    home.vbucket.follow([(7, 0)])
+    assert home.vbucket.refused_changes == 1
+    assert home.restart(clean=True).refused_changes == 1
+
+
 def test_what_becomes_active_is_all_there_is(home: Home) -> None:
     home.vbucket.set_state(State.REPLICA)
     home.vbucket.miss(0)

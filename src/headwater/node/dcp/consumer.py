@@ -251,9 +251,6 @@ class ConsumerSession(DcpEnd[Consumer]):
         if status is not None:
             self.consumer.refuse_stream(wanted, status, WHY_NOT[status])
             return
-        vbucket = self._bucket.vbuckets[wanted.vbucket]
-        if vbucket.refused_changes and not vbucket.gap.is_named:  # it closes only when all behind it comes anew
-            vbucket.roll_back(vbucket.gap.whole_seqno)
         self.begin(wanted.vbucket, wanted.flags, wanted.frame)
 
     def why_not(self, vbucket: int) -> Status | None:
@@ -270,6 +267,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.streams[vbucket] = inbound
         if found.refused_changes:
             self._gaps.add(vbucket)
+            inbound.refetches = mover is not None and found.needs_all_anew
         inbound.entry, events = self.consumer.add(vbucket, flags, mover)
         for event in events:
             self._handle(event)
@@ -389,7 +387,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         """Newer versions may have come of what was refused."""
         for vb in tuple(self._gaps & self.streams.keys()):
             with suppress(ArenaFull, DiskFull):  # with the next change
-                if self.streams[vb].vbucket.close_gap():
+                vbucket = self.streams[vb].vbucket
+                if vbucket.close_gap() or not vbucket.refused_changes:
                     self._gaps.discard(vb)
                     whole = log_event("replica.whole", vbucket=vb)
                     log.info("vbucket %d lacks nothing any more that it refused", vb, extra=whole)

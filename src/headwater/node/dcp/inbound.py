@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headwater.errors import StorageError
 from headwater.failpoints import failpoint
 from headwater.node.changes import stage
 from headwater.node.vbucket.prepares import key_of
@@ -41,6 +42,7 @@ class InboundStream:
 
     Attributes:
         entry: the stream in the protocol object; set as soon as that knows it.
+        refetches: all that lies behind the gap is to come anew, for nothing else closes it.
         rollbacks: how often the producer made the replica give something up; changes: what Python applied one by one.
     """
 
@@ -55,6 +57,7 @@ class InboundStream:
     ) -> None:
         self.vbucket = vbucket
         self.rollbacks = 0
+        self.refetches = False
         self._bucket = bucket
         self._left = left
         self._acknowledge = acknowledge
@@ -69,7 +72,7 @@ class InboundStream:
     @property
     def position(self) -> Position:
         """The position to ask the producer for."""
-        return self.vbucket.resume_position
+        return self.vbucket.position_before_gap if self.refetches else self.vbucket.resume_position
 
     def vbucket_left(self, reason: str) -> None:
         """The vbucket became active, is gone, or lost what was staged."""
@@ -81,7 +84,19 @@ class InboundStream:
             self.vbucket.inbound = None
 
     def follow(self, log: FailoverLog) -> None:
-        """The producer accepted: "a replica overwrites its table with the log" (failover 1, replace)."""
+        """The producer accepted: "a replica overwrites its table with the log" (failover 1, replace).
+
+        Only now is given up what lies behind a gap: a producer that refuses sends nothing in its place.
+
+        Raises:
+            StorageError: the store can't go back to where the stream begins (a compaction has been there since).
+                Nothing is given up, and the next stream begins elsewhere.
+        """
+        if self.refetches:
+            if self.position != self.entry.asked:
+                raise StorageError("the state before the gap, where the stream begins, is not in the store any more")
+            self.refetches = False
+            self.vbucket.roll_back(self.vbucket.gap.whole_seqno)
         self.vbucket.follow(list(log))
         self._acknowledged = 0
         self.prepares_durable()
@@ -89,6 +104,7 @@ class InboundStream:
     def roll_back(self, seqno: int) -> None:
         """Give up what the producer does not share."""
         self.rollbacks += 1
+        self.refetches = False  # given up is what lies behind the gap, and more
         self.vbucket.roll_back(seqno)
 
     def obey(self, event: Marked | Boundary | Flushed) -> None:

@@ -520,6 +520,14 @@ class Store:
         failpoint("rollback.staged")
         return seqno
 
+    def lowered_to(self, vbucket: int, seqno: int) -> int:
+        """The high seqno that a rollback to `seqno` leaves."""
+        if seqno >= self.high_seqno(vbucket):
+            return self.high_seqno(vbucket)
+        if seqno < self.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
+            return 0
+        return self._high_after(vbucket, self.index.rows_up_to(vbucket, seqno) if seqno else 0, seqno)
+
     def _high_after(self, vb: int, keep: int, seqno: int) -> int:
         """The high seqno after a rollback: that of the last change left. Where compaction purged changes the floor
         counts as one: it was given out."""

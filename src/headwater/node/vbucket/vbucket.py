@@ -377,6 +377,13 @@ class VBucket:
         uuid = next((entry.vb_uuid for entry in log if entry.seqno <= end), 0) if last else 0
         return Position(self.id, uuid, last, start, end, log)
 
+    @property
+    def position_before_gap(self) -> Position:
+        """Return the position to quote so that all behind the gap comes anew: where `roll_back` will lead to."""
+        seqno = self._store.lowered_to(self.id, self._nearest(self.gap.whole_seqno))
+        log = tuple(entry for entry in self.failover.entries if entry.seqno <= seqno)
+        return Position(self.id, log[0].vb_uuid if log and seqno else 0, seqno, seqno, seqno, log)
+
     def begin_snapshot(self, start_seqno: int, end_seqno: int, purge_seqno: int = 0, deleted_rev: int = 0) -> None:
         """A snapshot marker arrived: what follows is consistent again at `end_seqno` only.
 
@@ -425,6 +432,12 @@ class VBucket:
         return self.gap.changes > 0 and self.high_seqno > self.gap.whole_seqno
 
     @property
+    def needs_all_anew(self) -> bool:
+        """Whether its gap closes only when all behind it comes anew. A damaged vbucket would give up all that it can
+        still show for that (decision 0107), and could be taken over no sooner."""
+        return self.has_gap and not self.gap.is_named and not self.damaged_changes
+
+    @property
     def _before_gap(self) -> int:
         """The newest consistent state in which nothing is missing: within a snapshot there is none."""
         return self.consistent.at_or_below(self.gap.whole_seqno)
@@ -471,8 +484,13 @@ class VBucket:
 
         Whoever reads it was told the log of before, and would take what comes for changes of a branch that never had
         them: a consumer goes by the log of its last stream (failover 2.3). So it must ask again.
+
+        The stream begins behind all that is here. A replica that took nothing after what it refused lacks it no more:
+        it is told that again, or the producer does not have it either, and its key may never be written again.
         """
         before = self.failover.entries
+        if not self.has_gap:  # all that was refused comes again, but what the producer lost by a failover
+            self.gap = Gap()
         self.failover.replace(log)
         self.checkpoint = 0
         self._stage()
