@@ -199,15 +199,11 @@ class Backups:
         while not self._restored(archive, point, vault):
             pass
         self._until_durable(vault)
-        # An older version that has expired when it is restored is removed there, and what removed it wins over the
-        # newer version of the same revision: a hole that docs/reliability.md tells.
-        mortal = expiring(rows_of(archive, point), world.now() + OF_EXPIRY_SECONDS)
         found = Observer(Placed(vault, FIRST_BUCKET), Histories(), {vb: Turns(vb) for vb in point.upto})
         for vb, count in point.upto.items():
             place = point.chain[count - 1].part.ends[vb]
             expected = self._state(vb, place.failover_log, place.seqno)
-            held = without(self._present(found.held(vb)), mortal)
-            expected = without(expected, mortal)
+            held = self._present(found.held(vb))
             compare("the restored bucket", vb, place.seqno, held, self._alive(held, expected))
         world.counts["restored documents"] += sum(len(found.held(vb)) for vb in point.upto)
         vault.stop()
@@ -278,16 +274,6 @@ def documents_of(batches: Iterator[Any]) -> dict[int, Documents]:
             if row["event"] == "mutation":
                 held[key] = change_of(row, key)
     return found
-
-
-def expiring(batches: Iterator[Any], before: float) -> set[bytes]:
-    """The keys of which rows of a backup have a version that expires before a time."""
-    return {bytes(row["key"]) for batch in batches for row in batch.to_pylist() if 0 < row["expiry"] <= before}
-
-
-def without(documents: Documents, keys: set[bytes]) -> Documents:
-    """The documents of other keys."""
-    return {key: each for key, each in documents.items() if key not in keys}
 
 
 def change_of(row: Mapping[str, Any], key: bytes) -> Change:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headwater.backup.archive import Archive
 from headwater.backup.create import Choice, create
@@ -52,9 +52,16 @@ def backed_up(bucket: Node, place: Path | BackupPlace, **choice: Any) -> BackupM
         return create(where, client, "default", Choice(**choice))
 
 
+class Target(Protocol):
+    """A bucket by its URL."""
+
+    @property
+    def url(self) -> str: ...
+
+
 def restored(
     place: Path | BackupPlace,
-    bucket: Node,
+    bucket: Target,
     backup: str | None = None,
     *,
     force: bool = False,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +15,11 @@ from headwater.backup import restore
 from headwater.backup.archive import Archive
 from headwater.backup.place import Folder
 from headwater.backup.restore import counts, point_at, point_of
+from headwater.client import connect
 from headwater.errors import BackupError, OptionError, RowsRefused
 from headwater.testing import Node
+from headwater.testing.embedded import WallClock, embedded
+from headwater.testing.faults import FaultyDisk
 from tests.backup.support import backed_up, fill, held, restored
 
 
@@ -104,6 +108,27 @@ def test_newer_documents_stay_unless_they_are_forced_back(bucket: Node, tmp_path
     after = held(bucket)
     assert after.pop(b"later").value == b"stays"
     assert after == before
+
+
+def test_a_document_that_was_prolonged_is_restored_though_its_version_of_before_has_expired(
+    bucket: Node, tmp_path: Path
+) -> None:
+    with bucket.client() as client:
+        client.set("in two backups", "before", expiry=3600)
+        backed_up(bucket, tmp_path)
+        client.set("in two backups", "prolonged", expiry=36_000)
+        client.set("over for good", "before", expiry=3600)
+        backed_up(bucket, tmp_path)
+    clock = WallClock()
+    clock.shift_seconds = 4000
+    with (
+        embedded(disk=FaultyDisk(), clock=clock, vbuckets=4) as node,
+        connect(url := f"couchbase://127.0.0.1:{node.port}/default") as later,
+    ):
+        for force in (False, True):
+            restored(tmp_path, SimpleNamespace(url=url), force=force)
+            found = later.get_many(["in two backups", "over for good"])
+            assert {key: each.value for key, each in found.items()} == {b"in two backups": b"prolonged"}
 
 
 def test_a_restore_that_was_killed_is_done_again(bucket: Node, empty: Node, tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Restore: the changes of a chain, oldest first, stored as they were: revision, CAS, expiry, flags, attributes.
+"""Restore: the changes of a chain, stored as they were: revision, CAS, expiry, flags, attributes.
+
+The newest come first, and the conflict rule lets no older one into their place. Were the oldest first, a node would
+remove a version that has expired meanwhile, and the removal, which is younger than anything in a backup, would win over
+the next version: a session that was prolonged would be gone. Forced versions win in any case, so they come in order.
 
 Of each vbucket a backup is taken up to a point: the end of one of the chain's backups, for only there it is known to be
 whole. (A node sends each key once. What a backup holds up to a seqno in between lacks the versions that were replaced
@@ -16,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headwater.backup.archive import Archive, folder
 from headwater.backup.collections import DEFAULT_PATH, live, routed
@@ -128,9 +133,13 @@ Tell = Callable[[Restoring], None]
 
 
 def rows_of(
-    archive: Archive, point: RestorePoint, collections: frozenset[str] | None = None
+    archive: Archive,
+    point: RestorePoint,
+    collections: frozenset[str] | None = None,
+    *,
+    newest_first: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes that lead to a point, those of older backups first.
+    """Yield the changes that lead to a point, the oldest of each key first, or the newest.
 
     Of a backup with all collections, rows of those that were there at the point, with the names they had then (null for
     the default one); `collections` are those that are wanted, as `chosen_of` returned them.
@@ -141,22 +150,29 @@ def rows_of(
     upto = np.zeros(VBUCKET_NUMBERS, np.int64)
     upto[list(point.upto)] = list(point.upto.values())
     routes = {count: live(point.chain[count - 1].collections, collections) for count in {*point.upto.values()} - {0}}
-    for place, manifest in enumerate(point.chain):
+    step = -1 if newest_first else 1
+    for place, manifest in list(enumerate(point.chain))[::step]:
         if manifest.collections is None and collections is not None and str(DEFAULT_PATH) not in collections:
             continue
         limits = point.limits(place)
         bounds = np.zeros(VBUCKET_NUMBERS, np.int64)
         bounds[list(limits)] = list(limits.values())
-        for file in manifest.part.files:
+        for file in manifest.part.files[::step]:
             path = folder(manifest.id, file.path)
             data = archive.place.read(path)
             if problem := differs(path, file, data):
                 raise BackupError(archive.place.name, problem)
             with reading_parquet(pa.BufferReader(data)) as opened:
-                for batch in opened.iter_batches(ROWS_PER_CALL):
+                for batch in _reversed(opened) if newest_first else opened.iter_batches(ROWS_PER_CALL):
                     true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
                     kept = batch if true.all() else batch.filter(pa.array(true))
                     yield kept if manifest.collections is None else routed(kept, upto, routes)
+
+
+def _reversed(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    for group in reversed(range(opened.num_row_groups)):
+        for batch in reversed(list(opened.iter_batches(ROWS_PER_CALL, row_groups=[group]))):
+            yield batch.take(np.arange(batch.num_rows - 1, -1, -1))
 
 
 def restore(
@@ -186,7 +202,7 @@ def restore(
     progress = Restoring(total=sum(manifest.rows for manifest in point.chain))
 
     def watched() -> Iterator[pa.RecordBatch]:
-        for batch in rows_of(archive, point, collections):
+        for batch in rows_of(archive, point, collections, newest_first=not force):
             yield batch
             failpoint("backup.restoring")
             progress.done += batch.num_rows
