@@ -211,7 +211,7 @@ class _Front:
         """Whether the position was not there, nor a better one."""
         older, spent = state.older, used & self.optional
         known = self.found.setdefault((state._replace(older=()), used & ~self.optional), {})
-        self.compared(len(known))
+        self.compared(sum(map(len, known.values())))
         if older in known.get(spent, ()) or self._is_superfluous(known, spent, older):
             return False
         versions = self.versions.of(older)
