@@ -12,6 +12,7 @@ from headwater.errors import OptionError
 from headwater.pipelines.carried import FILE, Carried, CarriedCollections, CarriedFile, choice
 from headwater.spark.settings import parse, parse_write
 from headwater.testing.node import Node, node
+from tests.node.kv.test_rights_in_places import PASSWORD, give
 from tests.pipelines.buckets import create
 
 
@@ -51,7 +52,8 @@ def settle(
     carried = choice(file.load(), asked, into, reading)
     file.save(carried)
     (place / "offsets").mkdir(exist_ok=True)
-    reading = parse({"url": source.url, **carried.options()})
+    login = {name: asked[name] for name in ("user", "password") if name in asked}
+    reading = parse({"url": source.url, **login, **carried.options()})
     made = CarriedCollections(
         reading, parse_write({"url": target.url, "withMeta": "true"}), carried, file, dropped, check
     )
@@ -98,6 +100,30 @@ def test_what_is_dropped_at_the_source_goes_from_the_target_when_that_was_said(
     assert names(target) == {"shop.orders", "shop.carts", "shop.theirs"}
     assert settle(pair, tmp_path / "drop", dropped="drop") == (0, *ids(source, "shop.orders"))
     assert names(target) == {"shop.orders", "shop.theirs"}
+
+
+@pytest.mark.parametrize("dropped", ["keep", "drop"])
+def test_nothing_is_dropped_or_forgotten_for_a_user_who_is_shown_a_part_of_the_source(
+    dropped: str, pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    target = pair[1]
+    whole = "monitor[default],stream[default]"
+    with node(vbuckets=2, environment={"HEADWATER_ADMINISTRATORS": ""}) as source:
+        create(source, "shop.orders", "shop.carts")
+        give(source, {"copier": whole, "root": "administer"})
+        asked = {"user": "copier", "password": PASSWORD, "collections": "shop.orders,shop.carts"}
+        chosen = settle((source, target), tmp_path, dropped=dropped, **asked)
+        noted = CarriedFile(tmp_path).load()
+        if dropped == "keep":
+            create(target, drop=["shop.carts"])  # a copy that forgets it would begin it in the middle
+        there = names(target)
+        give(source, {"copier": "stream[default:shop:orders]", "root": "administer"})
+        with pytest.raises(OptionError, match=r'"shop\.carts" is not known .*monitor and stream in the whole bucket'):
+            settle((source, target), tmp_path, dropped=dropped, **asked)
+        assert names(target) == there and CarriedFile(tmp_path).load() == noted
+        give(source, {"copier": whole, "root": "administer"})
+        if dropped == "drop":
+            assert settle((source, target), tmp_path, dropped=dropped, **asked) == chosen
 
 
 def test_a_collection_that_was_made_again_does_not_meet_the_documents_of_before(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.nodes import diverge, until
-from headwater.errors import OptionError, TableError, UnknownCollection, UnknownScope
+from headwater.errors import HeadwaterError, OptionError, TableError, UnknownCollection, UnknownScope
 from headwater.lake.upkeep import Maintenance
 from headwater.pipelines import collections
 from headwater.pipelines.collections import ChosenCollections, Tables, mirror_collections, recorded
@@ -21,6 +22,7 @@ from headwater.testing.node import Node, node
 from headwater.wire.manifest import Collection, CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
 from tests.node.aware import Aware
+from tests.node.kv.test_rights_in_places import PASSWORD, give
 from tests.pipelines.support import VBUCKETS, becomes, documents, folded, put_into, table, vbucket_of
 
 A, B, AGAIN = 8, 9, 10
@@ -139,6 +141,25 @@ def test_the_table_of_a_dropped_collection_is_kept_or_dropped_as_was_said(
         assert left == (["a", "a_changes", "b", "b_changes"] if dropped == "keep" else ["b", "b_changes"])
     assert held(tmp_path, "shop.b") == all_of("b") | {"new": "b"}
     if dropped == "keep":
+        assert held(tmp_path, "shop.a") == all_of("a")
+
+
+def test_no_table_is_dropped_for_a_user_who_is_shown_a_part_of_the_bucket(tmp_path: Path) -> None:
+    whole = {"mirror": "monitor[default],stream[default]", "root": "administer"}
+    options = {"user": "mirror", "password": PASSWORD}
+    with node(vbuckets=VBUCKETS, environment={"HEADWATER_ADMINISTRATORS": ""}) as bucket:
+        becomes(bucket, 1, a=A, b=B)
+        put_into(bucket, A, *(f"k{n}" for n in range(20)), value="a")
+        give(bucket, whole)
+        follow(bucket, tmp_path, dropped="drop", options=options)
+        give(bucket, whole | {"mirror": "stream[default:shop:b]"})
+        with pytest.raises(HeadwaterError) as refused:
+            follow(bucket, tmp_path, dropped="drop", options=options, scope="shop")
+        assert held(tmp_path, "shop.a") == all_of("a")
+        told = rf'"shop.a" is not known to be dropped .*remove the table {re.escape(str(tmp_path))}/shop/a yourself'
+        assert re.search(told, str(refused.value))
+        give(bucket, whole)
+        follow(bucket, tmp_path, dropped="drop", options=options)
         assert held(tmp_path, "shop.a") == all_of("a")
 
 
@@ -298,11 +319,12 @@ def test_another_buckets_table_is_not_dropped(shop: Node, tmp_path: Path) -> Non
     follow(shop, tmp_path)
     gone = CollectionsManifest(9, (Scope(0, "_default", (Collection(0, "_default"),)),))
     with pytest.raises(TableError, match='of the bucket "default", not "other"'):
-        Tables(tmp_path, "other", "drop").settle(gone, ChosenCollections())
+        Tables(tmp_path, "other", "drop").settle(gone, ChosenCollections(), lambda *_: gone)
     assert recorded(str(tmp_path / "shop" / "a")) is not None
     older = CollectionsManifest(0, gone.scopes)
-    assert Tables(tmp_path, "default", "drop").settle(older, ChosenCollections()) == []
-    assert len(Tables(tmp_path, "default", "drop").settle(gone, ChosenCollections.of("shop.a", None))) == 1
+    assert Tables(tmp_path, "default", "drop").settle(older, ChosenCollections(), lambda *_: gone) == []
+    chosen = ChosenCollections.of("shop.a", None)
+    assert len(Tables(tmp_path, "default", "drop").settle(gone, chosen, lambda *_: gone)) == 1
     assert held(tmp_path, "shop.b") == all_of("b")
 
 

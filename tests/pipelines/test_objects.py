@@ -362,7 +362,7 @@ def test_a_node_that_knows_nothing_of_a_collection_yet_is_no_reason_to_remove_it
     becomes(shop, 3, a=10, b=9)
     put_into(shop, 10, "only")
     follow(shop, place, dropped="drop")
-    assert Tables(place, "default", "drop").settle(older, ChosenCollections.of(None, "shop")) == []
+    assert Tables(place, "default", "drop").settle(older, ChosenCollections.of(None, "shop"), lambda *_: older) == []
     assert list(table(f"{place}/shop/a")) == ["only"]
     assert list(folded(f"{place}/shop/a_changes")) == [b"only"]
 

@@ -1,4 +1,4 @@
-"""Collections that a bucket has and this client does not read: all but the default one.
+"""Collections that a bucket has and this client does not read, or that its user is not shown.
 
 Whoever copies a bucket must know that there is more than what he is shown.
 """
@@ -42,6 +42,26 @@ def knows_collections(client: Client) -> bool:
         return bool(client.stats("scopes"))
     except StatusError as error:
         return error.status not in _UNKNOWN
+
+
+def sees_all_collections(client: Client) -> bool:
+    """Whether every node shows this user all collections: who has rights in parts of the bucket is shown a manifest of
+    those parts, which has the uid of the whole one and no mark. What is not in it may be there all the same.
+
+    All owners of vbuckets are asked for what takes a right in the whole bucket and changes nothing. The two kinds of
+    servers guard different questions so: headwater's nodes their statistics, Couchbase's the seqnos of all collections.
+
+    Raises:
+        TransportError: a node did not answer. StatusError: it refused for another reason.
+    """
+    try:
+        client.vbucket_stats("vbucket-seqno")
+        client.seqnos("all")
+    except StatusError as error:
+        if error.status != Status.EACCESS:
+            raise
+        return False
+    return True
 
 
 def _unread(scopes: Mapping[str, str]) -> dict[str, int]:

@@ -242,6 +242,10 @@ class CarriedCollections:
             TransportError, StatusError: nodes did not answer.
         """
         manifest, there = self._from.manifest(UID_MAX), self._to.manifest(UID_MAX)
+        if manifest.uid >= self.carried.manifest_uid and (path := self._to_let_go(manifest, there)):
+            name = path if self.carried.into is None else self.carried.collections or path
+            by_hand = f"drop its copy at the target (headwater collection drop {path})"
+            manifest = self._from.manifest_to_drop_by(name, by_hand)
         self._manifest, found = manifest, self.carried.chosen(manifest)
         if manifest.uid < self.carried.manifest_uid:
             return tuple(sorted(found))  # nothing is concluded from what is not there
@@ -282,11 +286,21 @@ class CarriedCollections:
     def _path(self, scope: str, name: str) -> str:
         return self.carried.into or f"{scope}.{name}"
 
+    def _gone(self, manifest: CollectionsManifest) -> list[str]:
+        """The names at the target of collections that a manifest of the source has no more."""
+        return [path for path, number in self.carried.known.items() if not manifest.has(number)]
+
+    def _to_let_go(self, manifest: CollectionsManifest, there: CollectionsManifest) -> str | None:
+        """The first collection that `_drop` would drop or forget."""
+        gone = self._gone(manifest)
+        keeps = self._dropped == "keep" and any(CollectionPath(*parse_path(path)).is_in(there) for path in gone)
+        return gone[0] if gone and not keeps else None
+
     def _drop(
         self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest
     ) -> CollectionsManifest:
         """Deal with what was dropped at the source since; return the target's manifest after it."""
-        gone = [path for path, number in self.carried.known.items() if not manifest.has(number)]
+        gone = self._gone(manifest)
         paths = [CollectionPath(*parse_path(path)) for path in gone]
         left = [path for path in paths if path.is_in(there)]
         if left and self._dropped == "drop":

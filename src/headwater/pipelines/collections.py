@@ -152,8 +152,19 @@ class Tables:
         gone = (listed.path.rpartition("/")[2] for listed in store_of(self.folder).list(TRACES))
         return frozenset(self.known(choice)) | {path for path in gone if choice.has(*path.split(".", 1))}
 
-    def settle(self, manifest: CollectionsManifest, choice: ChosenCollections) -> list[str]:
+    def settle(
+        self,
+        manifest: CollectionsManifest,
+        choice: ChosenCollections,
+        whole: Callable[[str, str], CollectionsManifest],
+    ) -> list[str]:
         """Deal with the tables of collections that were dropped; return the places that were removed or moved aside.
+
+        Args:
+            manifest: as a node shows it; collections in which the user has no rights may be left out.
+            choice: which collections are meant.
+            whole: returns one with all collections, for the path of one that is not in `manifest` and its table's
+                place, or raises.
 
         Raises:
             TableError: another bucket's table; or one on an object store that would have to be moved aside.
@@ -164,10 +175,12 @@ class Tables:
                 self._remove_moved(f"{self.folder}/{scope}")
         for scope, name in self.known(choice).values():
             place = self.place(scope, name)
-            gone = self._gone(place, manifest)
-            if gone is None and manifest.collection(scope, name) is None and self._is_half_removed(scope, name):
+            gone = self._to_put_away(scope, name, manifest)
+            if gone is not None:
+                gone = self._to_put_away(scope, name, whole(f"{scope}.{name}", place))
+            elif manifest.collection(scope, name) is None and self._is_half_removed(scope, name):
                 done += self._remove_objects(place)
-            if gone is not None and (self.dropped == "drop" or manifest.collection(scope, name) is not None):
+            if gone is not None:
                 # Whoever names it goes on when he starts again, though nothing else tells of it any more.
                 store_of(self.folder).write(f"{TRACES}/{scope}.{name}", f"{gone:x}\n".encode())
                 done += self._put_away(place, gone)
@@ -178,6 +191,11 @@ class Tables:
         names = store_of(self.folder).folders(below)
         own = (".", "_delta", "_index", "_check", TRACES)
         return (name for name in names if not name.startswith(own) and "." not in name)
+
+    def _to_put_away(self, scope: str, name: str, manifest: CollectionsManifest) -> int | None:
+        """The id of a collection that was dropped, if its table is in the way or nobody keeps it."""
+        gone = self._gone(self.place(scope, name), manifest)
+        return gone if self.dropped == "drop" or manifest.collection(scope, name) is not None else None
 
     def _gone(self, place: str, manifest: CollectionsManifest) -> int | None:
         """The id of a table's collection, if that is no more."""
@@ -369,7 +387,11 @@ class CollectionsMirror:
         manifest = nodes.manifest()
         found = self._choice.found_in(manifest)
         self._close(keep=found)
-        if self._tables.settle(manifest, self._choice):
+
+        def whole(path: str, table: str) -> CollectionsManifest:
+            return nodes.manifest_to_drop_by(path, f"remove the table {table} yourself")
+
+        if self._tables.settle(manifest, self._choice, whole):
             self._attempts.batch_done()
         seen = nodes.observe(idle=True)
         for each in found:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError
+from headwater.errors import ConnectionLost, NotMyVbucket, OptionError, StatusError, TransportError
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.remarks import Remarks
@@ -204,6 +204,32 @@ class SourceNodes:
         """
         wanted = self._settings.vbuckets
         return patiently(lambda: self._connected().newest_manifest(wanted), self._settings.retry_seconds)
+
+    def manifest_to_drop_by(self, absent: str, by_hand: str) -> CollectionsManifest:
+        """Return the newest manifest of all nodes, of which it is sure that it has all collections of the bucket.
+
+        Args:
+            absent: the name of a collection that seems to be dropped. by_hand: the step that drops its copy.
+
+        Raises:
+            OptionError: the user is shown parts of the bucket, so nobody can say whether `absent` is there.
+            TransportError, StatusError: a node did not answer within the option `retrySeconds`.
+        """
+        found = patiently(self._whole_manifest, self._settings.retry_seconds)
+        if found is None:
+            allowed = "known to be dropped at the source: the user there has rights in parts of the bucket only, and is"
+            allowed += " shown no other collections; give that user the roles monitor and stream in the whole bucket,"
+            raise OptionError("collections", absent, f"{allowed} or, if it was dropped, {by_hand}")
+        return found
+
+    def _whole_manifest(self) -> CollectionsManifest | None:
+        """The newest manifest; None where a part of it may be left out."""
+        from headwater.client.unread import sees_all_collections
+
+        client = self._connected()
+        # Rights may be taken between two answers, so they are looked at again once the manifest is there.
+        manifest = client.newest_manifest() if sees_all_collections(client) else None
+        return manifest if sees_all_collections(client) else None
 
     def collection_seqnos(self, collection_id: int) -> dict[int, int]:
         """Return how far a collection has come in each vbucket.
