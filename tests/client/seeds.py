@@ -38,11 +38,15 @@ def a_node(says: dict[int, int] | None = None, **options: object) -> Node:
 
 
 class Knowing(Peer):
-    """Knows collections by `manifest`; while that is None it hangs up on who asks for it, and answers all else."""
+    """Knows collections by `manifest`; while that is None it hangs up on who asks for it, and answers all else. It has
+    no statistics."""
 
     manifest: CollectionsManifest | None = None
 
     def answers(self, request: Frame):
+        if request.opcode == Opcode.STAT:
+            yield response(request)
+            return
         if request.opcode != Opcode.COLLECTIONS_GET_MANIFEST:
             yield from super().answers(request)
             return

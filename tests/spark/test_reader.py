@@ -1,11 +1,17 @@
+from dataclasses import replace
+
 import pytest
 
-from headwater.errors import RollbackRequired
+from headwater.errors import NoAccess, RollbackRequired
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.planner import Range
 from headwater.spark.reader import claim, read
 from headwater.spark.schema import COLUMNS
 from headwater.spark.settings import parse
+from headwater.testing.node import node
+from tests.node.kv.test_rights_in_places import PASSWORD, give
+from tests.pipelines.support import VBUCKETS, becomes, put_into
 from tests.spark.fakes import FakeClient, FakeVbucket
 
 SETTINGS = parse({"url": "couchbase://h/b", "retrySeconds": "0"}, streaming=True)
@@ -132,3 +138,21 @@ def test_a_refusal_that_nothing_explains_is_an_error() -> None:
 def test_the_claim_is_checked_up_to_what_the_planner_had_seen() -> None:
     assert claim(Range(0, 0xA, 5, 9, 12)) == ClaimedPosition(0, 0xA, 5, 4, 12)
     assert claim(Range(0, 0xA, 0, 9, 12)) == Position.beginning(0)
+
+
+def test_a_range_is_not_read_to_its_end_by_a_user_who_has_lost_the_right_to_its_collection() -> None:
+    """A node refuses him as if the collection were dropped; passed over, its changes would never come again."""
+    with node(vbuckets=VBUCKETS, environment={"HEADWATER_ADMINISTRATORS": ""}) as bucket:
+        becomes(bucket, 1, a=8, b=9)
+        put_into(bucket, 8, "k")
+        give(bucket, {"job": "monitor[default],stream[default]", "root": "administer"})
+        with bucket.client("job", PASSWORD) as client:
+            logs, highs = client.failover_logs(range(VBUCKETS)), client.seqnos("all")
+        parts = [Range(vb, logs[vb][0][0], 0, high, high) for vb, high in highs.items()]
+        give(bucket, {"job": "stream[default:shop:b]", "root": "administer"})
+        login = {"url": bucket.url, "user": "job", "password": PASSWORD, "retrySeconds": "5", "collections": "shop.a"}
+        settings = replace(parse(login), coverage=Coverage(1, collections=(8,)))
+        with pytest.raises(NoAccess, match="monitor and stream in all of it"):
+            list(read(settings, tuple(COLUMNS), parts))
+        give(bucket, {"job": "monitor[default],stream[default]", "root": "administer"})
+        assert sum(batch.num_rows for batch in read(settings, tuple(COLUMNS), parts)) == 1

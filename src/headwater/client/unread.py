@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headwater.errors import StatusError
+from headwater.errors import StatusError, error_for
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     from headwater.client import Client
+    from headwater.wire.manifest import CollectionsManifest
 
 OWN_OF_SERVERS = "_system"
 """Couchbase's servers keep collections of their own in this scope, in every bucket."""
@@ -62,6 +63,34 @@ def sees_all_collections(client: Client) -> bool:
             raise
         return False
     return True
+
+
+def whole_manifest(client: Client) -> CollectionsManifest | None:
+    """Return the newest manifest of all nodes that own vbuckets; None if it may lack collections that this user is not
+    shown. A collection that is not in it, and was there, was dropped.
+
+    Raises: as `sees_all_collections`.
+    """
+    if not sees_all_collections(client):
+        return None
+    manifest = client.newest_manifest()
+    # Rights may be taken between two answers.
+    return manifest if sees_all_collections(client) else None
+
+
+def required_manifest(client: Client) -> CollectionsManifest:
+    """Return the newest manifest, which has all collections.
+
+    Raises:
+        NoAccess: the user may not be shown all of them. Others as `sees_all_collections`.
+    """
+    manifest = whole_manifest(client)
+    if manifest is None:
+        told = (
+            "a collection is not shown, and whether it was dropped is not known to a user with rights in parts of the"
+        )
+        raise error_for(Status.EACCESS, f"{told} bucket only: give that user the roles monitor and stream in all of it")
+    return manifest
 
 
 def _unread(scopes: Mapping[str, str]) -> dict[str, int]:

@@ -275,7 +275,7 @@ class CarriedCollections:
         unknown = [number for number in ids if not self._manifest.has(number)]
         if not unknown:
             return  # they were not chosen, or are a server's own
-        manifest = self._from.newest_manifest()
+        manifest = self._from.manifest_to_drop_by(f"0x{unknown[0]:x}", "begin with another checkpoint")
         if manifest.uid < self.carried.manifest_uid:
             raise ConnectionLost(self._source.url, "no node that answers has the newest manifest of collections")
         late = self.carried.chosen(manifest).keys() & unknown

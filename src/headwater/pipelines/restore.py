@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater.client.collections import resolve
-from headwater.client.unread import OWN_OF_SERVERS
+from headwater.client.unread import OWN_OF_SERVERS, required_manifest
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark import nodes
 from headwater.spark.nodes import patiently
@@ -101,8 +101,9 @@ class _Compared:
         if not source.chooses:
             return cls(source.transaction_records)
         names = "all" if source.collections == ("all",) else source.collections
-        # Of a collection that is not found nothing is taken back: a node that does not answer may be who knows it.
-        manifest, there = origin.newest_manifest(source.vbuckets), copy.newest_manifest()
+        # Of a collection that is not found nothing is taken back: a node that does not answer may be who knows it, and
+        # a user who has lost his rights in it is not shown it.
+        manifest, there = required_manifest(origin), copy.newest_manifest()
         coverage = resolve(manifest, names, source.scope)
         theirs = {f"{scope.name}.{each.name}": each.id for scope, each in there.each_collection()}
         paths = {

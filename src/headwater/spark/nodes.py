@@ -215,21 +215,14 @@ class SourceNodes:
             OptionError: the user is shown parts of the bucket, so nobody can say whether `absent` is there.
             TransportError, StatusError: a node did not answer within the option `retrySeconds`.
         """
-        found = patiently(self._whole_manifest, self._settings.retry_seconds)
+        from headwater.client.unread import whole_manifest
+
+        found = patiently(lambda: whole_manifest(self._connected()), self._settings.retry_seconds)
         if found is None:
             allowed = "known to be dropped at the source: the user there has rights in parts of the bucket only, and is"
             allowed += " shown no other collections; give that user the roles monitor and stream in the whole bucket,"
             raise OptionError("collections", absent, f"{allowed} or, if it was dropped, {by_hand}")
         return found
-
-    def _whole_manifest(self) -> CollectionsManifest | None:
-        """The newest manifest; None where a part of it may be left out."""
-        from headwater.client.unread import sees_all_collections
-
-        client = self._connected()
-        # Rights may be taken between two answers, so they are looked at again once the manifest is there.
-        manifest = client.newest_manifest() if sees_all_collections(client) else None
-        return manifest if sees_all_collections(client) else None
 
     def collection_seqnos(self, collection_id: int) -> dict[int, int]:
         """Return how far a collection has come in each vbucket.

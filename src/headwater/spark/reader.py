@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import RollbackRequired
+from headwater.errors import ConnectionLost, RollbackRequired
 from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.columns import RowMaker
 from headwater.spark.history import BranchHistory
@@ -81,6 +81,7 @@ def read(
                 yield from task.drain(client)
             except RollbackRequired as refused:
                 task.give_up(client, refused)
+        task.check_dropped(client)
 
 
 def further(settings: SourceSettings) -> dict[int, tuple[int, int]] | None:
@@ -188,6 +189,22 @@ class _Task:
             self.positions[part.vbucket] = replace(place, snapshot_start=place.seqno)
         else:
             self._doubt(refused)
+
+    def check_dropped(self, client: Client) -> None:
+        """See to it that the collections are gone that were taken for it: a node refuses a stream of one that is not
+        there and of one in which the user has no rights alike, and leaves both out of the manifest.
+
+        Raises:
+            NoAccess: nobody can say so of a user who is shown a part of the bucket. ConnectionLost: one is there.
+            TransportError, StatusError: a node did not answer.
+        """
+        from headwater.client.unread import required_manifest  # noqa: PLC0415 -- Spark loads the source in every session
+
+        if not self.dropped:
+            return
+        manifest = patiently(lambda: required_manifest(client), self.settings.retry_seconds)
+        if any(map(manifest.has, self.dropped)):
+            raise ConnectionLost(self.settings.url, "a collection is there that was not shown for a while")
 
     def _doubt(self, refused: RollbackRequired) -> None:
         """Wait a little: a node that has just lost the vbucket to another may have refused by a log of its own."""
