@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from headwater.client import WriteWithMeta
+from headwater.errors import NoAccess
 from headwater.pipelines.restore import Restored, restore
 from headwater.spark.settings import parse, parse_write
 from headwater.testing.node import Node, node
+from tests.node.kv.test_rights_in_places import PASSWORD, give
 from tests.pipelines.buckets import create, state, state_by_collection
 
 
@@ -118,3 +120,17 @@ def test_each_collection_of_the_copy_becomes_that_of_the_source_and_others_are_l
     assert {kind for (path, _), kind in others.items() if path != "theirs.alone"} == {"Deletion"}
     assert [kind for (path, _), kind in others.items() if path == "theirs.alone"] == ["Mutation"] * 12
     assert restore(reading, writing, ends) == Restored()
+
+
+def test_nothing_is_called_level_by_a_user_who_is_shown_a_part_of_the_source() -> None:
+    with node(vbuckets=1, environment={"HEADWATER_ADMINISTRATORS": ""}) as source, node(vbuckets=1) as target:
+        create(source, "shop.orders", "shop.carts")
+        create(target, "shop.orders", "shop.carts")
+        with target.client() as client:
+            client.collection("shop.carts").set("lost", "v")
+        give(source, {"copier": "stream[default:shop:orders]", "root": "administer"})
+        login = {"user": "copier", "password": PASSWORD, "retrySeconds": "5"}
+        reading = parse({"url": source.url, "xattrs": "true", "collections": "all"} | login)
+        writing = parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"})
+        with pytest.raises(NoAccess, match="a collection is not shown"):
+            restore(reading, writing, {0: 2})
