@@ -35,7 +35,8 @@ from harness.linearizability.record import FaultKind, History, Recorder
 from harness.numbers import numbers_of
 from harness.power_cuts.mounted import mounted, why_not
 from harness.power_cuts.nodes import CutNode
-from harness.simulation.failovers import play
+from harness.simulation import failovers as failovers_by_maps
+from harness.simulation import promotions as torn_promotions
 from harness.simulation.machine import ClusterMachine
 from harness.world.shrinking import run_seed
 from headwater import testing
@@ -47,6 +48,7 @@ __all__ = ["FINDINGS", "JUDGES", "main", "why_not_here"]
 EXAMPLES: Final = 10
 STEPS: Final = 50
 ROUNDS: Final = 4
+PROMOTIONS: Final = 12
 CUTS: Final = 10
 OPERATIONS: Final = 300
 CLIENTS: Final = 4
@@ -77,7 +79,17 @@ def machine(number: int) -> None:
 
 def failovers(number: int) -> None:
     """Four failovers by maps, under durable writes."""
-    play(number, ROUNDS)
+    failovers_by_maps.play(number, ROUNDS)
+
+
+def torn_copies(number: int) -> None:
+    """Four failovers of an owner of whose replicas one is amid a snapshot."""
+    failovers_by_maps.play_torn(number, ROUNDS)
+
+
+def promotions(number: int) -> None:
+    """Twelve replicas that are promoted, often amid a snapshot."""
+    torn_promotions.play(number, PROMOTIONS)
 
 
 def world(number: int) -> None:
@@ -143,6 +155,8 @@ def power_cuts(number: int) -> None:
 JUDGES: Final[Mapping[str, Callable[[int], None]]] = {
     "machine": machine,
     "failovers": failovers,
+    "torn_copies": torn_copies,
+    "promotions": promotions,
     "world": world,
     "lake": lake,
     "clients": clients,

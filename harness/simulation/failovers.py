@@ -1,6 +1,7 @@
 """Durable writes while an operator fails nodes over by cluster maps: what was told to have happened is there after it.
 
     play(seed, rounds=4)
+    play_torn(seed, rounds=4)
 
 Three nodes or four have a copy each. In a round links stall, nodes die and come back, the vbucket changes hands; a
 replica that lost all it had, or was away for a while, may have received a part of what it lacks. Then one node is
@@ -50,6 +51,20 @@ def play(seed: int, rounds: int) -> None:
             failovers.round()
 
 
+def play_torn(seed: int, rounds: int) -> int:
+    """Run rounds in each of which the owner is lost while one of two replicas has a durable write amid a snapshot.
+
+    Returns in how many it was amid one when the owner was lost.
+
+    Raises:
+        Broken: a promise does not hold.
+    """
+    with SimCluster.running(seed, vbuckets=1) as cluster:
+        failovers = Failovers(cluster)
+        failovers.begin()
+        return sum(failovers.torn_round() for _ in range(rounds))
+
+
 class Failovers:
     """An operator, writers and faults; `members` are the nodes of the newest map, the owner first."""
 
@@ -82,6 +97,31 @@ class Failovers:
         self._join_again()
         self._until_level()
         self._check()
+
+    def torn_round(self) -> bool:
+        """A replica that was cut off hears a part of what it missed, a durable write in it that the other one does not
+        have; the owner is lost, and the other one is the best copy: what it lacks must not have been acknowledged."""
+        random, (owner, at, other) = self._random, self._shuffled()
+        for _ in range(random.randrange(2, 8)):
+            self._write_to_owner()
+        self._until_level()
+        self._cut_off(owner, at)
+        for _ in range(random.randrange(1, 4)):
+            self._write_to_owner()
+        self._cluster.run(1.0)
+        self._stall(owner, [other])
+        self._bucket.set_durably(owner, VB, self._known_key(), level=1, timeout_ms=LONG_MS)
+        self._write_meanwhile(owner)
+        self._let_through(owner, at)
+        self._cluster.run(2 * CALL_SECONDS, lambda: self._is_amid_a_snapshot(at))
+        self._cluster.run(random.random())
+        is_torn = self._is_amid_a_snapshot(at)
+        self._fail_over([owner])
+        self._heal()
+        self._join_again()
+        self._until_level()
+        self._check()
+        return is_torn
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -129,9 +169,7 @@ class Failovers:
         """A replica was cut off, and gets a part of the one snapshot that tells all that it missed: durable writes that
         still wait for it, others that did not, keys that it has and that were written again since."""
         random, (owner, at, *others) = self._random, self._shuffled()
-        network, hosts = self._cluster.network, self._cluster.hosts
-        network.set_link(hosts[owner].name, hosts[at].name, Link.DOWN)
-        network.cut(hosts[owner].name, hosts[at].name)
+        self._cut_off(owner, at)
         for _ in range(random.randrange(4)):
             self._write_to_owner()
         if random.random() < 0.7:
@@ -162,6 +200,15 @@ class Failovers:
         """Whether a copy that was emptied receives a snapshot: its owner knows then that it begins anew."""
         found = self._bucket.placed[at].bucket.vbuckets.get(VB)
         return found is not None and found.inbound is not None and found.snapshot_end > 0
+
+    def _is_amid_a_snapshot(self, at: int) -> bool:
+        found = self._bucket.placed[at].bucket.vbuckets[VB]
+        return found.is_receiving_snapshot and found.durable_seqno > found.complete_durable_seqno
+
+    def _cut_off(self, owner: int, at: int) -> None:
+        network, hosts = self._cluster.network, self._cluster.hosts
+        network.set_link(hosts[owner].name, hosts[at].name, Link.DOWN)
+        network.cut(hosts[owner].name, hosts[at].name)
 
     def _shuffled(self) -> list[int]:
         """Return the owner, and the replicas in any order."""
