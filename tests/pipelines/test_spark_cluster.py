@@ -195,8 +195,11 @@ def submitting(asked: str, folder: Path, hadoop: Yarn) -> Iterator[subprocess.Po
     """A shell in which this is typed, with a YARN for it; an application that still runs at the end is ended."""
     with (hadoop.folder / "submit.log").open("wb") as log:
         variables = shell(**hadoop.variables)
+        before = hadoop.application().get("id")
         process = subprocess.Popen(["bash", "-c", asked], cwd=folder, env=variables, stdout=log, stderr=log)
         try:
+            # Until YARN knows it, the newest application is that of the test before, which has finished.
+            until(lambda: hadoop.application().get("id") != before, "YARN knows the application", seconds=600)
             yield process
         finally:
             hadoop.kill()
