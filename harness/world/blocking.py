@@ -187,6 +187,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_real_sleep = time.sleep
 
 
 def current() -> BlockingThread | None:
@@ -201,8 +202,11 @@ def _inside() -> BlockingThread:
 
 
 def sleep(seconds: float) -> None:
-    """Stand for `time.sleep`."""
-    _inside().sleep(seconds)
+    """Stand for `time.sleep`; a thread that is none of the simulation, as a library may have, really sleeps."""
+    if _here.thread is None and threading.current_thread() is not threading.main_thread():
+        _real_sleep(seconds)
+    else:
+        _inside().sleep(seconds)
 
 
 def _wait(asked: Ready, clock: Callable[[], float]) -> None:

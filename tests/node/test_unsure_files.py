@@ -26,7 +26,7 @@ def test_a_file_that_could_not_be_put_back_is_told_once_and_put_back_when_the_di
         disk = FaultyDisk()
         disk.make_directory(PATH.parent)
         disk.put(PATH, b"before")
-        file = WholeFile(disk, PATH, PATH.with_suffix(".new"), "users")
+        file = WholeFile(disk, PATH, PATH.with_suffix(".new"), ("users.before_rename", "users.after_rename"))
         files = UnsureFiles(asyncio.get_running_loop(), lambda: [file])
         files.look()
         assert files.count() == 0 and not caplog.records

@@ -42,6 +42,7 @@ log = logging.getLogger("headwater.node")
 
 NAME: Final = "COLLECTIONS"
 NEXT_NAME: Final = "COLLECTIONS.new"
+_FAILPOINTS: Final = ("collections.before_rename", "collections.after_rename")
 _TITLE: Final = "headwater-collections"
 _FORMAT: Final = "1"
 COLLECTIONS_MAX: Final = 1200
@@ -65,7 +66,7 @@ class CollectionsFile:
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path = folder / NAME
-        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, "collections")
+        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, _FAILPOINTS)
         self._disk = disk
         self._folder = folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -45,6 +46,23 @@ def test_a_process_sleeps_in_simulated_time_and_ends_with_its_result_or_its_erro
     assert isinstance(bad.error, KeyError)
     place.schedule.run(2.0)
     assert (good.is_over, good.result) == (True, 2.0)
+
+
+def test_a_thread_of_a_library_that_has_no_part_in_the_simulation_really_sleeps(place: Place) -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            time.sleep(0)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not errors
+    with pytest.raises(AssertionError, match="only a process whose code blocks"):
+        time.sleep(0)
 
 
 def test_processes_take_turns_where_they_wait(place: Place) -> None:

@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 @pytest.fixture(name="world")
 def a_world_at_rest() -> Iterator[World]:
     with unwatched():
-        world = World(replace(plan_of(5, 60), steps=()))
+        world = World(replace(plan_of(5, 60), steps=(), has_users=False))
         with world.inside():
             world.begin()
             world.happen(begin)

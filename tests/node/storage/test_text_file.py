@@ -61,7 +61,7 @@ def whole_file(before: bytes | None) -> tuple[FaultyDisk, WholeFile]:
     if before is not None:
         write_synced(disk, PATH, before)
         disk.sync_directory(PATH.parent)
-    return disk, WholeFile(disk, PATH, PATH.with_suffix(".new"), "users")
+    return disk, WholeFile(disk, PATH, PATH.with_suffix(".new"), ("users.before_rename", "users.after_rename"))
 
 
 def content(disk: FaultyDisk) -> bytes | None:

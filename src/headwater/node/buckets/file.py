@@ -30,6 +30,7 @@ NAME: Final = "BUCKETS"
 FOLDERS: Final = "buckets"
 MAKING, SERVED, DROPPING = "making", "served", "dropping"
 _NEXT_NAME: Final = "BUCKETS.new"
+_FAILPOINTS: Final = ("buckets.before_rename", "buckets.after_rename")
 _TITLE: Final = "headwater-buckets"
 _FORMAT: Final = "1"
 
@@ -78,7 +79,7 @@ class BucketsFile:
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path = folder / NAME
-        self.whole = WholeFile(disk, self.path, folder / _NEXT_NAME, "buckets")
+        self.whole = WholeFile(disk, self.path, folder / _NEXT_NAME, _FAILPOINTS)
         self._disk = disk
         self._folder = folder
 

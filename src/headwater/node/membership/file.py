@@ -20,6 +20,7 @@ from headwater.node.storage.text_file import WholeFile, decode_text_file, encode
 
 NAME: Final = "CLUSTER_MAP"
 NEXT_NAME: Final = "CLUSTER_MAP.new"
+_FAILPOINTS: Final = ("cluster.before_rename", "cluster.after_rename")
 _TITLE: Final = "headwater-cluster-map"
 _FORMAT: Final = "1"
 
@@ -33,7 +34,7 @@ class MapFile:
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path = folder / NAME
-        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, "cluster")
+        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, _FAILPOINTS)
         self._disk = disk
         self._folder = folder
 

@@ -45,12 +45,12 @@ class WholeFile:
 
     Args:
         fresh: the name under which a file is written before it takes its place.
-        name: of its failpoints, `name`.before_rename and `name`.after_rename.
+        failpoints: before the file is renamed into its place, and before the folder is synced.
     """
 
-    def __init__(self, disk: Disk, path: Path, fresh: Path, name: str) -> None:
+    def __init__(self, disk: Disk, path: Path, fresh: Path, failpoints: tuple[str, str]) -> None:
         self.path = path
-        self._disk, self._fresh, self._name = disk, fresh, name
+        self._disk, self._fresh, self._failpoints = disk, fresh, failpoints
         self._lock = threading.Lock()
         self._kept: bytes | None = None  # while unsure: the file of before, and digests of those that were refused
         self._refused = set[int]()
@@ -96,9 +96,9 @@ class WholeFile:
         if check is not None:
             check(self._fresh)
         try:
-            failpoint(f"{self._name}.before_rename")
+            failpoint(self._failpoints[0])
             self._disk.rename(self._fresh, self.path)
-            failpoint(f"{self._name}.after_rename")
+            failpoint(self._failpoints[1])
             self._disk.sync_directory(self.path.parent)
         except OSError:
             self._put_back(before, xxhash.xxh3_64_intdigest(data))

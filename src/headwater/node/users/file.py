@@ -36,6 +36,7 @@ __all__ = ["NAME", "Account", "UsersFile", "accounts_of", "check_name", "check_p
 
 NAME: Final = "USERS"
 _NEXT_NAME: Final = "USERS.new"
+_FAILPOINTS: Final = ("users.before_rename", "users.after_rename")
 _LOCK_NAME: Final = "USERS.lock"
 _TITLE: Final = "headwater-users"
 _FORMAT: Final = "2"
@@ -84,7 +85,7 @@ class UsersFile:
         self.path = folder / NAME
         self._folder = folder
         self._disk = disk or RealDisk()
-        self._whole = WholeFile(self._disk, self.path, folder / _NEXT_NAME, "users")
+        self._whole = WholeFile(self._disk, self.path, folder / _NEXT_NAME, _FAILPOINTS)
 
     def load(self) -> dict[str, Account] | None:
         """The accounts by name; None if there is no file. Raises as `load_list`."""
