@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +29,7 @@ from harness.simulation.histories import Broken, branch_of, has
 from harness.simulation.host import Crash
 from harness.world import operators
 from harness.world.operators import Work
+from harness.world.programs import ProgramsWorld
 from headwater.client.routing import Address
 from headwater.cluster.status import status
 from headwater.errors import CorruptStore, HeadwaterError
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
     from harness.simulation.host import Host
     from harness.simulation.observer import Placed
-    from harness.simulation.scheduler import Schedule
     from harness.world.machines import Machine
-    from harness.world.programs import Program
     from harness.world.steps import Step
     from harness.world.watcher import Watcher
     from headwater.wire.cluster_map import ClusterMap
@@ -60,17 +58,11 @@ POLL_SECONDS = 0.01
 AGAIN_SECONDS = 2.0
 
 
-class DamagedWorld(Protocol):
+class DamagedWorld(ProgramsWorld, Protocol):
     """The parts of a world that are needed here."""
 
-    schedule: Schedule
     machines: list[Machine]
     watcher: Watcher
-    counts: Counter[str]
-
-    @property
-    def addresses(self) -> list[Address]:
-        """Of all machines."""
 
     @property
     def is_failing_over(self) -> bool:
@@ -78,9 +70,6 @@ class DamagedWorld(Protocol):
 
     def newest_map(self) -> ClusterMap | None:
         """The newest map that a machine which is up has."""
-
-    def run(self, name: str, work: Callable[[], object]) -> Program:
-        """Let a program begin."""
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""

@@ -6,14 +6,14 @@ rights.py changes what each may do, and judges what they were told.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from harness.linearizability.record import Argument, Kind, Operation, Outcome, Recorder, text_of
-from harness.simulation.scheduler import NOON_SECONDS, Schedule
+from harness.simulation.scheduler import NOON_SECONDS
+from harness.world.programs import Program, ProgramsWorld
 from harness.world.readers import WorldReader
 from harness.world.rights import Guest, RightsOperator, check_operations, check_shown
 from harness.world.workload import Login, Purpose, WorkloadClient, WorldKey
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from harness.simulation.histories import Change
     from harness.world.machines import Machine
     from harness.world.plan import WorldPlan
-    from harness.world.programs import Program
     from harness.world.steps import Step
     from harness.world.watcher import Watcher
-    from headwater.client.routing import Address
 
 GUESTS = 2
 KEYS = 3
@@ -35,28 +33,19 @@ FIRST_NUMBER = 100
 """Of the guests among all clients."""
 
 
-class GuestsWorld(Protocol):
+class GuestsWorld(ProgramsWorld, Protocol):
     """The parts of a world that are needed here."""
 
     plan: WorldPlan
-    schedule: Schedule
     machines: list[Machine]
     watcher: Watcher
-    counts: Counter[str]
     recorder: Recorder
-
-    @property
-    def addresses(self) -> list[Address]:
-        """Of all machines."""
 
     def now(self) -> float:
         """Unix seconds."""
 
     def next_number(self) -> int:
         """A number that nothing else has."""
-
-    def run(self, name: str, work: Callable[[], object]) -> Program:
-        """Let a program begin."""
 
     def vbucket_of(self, key: str) -> int:
         """The vbucket of a key."""

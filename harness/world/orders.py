@@ -8,7 +8,6 @@ life begins empty: a value of a life before, or of the other bucket, has no writ
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,16 +19,15 @@ from harness.linearizability.model import Model
 from harness.linearizability.record import UNANSWERED, Operation, Outcome, Recorder
 from harness.linearizability.window import report
 from harness.simulation.histories import Broken
-from harness.simulation.scheduler import NOON_SECONDS, Schedule
+from harness.simulation.scheduler import NOON_SECONDS
 from harness.world.operators import SECOND_BUCKET, members
+from harness.world.programs import Program, ProgramsWorld
 from harness.world.workload import Login, Purpose, WorkloadClient, WorldKey
 from headwater.cluster import buckets
 from headwater.errors import HeadwaterError, KeyNotFound
 
 if TYPE_CHECKING:
-    from harness.world.programs import Program
     from harness.world.steps import Step
-    from headwater.client.routing import Address
 
 CLIENTS = 2
 KEYS = 3
@@ -40,25 +38,16 @@ FOUNDING_SECONDS = 30.0
 POSITIONS_MAX = 300_000
 
 
-class OrdersWorld(Protocol):
+class OrdersWorld(ProgramsWorld, Protocol):
     """The parts of a world that are needed here."""
 
-    schedule: Schedule
-    counts: Counter[str]
     recorder: Recorder
-
-    @property
-    def addresses(self) -> list[Address]:
-        """Of all machines."""
 
     def now(self) -> float:
         """Unix seconds."""
 
     def next_number(self) -> int:
         """A number that nothing else has."""
-
-    def run(self, name: str, work: Callable[[], object]) -> Program:
-        """Let a program begin."""
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""

@@ -8,14 +8,30 @@ program.kill()
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.simulation.scheduler import SimLoop
 
 if TYPE_CHECKING:
     from harness.simulation.scheduler import Schedule
     from harness.simulation.sockets import Network
+    from headwater.client.routing import Address
+
+
+class ProgramsWorld(Protocol):
+    """The parts of a world that whoever begins programs there needs."""
+
+    schedule: Schedule
+    counts: Counter[str]
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Of all machines."""
+
+    def run(self, name: str, work: Callable[[], object]) -> Program:
+        """Let a program begin."""
 
 
 class ProgramLoop(SimLoop):

@@ -9,11 +9,9 @@ import pytest
 
 from harness.simulation.histories import Broken, Change
 from harness.world.backups import Backups, compare
-from harness.world.nemesis import begin
-from harness.world.plan import plan_of
 from harness.world.steps import Fault, Step
-from harness.world.system import unwatched
 from harness.world.world import World
+from tests.harness.world.resting import resting
 
 STEPS = (
     Step(0.2, Fault.FULL_BACKUP, 0, 1, 0.0, 0.5),
@@ -25,15 +23,8 @@ STEPS = (
 
 @pytest.fixture(name="world", scope="module")
 def a_world_at_rest() -> Iterator[World]:
-    with unwatched():
-        world = World(replace(plan_of(5, 80), steps=STEPS, has_users=False))
-        with world.inside():
-            world.begin()
-            world.happen(begin)
-            world.heal()
-            world.finish()
-            yield world
-            world.close()
+    with resting(80, STEPS) as world:
+        yield world
 
 
 def test_backups_that_were_made_meanwhile_are_states_and_one_is_restored(world: World) -> None:

@@ -11,26 +11,17 @@ from harness.simulation.histories import Broken, Change
 from harness.simulation.scheduler import NOON_SECONDS
 from harness.world import invariants
 from harness.world.invariants import INVARIANTS, judge, judged_history, table
-from harness.world.nemesis import begin
-from harness.world.plan import plan_of
-from harness.world.system import unwatched
 from harness.world.watcher import Interval, Turn
 from harness.world.world import World
+from tests.harness.world.resting import resting
 
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 
 
 @pytest.fixture(name="world")
 def a_world_at_rest() -> Iterator[World]:
-    with unwatched():
-        world = World(replace(plan_of(5, 60), steps=(), has_users=False))
-        with world.inside():
-            world.begin()
-            world.happen(begin)
-            world.heal()
-            world.finish()
-            yield world
-            world.close()
+    with resting(60) as world:
+        yield world
 
 
 def test_the_page_prints_the_promises() -> None:

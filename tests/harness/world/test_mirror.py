@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from harness.simulation.histories import Broken
 from harness.world.mirror import ROOT, Lake
-from harness.world.nemesis import begin
-from harness.world.plan import plan_of
 from harness.world.steps import Fault, Step
-from harness.world.system import unwatched
 from harness.world.world import World
+from tests.harness.world.resting import resting
 
 STEPS = (
     Step(0.1, Fault.MIRROR, 0, 1, 0.0, 0.5),
@@ -27,16 +24,9 @@ STEPS = (
 
 @pytest.fixture(name="world", scope="module")
 def a_world_at_rest() -> Iterator[World]:
-    with unwatched():
-        world = World(replace(plan_of(5, 120), steps=STEPS, has_users=False))
-        with world.inside():
-            world.begin()
-            world.happen(begin)
-            world.heal()
-            world.finish()
-            world.job(Lake).check()
-            yield world
-            world.close()
+    with resting(120, STEPS) as world:
+        world.job(Lake).check()
+        yield world
 
 
 def test_a_mirror_that_is_killed_and_started_again_has_states_of_the_bucket_alone(world: World) -> None:
