@@ -220,7 +220,7 @@ OWN_FORMATS = {
     "node/storage/store.py": "a key for hashing, numbers for a kernel",
     "node/storage/synced.py": "the note beside the log",
     "node/kv/subdoc/attributes.py": "the text of a macro",
-    "node/bucket.py": "keys as a kernel hands them over",
+    "node/buckets/bucket.py": "keys as a kernel hands them over",
     "kernels/batches.py": "Arrow",
     "kernels/intrinsics.py": "numbers in memory",
     "kernels/tracker.py": "rows in memory",

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from headwater.cli.app import app
 from headwater.node.config import OPTIONS
 from headwater.node.config_check import faults_of
-from headwater.node.metrics import HISTOGRAM, METRICS
+from headwater.node.rest.metrics import HISTOGRAM, METRICS
 
 FOLDER = Path(__file__).parent.parent / "deploy"
 UNIT, RULES = FOLDER / "systemd" / "headwater.service", FOLDER / "prometheus" / "headwater.rules.yml"

@@ -5,12 +5,12 @@
 
 from pathlib import Path
 
-from headwater.node.log_lines import EVENTS
+from headwater.node.reporting.log_lines import EVENTS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "log-events.md"
 HEAD = """# Events of the log
 
-Written by `make docs` from `src/headwater/node/log_lines.py`; edit there.
+Written by `make docs` from `src/headwater/node/reporting/log_lines.py`; edit there.
 
 A node writes a line an event to stderr. With `--log-format json` it is an object: `time` (UTC), `level`, `module`,
 `event`, `message`, what else is known of it (`peer`, `vbucket`, `producer` and so on), and `traceback` after a fault of

@@ -5,12 +5,12 @@
 
 from pathlib import Path
 
-from headwater.node.metrics import METRICS
+from headwater.node.rest.metrics import METRICS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "metrics.md"
 HEAD = """# Metrics
 
-Written by `make docs` from `src/headwater/node/metrics.py`; edit there.
+Written by `make docs` from `src/headwater/node/rest/metrics.py`; edit there.
 
 A node tells these on its own ports, and on `--http-port`, which has the pages alone, to users with the role `monitor`,
 in Prometheus' text format:

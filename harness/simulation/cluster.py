@@ -27,7 +27,7 @@ from harness.simulation.lines import PLACE
 from harness.simulation.scheduler import Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from headwater.node import calling
-from headwater.node.connection import Connection
+from headwater.node.connections.connection import Connection
 from headwater.node.membership import own_address, peers
 from headwater.node.replication import dialer
 from headwater.node.streams.handover import Handover

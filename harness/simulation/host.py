@@ -21,8 +21,8 @@ from unittest import mock
 from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from headwater.errors import CorruptStore, StorageError
 from headwater.failpoints import InjectedFault, armed
-from headwater.node.bucket import Bucket
 from headwater.node.buckets import catalog
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.server import Server

@@ -17,7 +17,7 @@ from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from harness.simulation.host import Host
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.committer import Committer
     from headwater.node.served import ServedBucket
     from headwater.node.storage.store import Store

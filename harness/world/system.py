@@ -33,7 +33,7 @@ from harness.world import blocking
 from headwater import tracing
 from headwater.kernels import cached
 from headwater.node import calling
-from headwater.node.connection import Connection
+from headwater.node.connections.connection import Connection
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
 from headwater.transport import channel

@@ -22,7 +22,7 @@ from headwater.cli.passwords import password_of
 from headwater.client import TlsSettings
 from headwater.errors import AuthError, HeadwaterError, NoAccess, OptionError, StorageError
 from headwater.node.config import NodeConfig
-from headwater.node.tls import NodeTls
+from headwater.node.connections.tls import NodeTls
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import ROLES, read_grants
 from headwater.testing.certificates import Certificates

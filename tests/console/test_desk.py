@@ -6,7 +6,7 @@ import pytest
 
 from headwater.console import desk
 from headwater.console.lookout import Said
-from headwater.node.log_lines import JsonLine, OneLine
+from headwater.node.reporting.log_lines import JsonLine, OneLine
 
 NOON = 1_767_355_200.0  # 2 January 2026, 12 o'clock, UTC
 

@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headwater.node import handlers, notices
-from headwater.node.bucket import Bucket
-from headwater.node.budget import Budget
-from headwater.node.cluster_map import ServedMap
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.config import NodeConfig
-from headwater.node.dcp_hub import DcpHub
-from headwater.node.durations import Durations
+from headwater.node.connections.budget import Budget
+from headwater.node.connections.loopback import is_local
 from headwater.node.kv.api import Session, TakeRequests, UserSession
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.kv.session import KvSession
-from headwater.node.loopback import is_local
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats
+from headwater.node.ownership.cluster_map import ServedMap
 from headwater.node.replication.command import Replication
-from headwater.node.requests import Requests
+from headwater.node.reporting.durations import Durations
+from headwater.node.reporting.requests import Requests
 from headwater.node.storage.store import Store
+from headwater.node.streams.dcp_hub import DcpHub
 from headwater.node.tap.hub import TapHub
 from headwater.node.users.failures import Failures
 from headwater.node.users.logins import Users

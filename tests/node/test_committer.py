@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from headwater.node.committer import Committer
-from headwater.node.threads import Inline
+from headwater.node.process.threads import Inline
 
 
 class Disk:

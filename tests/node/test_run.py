@@ -265,7 +265,7 @@ def test_after_a_crash_the_log_says_where_a_torn_end_was_cut_and_how_much_of_it(
 
 def test_a_node_that_is_up_has_loaded_what_an_upgrade_may_replace_under_it(tmp_path: Path) -> None:
     """The files of another release may stand in the place of its own by the time that something is first asked for."""
-    loaded = "import 'headwater.node.metrics'"
+    loaded = "import 'headwater.node.rest.metrics'"
     command = [sys.executable, "-v", "-m", "headwater", "serve", "--port", "0", "--data", str(tmp_path / "data")]
     log = tmp_path / "said"
     with log.open("w") as told, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True) as process:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.node.bucket import Bucket
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
-from headwater.node.connection import Connection
+from headwater.node.connections.connection import Connection
 from headwater.node.kv.session import KvSession
 from headwater.node.refused import CommandRefused
 from headwater.node.served import ServedBucket

@@ -70,7 +70,7 @@ PERSISTENCE_SECONDS_MAX = 30.0
 """The node gives up waiting for its disk after so long, and may be asked again (failover 5, step 4)."""
 
 RENEW_SECONDS = 4.0
-"""A node lets a lease go to others when its holder said nothing for 20 s (node/lease.py)."""
+"""A node lets a lease go to others when its holder said nothing for 20 s (node/ownership/lease.py)."""
 
 LONG_SECONDS_MAX = 600.0
 """A compaction of a large log, or the deletion of all documents, may take minutes."""

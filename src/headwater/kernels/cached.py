@@ -4,8 +4,8 @@ numba names a cache entry by the path of its source and dates it by its mtime, s
 anew. Here the folder's name says all there is to say (jit.cache_folder), and a lock file beside each entry lets whoever
 comes second wait for the first instead of compiling the same.
 
-A node that serves while its kernels are compiled (node/machine_code.py) asks for two things more: to look what there is
-and compile nothing (`looking`), and to wait for nobody where a request needs a kernel now (`serving`).
+A node that serves while its kernels are compiled (node/process/machine_code.py) asks for two things more: to look what
+there is and compile nothing (`looking`), and to wait for nobody where a request needs a kernel now (`serving`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Build every kernel of the package at once: `python -m headwater.kernels.warming`, or `kernels.warm()`.
 
-With names of modules: these first, each told by its name alone, for the node that asked (node/machine_code.py).
+With names of modules: these first, each told by its name alone, for the node that asked (node/process/machine_code.py).
 
 A kernel is compiled at its first call with arguments of a kind, seconds that a first request should not wait for. So
 whoever serves, and the workshop's set-up, calls `warm()` first. With the cache of an earlier process it only loads.

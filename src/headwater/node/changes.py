@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.protocol.dcp.consumer_changes import Change
 
 

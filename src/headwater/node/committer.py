@@ -18,9 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
-from headwater.node import threads
-from headwater.node.durations import Durations
-from headwater.node.log_lines import event
+from headwater.node.process import threads
+from headwater.node.reporting.durations import Durations
+from headwater.node.reporting.log_lines import event
 
 FULL_DISK_SECONDS = 0.25
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.errors import OptionError
-from headwater.node.log_lines import FORMATS, parse_levels
+from headwater.node.reporting.log_lines import FORMATS, parse_levels
 from headwater.node.users.file import NAME as USERS_NAME
 from headwater.node.users.roles import ADMINISTRATOR, CLUSTER_USER, NODE, ORDINARY, Grant
 from headwater.wire.vbucket import VBUCKETS_MAX

@@ -143,7 +143,7 @@ def _culprit(error: OptionError, values: dict[str, Any], *, with_files: bool) ->
 
 
 def _problem(values: dict[str, Any], *, with_files: bool) -> OptionError | None:
-    from headwater.node.tls import NodeTls, name_rules  # noqa: PLC0415 - cryptography, which a start may not need
+    from headwater.node.connections.tls import NodeTls, name_rules  # noqa: PLC0415 - cryptography, which a start may not need
 
     try:
         config = config_from(values, _SECRET if "user" in values and "password_file" not in values else {})

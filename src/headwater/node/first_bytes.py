@@ -10,7 +10,7 @@ from headwater.node.rest.request import looks_like_http, may_become_http
 from headwater.node.rest.session import HttpSession
 
 if TYPE_CHECKING:
-    from headwater.node.connection import Connection
+    from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Services
 
 _TLS_HANDSHAKE = 0x16

@@ -5,11 +5,11 @@ from headwater.node.kv import (
     admin,
     buckets,
     cluster,
-    collections,
     counters,
     documents,
     hello,
     locking,
+    manifests,
     meta,
     observe,
     sasl,
@@ -24,5 +24,5 @@ from headwater.node.tap import consumer as tap_consumer
 from headwater.node.tap import hub as tap
 
 _DOCUMENTS = (counters, documents, locking, meta, scans, subdocs)
-_KV = (*_DOCUMENTS, admin, buckets, cluster, collections, hello, observe, sasl, stats, users, vbuckets)
+_KV = (*_DOCUMENTS, admin, buckets, cluster, hello, manifests, observe, sasl, stats, users, vbuckets)
 ALL = (*_KV, dcp, replication, tap, tap_consumer)

@@ -37,7 +37,7 @@ def failed(error: Exception, *, as_json: bool = False) -> int:
     from headwater.errors import OptionError  # noqa: PLC0415
 
     if as_json:
-        from headwater.node.log_lines import begin, event  # noqa: PLC0415
+        from headwater.node.reporting.log_lines import begin, event  # noqa: PLC0415
 
         begin("error", "json")
         logging.getLogger(__name__).error("%s", error, extra=event("node.refused"))

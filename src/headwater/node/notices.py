@@ -18,9 +18,9 @@ from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
 
 if TYPE_CHECKING:
-    from headwater.node.cluster_map import ServedMap
-    from headwater.node.connection import Connection
+    from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Services
+    from headwater.node.ownership.cluster_map import ServedMap
 
 
 def tell(connections: Iterable[Connection], server: Services) -> None:

@@ -15,11 +15,11 @@ import numpy as np
 
 from headwater.errors import DiskFull, HeadwaterError
 from headwater.node.kv import documents
-from headwater.node.log_lines import event
+from headwater.node.reporting.log_lines import event
 from headwater.node.storage.staging import ArenaFull
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
 
 log = logging.getLogger(__name__)
 

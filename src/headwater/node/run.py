@@ -20,16 +20,17 @@ from typing import TextIO
 
 from headwater.errors import DiskFull
 from headwater.kernels import cached
-from headwater.node import log_lines, machine_code, supervisor, threads
-from headwater.node.bucket import Bucket
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.catalog import open_store
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
-from headwater.node.garbage import Collector
-from headwater.node.listening import try_addresses
-from headwater.node.log_lines import event
-from headwater.node.loopback import is_loopback
-from headwater.node.memory import Trimmer, free_bytes_of_libc
+from headwater.node.connections.listening import try_addresses
+from headwater.node.connections.loopback import is_loopback
+from headwater.node.process import machine_code, supervisor, threads
+from headwater.node.process.garbage import Collector
+from headwater.node.process.memory import Trimmer, free_bytes_of_libc
+from headwater.node.reporting import log_lines
+from headwater.node.reporting.log_lines import event
 from headwater.node.server import Server
 from headwater.node.storage import unreadable
 from headwater.node.storage.store import Store
@@ -38,7 +39,7 @@ SWITCH_INTERVAL_SECONDS = 0.0005  # the commit thread gets the interpreter back 
 
 # Which takes 30 ms: loaded when the node is up, and not with the first scrape. By then the files of the package may be
 # those of another release, put in this one's place for the next start.
-METRICS = "headwater.node.metrics"
+METRICS = "headwater.node.rest.metrics"
 
 WORKERS = 8  # threads for what blocks besides commits: compaction, passwords, names of peers
 

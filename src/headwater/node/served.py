@@ -11,33 +11,33 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.node import notices
-from headwater.node.cluster_map import ServedMap
-from headwater.node.compactor import Compactor
-from headwater.node.dcp_hub import DcpHub
 from headwater.node.durable_writes import Copies
 from headwater.node.kv.fast import FastPath, Workspace
-from headwater.node.lease import Lease
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats as cluster_stats
+from headwater.node.ownership.cluster_map import ServedMap
+from headwater.node.ownership.lease import Lease
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
-from headwater.node.requests import Requests, Uncounted
-from headwater.node.scrubber import Scrubber
+from headwater.node.reporting.requests import Requests, Uncounted
+from headwater.node.streams.dcp_hub import DcpHub
 from headwater.node.tap.hub import TapHub
+from headwater.node.upkeep.compactor import Compactor
+from headwater.node.upkeep.scrubber import Scrubber
 
 if TYPE_CHECKING:
     import asyncio
     import socket
 
-    from headwater.node.bucket import Bucket
-    from headwater.node.budget import Budget
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.committer import Committer
     from headwater.node.config import NodeConfig
-    from headwater.node.connection import Connection
+    from headwater.node.connections.budget import Budget
+    from headwater.node.connections.connection import Connection
+    from headwater.node.connections.tls import NodeTls
     from headwater.node.kv.api import BucketCatalog, Services, Session, SharedUsers, TakeRequests, UserSession
-    from headwater.node.loop_watch import LoopWatch
-    from headwater.node.run_queue import RunQueue
-    from headwater.node.tls import NodeTls
+    from headwater.node.process.loop_watch import LoopWatch
+    from headwater.node.process.run_queue import RunQueue
     from headwater.node.users.failures import Failures
     from headwater.node.users.logins import Users
     from headwater.tls.socket import TlsSocket

@@ -23,25 +23,25 @@ from headwater.errors import CorruptStore, OptionError, StorageError
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
 from headwater.node import handlers
-from headwater.node.bucket import Bucket
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.catalog import Catalog, OpenBucket
-from headwater.node.budget import Budget
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
-from headwater.node.connection import Connection
+from headwater.node.connections.budget import Budget
+from headwater.node.connections.connection import Connection
+from headwater.node.connections.inbox import ConnectionInbox
+from headwater.node.connections.listening import address_error, bound
+from headwater.node.connections.loopback import is_local, is_loopback, loopback_like
+from headwater.node.connections.tls import NodeTls
 from headwater.node.first_bytes import FirstBytes
-from headwater.node.inbox import ConnectionInbox
-from headwater.node.listening import address_error, bound
-from headwater.node.log_lines import event
-from headwater.node.loop_watch import LoopWatch
-from headwater.node.loopback import is_local, is_loopback, loopback_like
-from headwater.node.refusals import RefusalLog
-from headwater.node.requests import Requests
+from headwater.node.process.loop_watch import LoopWatch
+from headwater.node.process.run_queue import SLICE_SECONDS, RunQueue
+from headwater.node.reporting.log_lines import event
+from headwater.node.reporting.refusals import RefusalLog
+from headwater.node.reporting.requests import Requests
 from headwater.node.rest.session import HttpSession
-from headwater.node.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.served import ServedBucket
-from headwater.node.tls import NodeTls
-from headwater.node.unsure_files import KeptFile, UnsureFiles
+from headwater.node.storage.unsure_files import KeptFile, UnsureFiles
 from headwater.node.users.failures import Failures
 from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Users

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from headwater.node.bucket import Bucket
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.run import warm_up

@@ -2,5 +2,5 @@
 
 `engine.py` does no I/O: ciphertext in, plaintext out, and back; OpenSSL does the cryptography. `socket.py` gives a
 non-blocking socket such an engine, so that whoever moves bytes need not know. Nothing here decides whom to trust:
-`settings.py` (a client) and `node/tls.py` (a node) make the contexts.
+`settings.py` (a client) and `node/connections/tls.py` (a node) make the contexts.
 """

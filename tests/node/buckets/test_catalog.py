@@ -19,8 +19,8 @@ import pytest
 from harness.nodes import until
 from headwater import testing
 from headwater.errors import StorageError, UnsureFile
-from headwater.node.bucket import Bucket
 from headwater.node.buckets import catalog
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.catalog import VBUCKETS_PER_TURN, Catalog, NewBucket, OpenBucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig

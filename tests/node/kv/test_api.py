@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from headwater.node.bucket import Bucket
+from headwater.node.buckets.bucket import Bucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.kv.api import Follower, Member, Services, Session, TapSessions

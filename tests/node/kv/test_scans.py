@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headwater import testing
-from headwater.node import scans
+from headwater.node.buckets import scans
 from headwater.testing.node import Node
 from headwater.wire import leb128
 from headwater.wire.header import Frame

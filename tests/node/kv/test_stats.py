@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headwater.node.metrics import METRICS
-from headwater.node.scans import ScanPlan
+from headwater.node.buckets.scans import ScanPlan
+from headwater.node.rest.metrics import METRICS
 from headwater.wire.dcp import Prepare
 from tests.node.support import Talk
 

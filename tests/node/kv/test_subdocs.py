@@ -9,7 +9,7 @@ import pytest
 
 from headwater.kernels.crc import crc32c
 from headwater.node.kv.subdoc.in_turns import ATTEMPTS_MAX
-from headwater.node.run_queue import LARGE_AT_ONCE, RunQueue
+from headwater.node.process.run_queue import LARGE_AT_ONCE, RunQueue
 from headwater.wire import leb128, subdoc, xattr
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final, Never, TypeVar
 
 from headwater.errors import DiskFull, OptionError, StorageError, UnsureFile
 from headwater.failpoints import failpoint
-from headwater.node.bucket import Bucket, Clock
 from headwater.node.buckets import folder
+from headwater.node.buckets.bucket import Bucket, Clock
 from headwater.node.buckets.file import DROPPING, MAKING, SERVED, BucketEntry, BucketList, BucketsFile
 from headwater.node.buckets.quota import QUOTA_MIB_MIN, QuotaDisk
 from headwater.node.committer import Committer
-from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
+from headwater.node.reporting.log_lines import event
 from headwater.node.storage.arena import ARENA_BYTES
 from headwater.node.storage.store import Store
 from headwater.node.storage.text_file import WholeFile

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import DiskFull, RemoteProtocolError, StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
+from headwater.node.connections.inbox import whole_frame
 from headwater.node.dcp.end import DcpEnd
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.dcp.intake import Intake
-from headwater.node.inbox import whole_frame
-from headwater.node.log_lines import event as log_event
 from headwater.node.refused import NoRoom
+from headwater.node.reporting.log_lines import event as log_event
 from headwater.node.storage.staging import ArenaFull
 from headwater.node.vbucket.prepares import Key, key_of
 from headwater.protocol.dcp.consumer import Consumer
@@ -53,8 +53,8 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.dcp_hub import DcpHub
     from headwater.node.kv.api import Session
+    from headwater.node.streams.dcp_hub import DcpHub
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.consumer_stream import ConsumerStream
     from headwater.protocol.dcp.position import FailoverLog

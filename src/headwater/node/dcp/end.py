@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from headwater.node.inbox import whole_frame
+from headwater.node.connections.inbox import whole_frame
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.rights import Rule
 from headwater.node.refused import CommandRefused, NoRoom
@@ -24,8 +24,8 @@ from headwater.wire.privilege import Privilege, in_words
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.dcp_hub import DcpHub
     from headwater.node.kv.api import Session
+    from headwater.node.streams.dcp_hub import DcpHub
     from headwater.node.streams.stream import Stream
     from headwater.node.vbucket.vbucket import VBucket
 

@@ -23,7 +23,7 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.consumer_stream import ConsumerStream
     from headwater.protocol.dcp.position import FailoverLog, Position

@@ -14,7 +14,7 @@ from headwater.kernels import apply as kernel
 from headwater.wire.dcp import SnapshotFlag
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.protocol.dcp.consumer import Consumer
     from headwater.protocol.dcp.events import Marked
 

@@ -18,7 +18,7 @@ from headwater.node.streams.encoding import Encoding, encoding_of
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.round_robin import RoundRobin
 from headwater.node.streams.stream import Stream
-from headwater.node.vbucket.collections import EVERYTHING, PLAIN, Wanted
+from headwater.node.vbucket.collection_events import EVERYTHING, PLAIN, Wanted
 from headwater.protocol.dcp.negotiation import SYNC_WRITES
 from headwater.protocol.dcp.producer import Producer
 from headwater.protocol.dcp.producer_events import (
@@ -42,8 +42,8 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.dcp_hub import DcpHub
     from headwater.node.kv.api import Session
+    from headwater.node.streams.dcp_hub import DcpHub
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.producer_stream import ProducerStream
 

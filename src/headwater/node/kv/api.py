@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     import asyncio
 
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.buckets.catalog import NewBucket
     from headwater.node.calling import FollowProgress, ProducerAddress
-    from headwater.node.cluster_map import ServedMap
     from headwater.node.committer import Committer
-    from headwater.node.compactor import Compactor
     from headwater.node.config import NodeConfig
-    from headwater.node.connection import Connection
-    from headwater.node.dcp_hub import DcpHub
+    from headwater.node.connections.connection import Connection
+    from headwater.node.connections.tls import NodeTls
     from headwater.node.kv.rights import Rule
-    from headwater.node.lease import Lease
-    from headwater.node.loop_watch import LoopWatch
+    from headwater.node.ownership.cluster_map import ServedMap
+    from headwater.node.ownership.lease import Lease
+    from headwater.node.process.loop_watch import LoopWatch
+    from headwater.node.process.run_queue import RunQueue
     from headwater.node.refused import CommandRefused, NoRoom
-    from headwater.node.requests import Requests
-    from headwater.node.run_queue import RunQueue
-    from headwater.node.tls import NodeTls
+    from headwater.node.reporting.requests import Requests
+    from headwater.node.streams.dcp_hub import DcpHub
+    from headwater.node.upkeep.compactor import Compactor
     from headwater.node.users.failures import Failures
     from headwater.node.users.logins import Users
     from headwater.node.users.places import Places

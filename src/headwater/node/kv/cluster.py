@@ -1,6 +1,6 @@
 """The commands by which clients get the cluster map, and orchestrators set it (kv.md 1.4).
 
-The map itself is in node/cluster_map.py; what one that names this node makes the node do, in node/membership/.
+The map itself is in node/ownership/cluster_map.py; what a map that names this node makes it do: node/membership/.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from dataclasses import replace as replaced
 from typing import TYPE_CHECKING, TypeVar
 
 from headwater.errors import DiskFull
+from headwater.node.buckets.locks import CAS_OF_LOCKED
 from headwater.node.kv import values
 from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
-from headwater.node.locks import CAS_OF_LOCKED
 from headwater.node.refused import CommandRefused
 from headwater.wire import documents as wire
 from headwater.wire import leb128, times
@@ -26,7 +26,7 @@ from headwater.wire.layout import Request
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
     from headwater.node.storage.records import StoredDocument
 

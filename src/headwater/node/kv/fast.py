@@ -20,7 +20,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import WRITE
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
 
 OUT_BYTES = 256 << 10

@@ -1,13 +1,13 @@
-"""GET_LOCKED and UNLOCK, and what a lock keeps from whom (kv.md 2, "Locked document"); a lock itself: node/locks.py."""
+"""GET_LOCKED, UNLOCK, and what a lock keeps from whom (kv.md 2, "Locked document"). Locks: node/buckets/locks.py."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from headwater.node.buckets.locks import DocumentLock
 from headwater.node.kv import documents
 from headwater.node.kv.command import handles
-from headwater.node.locks import DocumentLock
 from headwater.node.refused import CommandRefused
 from headwater.wire import documents as wire
 from headwater.wire.features import Feature

@@ -10,8 +10,8 @@ from headwater.errors import RemoteProtocolError
 from headwater.node.kv import documents
 from headwater.node.kv.command import handles
 from headwater.node.kv.vbuckets import vbucket
+from headwater.node.process.run_queue import Slices
 from headwater.node.refused import CommandRefused
-from headwater.node.run_queue import Slices
 from headwater.wire import leb128, meta
 from headwater.wire.admin import GetKeys, GetKeysResponse
 from headwater.wire.documents import GetKeyResponse, GetRandomKey
@@ -20,7 +20,7 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
 
 KEYS_DEFAULT, KEYS_MAX = 1000, 10_000

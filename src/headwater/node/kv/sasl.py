@@ -17,8 +17,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headwater.node.connections.loopback import is_local
 from headwater.node.kv.command import handles
-from headwater.node.loopback import is_local
 from headwater.node.refused import CommandRefused
 from headwater.node.users import scram
 from headwater.node.users.binding import sees, why_for_another

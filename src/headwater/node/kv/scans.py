@@ -1,4 +1,4 @@
-"""Range scans: create, continue, cancel; what a scan does is in node/scans.py.
+"""Range scans: create, continue, cancel; what a scan does is in node/buckets/scans.py.
 
 A request goes on with a scan in a coroutine, which lets others have their turn, and brings 1 MiB at most, so that a
 client that reads slowly is never owed more. Source: KV engine, docs/range_scans.
@@ -11,10 +11,10 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headwater.node.buckets.scans import KeyRange, RandomSample, RangeScan, ScanPlan
 from headwater.node.kv import values
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
-from headwater.node.scans import KeyRange, RandomSample, RangeScan, ScanPlan
 from headwater.wire import leb128
 from headwater.wire import scans as wire
 from headwater.wire.datatype import Datatype

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headwater.errors import BadMessage, CorruptStore, RemoteProtocolError, StorageError
 from headwater.kernels.choices import SYSTEM_COLLECTION
-from headwater.node.inbox import next_frame
+from headwater.node.connections.inbox import next_frame
 from headwater.node.kv.command import COMMANDS, Answers, Command, refusal_of
 from headwater.node.kv.framing import check_framing
 from headwater.node.kv.locking import with_own_cas
-from headwater.node.log_lines import event
-from headwater.node.memory import MAPPED_BYTES_MIN
+from headwater.node.process.memory import MAPPED_BYTES_MIN
+from headwater.node.process.run_queue import LARGE_BYTES
 from headwater.node.refused import CommandRefused, NoRoom
-from headwater.node.requests import UNKNOWN
-from headwater.node.run_queue import LARGE_BYTES
+from headwater.node.reporting.log_lines import event
+from headwater.node.reporting.requests import UNKNOWN
 from headwater.node.storage.store import ArenaFull
 from headwater.wire import leb128
 from headwater.wire.datatype import Datatype, legal
@@ -43,8 +43,8 @@ from headwater.wire.status import Status, without_xerror
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
-    from headwater.node.connection import Connection
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.connections.connection import Connection
     from headwater.node.durable_writes import DurableWrite
     from headwater.node.kv.api import Kept, Prepared, Services, TakeRequests
     from headwater.node.kv.rights import Rule

@@ -25,7 +25,7 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import vbucket_of
 
 if TYPE_CHECKING:
-    from headwater.node.connection import Connection
+    from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Services
     from headwater.protocol.text.words import Steps
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import StorageError
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
-from headwater.node.vbucket.collections import PLAIN, Wanted
+from headwater.node.vbucket.collection_events import PLAIN, Wanted
 from headwater.wire import admin
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
@@ -19,7 +19,7 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
     from headwater.node.vbucket.vbucket import VBucket
 

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
 from headwater.node.calling import ProducerAddress, call
-from headwater.node.log_lines import event
 from headwater.node.membership.fence import Fence
 from headwater.node.membership.file import MapFile
 from headwater.node.membership.following import Following
@@ -34,6 +33,7 @@ from headwater.node.membership.peers import FEATURES, Peers
 from headwater.node.membership.reconciler import Reconciler
 from headwater.node.membership.roles import News, news, role
 from headwater.node.refused import CommandRefused
+from headwater.node.reporting.log_lines import event
 from headwater.node.storage.text_file import WholeFile
 from headwater.protocol.handshake import Login
 from headwater.tls.socket import TlsSocket

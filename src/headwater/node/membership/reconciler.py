@@ -12,10 +12,10 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headwater.node.bucket import RECORD_BYTES
-from headwater.node.log_lines import event
+from headwater.node.buckets.bucket import RECORD_BYTES
 from headwater.node.membership.following import Following
 from headwater.node.membership.roles import News, role
+from headwater.node.reporting.log_lines import event
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State

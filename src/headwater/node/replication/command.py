@@ -3,7 +3,7 @@
     key "replicate"        value {"from": "host:port/bucket", "vbuckets": "0-3,7", "takeover": false,
                                   "user": "...", "password": "...", "tls": 11207}
     key "replicate.stop"   value {"from": "host:port/bucket", "vbuckets": "0-3,7"}
-    key "lease"            see node/lease.py
+    key "lease"            see node/ownership/lease.py
     key "users"            see node/kv/users.py
 
 "tls" is the port on which to call it by TLS; without it, it is called by "from", without TLS. "vbuckets" left out
@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
-from headwater.node import lease
 from headwater.node.calling import FollowProgress, ProducerAddress
 from headwater.node.kv.command import handles
 from headwater.node.kv.users import set_users
+from headwater.node.ownership import lease
 from headwater.node.refused import CommandRefused
 from headwater.node.replication.dialer import Caller, Dialer
 from headwater.node.users.sharing import KEY as USERS
@@ -35,7 +35,7 @@ from headwater.wire.users import LIST_BYTES_MAX
 from headwater.wire.vbucket import State, vbucket_set
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
 
 START, STOP = b"replicate", b"replicate.stop"

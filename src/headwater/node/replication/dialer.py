@@ -23,7 +23,7 @@ from headwater.node.calling import FollowProgress, ProducerAddress, call, conver
 from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
-from headwater.node.log_lines import event
+from headwater.node.reporting.log_lines import event
 from headwater.node.users.binding import bound
 from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.controls import Negotiated
@@ -43,7 +43,7 @@ from headwater.wire.status import name_of
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.connection import Connection
+    from headwater.node.connections.connection import Connection
 
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 5.0

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from headwater.node.loopback import is_loopback
+from headwater.node.connections.loopback import is_loopback
 from headwater.protocol.browser import LOOPBACK, READING, is_own, name_of
 
 if TYPE_CHECKING:

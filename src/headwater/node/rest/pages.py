@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater.node import machine_code
 from headwater.node.kv.admin import VERSION_TEXT
-from headwater.node.rest import buckets, collections
+from headwater.node.process import machine_code
+from headwater.node.rest import buckets, collection_edits
 from headwater.node.rest.made import Made
 from headwater.node.users.roles import ROLES, Grant
 from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, NONE, Privilege, in_words
@@ -71,7 +71,7 @@ class Page:
     privilege: Privilege
     make: Callable[[Services, str, tuple[str, ...]], object] | None
     methods: tuple[str, ...] = ("GET", "HEAD")
-    change: collections.Change | None = None
+    change: collection_edits.Change | None = None
     of_node: bool = False
     in_some_bucket: bool = False
 
@@ -102,21 +102,21 @@ PAGES = (
     Page("/pools/default/bs/{}", LOGIN, None),
     Page("/pools/default/bucketsStreaming/{}", LOGIN, None),
     Page("/pools/default/buckets/{}/scopes", LOGIN, lambda server, user, _: _scopes(server, user)),
-    Page("/pools/default/buckets/{}/scopes", ADMINISTER, None, ("POST",), collections.create_scope),
-    Page("/pools/default/buckets/{}/scopes/([^/]+)", ADMINISTER, None, ("DELETE",), collections.drop_scope),
+    Page("/pools/default/buckets/{}/scopes", ADMINISTER, None, ("POST",), collection_edits.create_scope),
+    Page("/pools/default/buckets/{}/scopes/([^/]+)", ADMINISTER, None, ("DELETE",), collection_edits.drop_scope),
     Page(
         "/pools/default/buckets/{}/scopes/([^/]+)/collections",
         ADMINISTER,
         None,
         ("POST",),
-        collections.create_collection,
+        collection_edits.create_collection,
     ),
     Page(
         "/pools/default/buckets/{}/scopes/([^/]+)/collections/([^/]+)",
         ADMINISTER,
         None,
         ("DELETE",),
-        collections.drop_collection,
+        collection_edits.drop_collection,
     ),
     Page(
         "/settings/rbac/roles",
@@ -139,7 +139,7 @@ REFUSED = (
         ("PATCH",),
         "/pools/default/buckets/{}/scopes/[^/]+/collections/[^/]+",
         ADMINISTER,
-        collections.STAYS,
+        collection_edits.STAYS,
     ),
     PageRefusal(("PUT", "PATCH"), "/settings/rbac/(?:users|groups)/.*", ADMINISTER, _USERS_ARE),
 )
@@ -236,7 +236,7 @@ def _metrics(server: Services, user: str) -> Made:
     """Those of the buckets that the reader may look at; of the node itself, if these are all, also of those to come."""
     if server.config.no_metrics:
         return Made(b'{"error": "this node was started with --no-metrics"}', 404)
-    from headwater.node import metrics  # noqa: PLC0415 - 30 ms that no start waits for; node/run.py loads it
+    from headwater.node.rest import metrics  # noqa: PLC0415 - 30 ms that no start waits for; node/run.py loads it
 
     users = server.users
     shown = {name for name in server.buckets if users.rights(user, name) & MONITOR}

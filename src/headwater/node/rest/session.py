@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headwater.errors import RemoteProtocolError
-from headwater.node.log_lines import event
+from headwater.node.reporting.log_lines import event
 from headwater.node.rest import pages, request
 from headwater.node.rest.callers import unwelcome
 from headwater.node.rest.made import Made
@@ -20,7 +20,7 @@ from headwater.node.users.failures import TooManyWait
 from headwater.wire.privilege import NONE, in_words
 
 if TYPE_CHECKING:
-    from headwater.node.connection import Connection
+    from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Services
     from headwater.node.rest.request import HttpRequest
 

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from headwater.kernels.compact import copy_rows
 from headwater.kernels.history import count_frames
+from headwater.node.process.threads import pool_or_inline
 from headwater.node.storage import batch as batches
 from headwater.node.storage.log import Log
 from headwater.node.storage.records import VBucketRecord, record_frame
 from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment
-from headwater.node.threads import pool_or_inline
 from headwater.wire.header import FRAME_BYTES_MAX
 
 __all__ = ["CompactedWriter"]

@@ -38,6 +38,7 @@ from headwater.failpoints import failpoint
 from headwater.kernels import compact as kernels
 from headwater.kernels import index
 from headwater.kernels.history import fill_slots
+from headwater.node.process.threads import pool_or_inline
 from headwater.node.storage import recovery
 from headwater.node.storage.columns import Columns, Index
 from headwater.node.storage.committing import Committing
@@ -47,7 +48,6 @@ from headwater.node.storage.records import drop_frame, record_frame, rollback_fr
 from headwater.node.storage.segment import Segment
 from headwater.node.storage.slots import SLOTS_MAX, Slots
 from headwater.node.storage.staging import Staging
-from headwater.node.threads import pool_or_inline
 
 __all__ = ["GAIN_PARTS", "HISTORY_ROWS", "NONE_DROPPED", "Compaction", "Dropped", "best_stretch"]
 

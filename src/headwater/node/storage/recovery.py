@@ -21,7 +21,7 @@ import numpy as np
 
 from headwater.errors import CorruptStore, OptionError
 from headwater.failpoints import failpoint
-from headwater.node.log_lines import event
+from headwater.node.reporting.log_lines import event
 from headwater.node.storage import batch as batches
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.manifest import NAME, NEXT_NAME, Entry, Manifest, ManifestFile

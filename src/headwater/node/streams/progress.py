@@ -15,7 +15,7 @@ from headwater.node.streams.stream import StreamPhase
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.streams.stream import Stream
     from headwater.node.vbucket.vbucket import VBucket
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from headwater.node.log_lines import event
+from headwater.node.reporting.log_lines import event
 from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, UnreadableChange
 from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged, Visible
 from headwater.protocol.dcp.position import ENDLESS
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headwater.node.streams.encoding import Encoding
     from headwater.node.streams.handover import Handover
     from headwater.node.streams.outlet import Outlet
-    from headwater.node.vbucket.collections import Wanted
+    from headwater.node.vbucket.collection_events import Wanted
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.producer import Producer
     from headwater.protocol.dcp.producer_stream import ProducerStream

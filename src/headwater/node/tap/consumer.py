@@ -24,7 +24,7 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
 
 _FED = (State.REPLICA, State.PENDING)

@@ -20,8 +20,8 @@ from headwater.protocol.tap.producer import Fate, Wait
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
-    from headwater.node.connection import Connection
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.connections.connection import Connection
     from headwater.node.streams.outlet import Outlet
     from headwater.node.tap.encoding import TapEncoding
     from headwater.protocol.tap.producer import TapProducer, TapProducerStream

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage
-from headwater.node.budget import Budget
+from headwater.node.connections.budget import Budget
 from headwater.node.kv.command import handles, passes
-from headwater.node.log_lines import event
 from headwater.node.refused import CommandRefused
+from headwater.node.reporting.log_lines import event
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.feed import Feed
 from headwater.node.tap.reader import takes_not
@@ -33,8 +33,8 @@ from headwater.wire.status import Status
 from headwater.wire.tap import ChangeFilter, Deregister
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
-    from headwater.node.connection import Connection
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Session
 
 

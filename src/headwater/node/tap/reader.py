@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwater.node.streams.snapshot import SnapshotSender, UnreadableChange
 from headwater.node.tap.encoding import STORED_BYTES_MIN
-from headwater.node.vbucket.collections import PLAIN
+from headwater.node.vbucket.collection_events import PLAIN
 from headwater.protocol.tap.ledger import TapStep
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.bucket import Bucket
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.streams.outlet import Outlet
     from headwater.node.tap.encoding import TapEncoding
     from headwater.node.vbucket.vbucket import VBucket

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import RemoteProtocolError
-from headwater.node.inbox import whole_frame
+from headwater.node.connections.inbox import whole_frame
 from headwater.protocol.tap.producer import Fate
 from headwater.wire.header import Frame
 from headwater.wire.privilege import STREAM
 from headwater.wire.status import name_of
 
 if TYPE_CHECKING:
-    from headwater.node.connection import Connection
+    from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Session
     from headwater.node.streams.outlet import Outlet
     from headwater.node.tap.feed import Feed

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from headwater.errors import HeadwaterError, OptionError, RemoteProtocolError
 from headwater.node.calling import converse
-from headwater.node.log_lines import event
+from headwater.node.reporting.log_lines import event
 from headwater.node.users.binding import bound
 from headwater.node.users.file import accounts_of
 from headwater.protocol.handshake import Conversation, Login, greet, refused

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from headwater.errors import StorageError
 from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
-from headwater.node.vbucket.collections import VBucketCollections, message_of
+from headwater.node.vbucket.collection_events import VBucketCollections, message_of
 from headwater.node.vbucket.gap import Gap
 from headwater.node.vbucket.history import ConsistentSeqnos
 from headwater.node.vbucket.prepares import Key, VBucketPrepares

@@ -8,7 +8,7 @@ import pytest
 
 from headwater.node.kv.subdoc import in_turns
 from headwater.node.kv.subdoc.in_turns import LONG_BYTES, EditedBody
-from headwater.node.run_queue import LARGE_AT_ONCE, RunQueue
+from headwater.node.process.run_queue import LARGE_AT_ONCE, RunQueue
 from headwater.wire.opcodes import Opcode
 from headwater.wire.subdoc import MutationSpec
 

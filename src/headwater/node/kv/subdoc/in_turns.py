@@ -22,7 +22,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.subdoc import MutationSpec, PathFlag
 
 if TYPE_CHECKING:
-    from headwater.node.run_queue import RunQueue
+    from headwater.node.process.run_queue import RunQueue
     from headwater.node.storage.records import StoredDocument
 
 LONG_BYTES = 4 << 20

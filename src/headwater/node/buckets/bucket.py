@@ -1,0 +1,362 @@
+"""A bucket: one store, its vbuckets, the committer that makes it durable, and the clocks that tend it.
+
+The documents are the store's, their meaning the vbuckets', the order of durability the committer's; the bucket is
+where the three meet, and what key-value sessions, streams and statistics are handed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from headwater.kernels import index, sweep
+from headwater.node.buckets.collections import Collections
+from headwater.node.buckets.locks import DocumentLock, Locks
+from headwater.node.buckets.scans import RangeScans
+from headwater.node.committer import Committer
+from headwater.node.config import NodeConfig
+from headwater.node.durable_writes import DurableWrites
+from headwater.node.storage.records import StoredDocument, stored_key
+from headwater.node.storage.scrub import Damage
+from headwater.node.storage.store import Store
+from headwater.node.vbucket.vbucket import VBucket
+from headwater.protocol.dcp.failover import VB_UUID_BITS
+from headwater.wire import times
+from headwater.wire.numbers import GIVEN_MAX
+from headwater.wire.vbucket import State
+
+KEYS_BYTES = 64 << 10
+RECORD_BYTES = 4 << 10
+"""Room for the record of one vbucket, with a full failover log."""
+
+
+class Clock(Protocol):
+    """The time, as an argument; the `time` module is one."""
+
+    def time_ns(self) -> int:
+        """Unix time in nanoseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds since some point, never going back."""
+
+
+StatGroup = Callable[[list[str]], Iterable[tuple[str, str]]]
+
+
+class Bucket:
+    """One bucket of a node.
+
+    Attributes:
+        store, committer, clock, name: as given; uuid: 32 hex digits, new with every start.
+        vbuckets: those that are on this node.
+        uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
+        stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in. Much may
+            change between two pairs that one tells, for a long group is sent in slices.
+        fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
+        locks: the locked documents.
+        collections: which there are, as the node was told; each vbucket has what its own log says.
+        durable_writes: those that wait for replicas. scans: the range scans that are open.
+        traffic_disabled: document commands answer ETMPFAIL while it is.
+        on_owned: called with a vbucket that is active, whenever its record changes.
+        on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it is fenced or
+            leaves the fence.
+        counters: totals since start, by name. map_changes: how often a vbucket's record changed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        committer: Committer,
+        *,
+        clock: Clock = time,
+        new_uuid: Callable[[], int] | None = None,
+    ) -> None:
+        self.name = name
+        self.uuid = secrets.token_hex(16)
+        self.store = store
+        self.committer = committer
+        self.clock = clock
+        self.vbuckets: dict[int, VBucket] = {}
+        self.uuids = np.zeros(len(store.table), np.uint64)
+        self.stat_groups: dict[str, StatGroup] = {}
+        self.fenced: set[int] = set()
+        self.traffic_disabled = False
+        self.locks = Locks()
+        self.collections = Collections(self, store.disk, store.path)
+        self.durable_writes = DurableWrites(self)
+        self.scans = RangeScans(self)
+        self.map_changes = 0
+        self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
+        self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
+        self._changed: set[int] = set()
+        self.on_owned: list[Callable[[int], None]] = []
+        self.on_changed: list[Callable[[int], None]] = []
+        self._state_waiters: dict[int, dict[Callable[[], None], None]] = {}
+        self._durable_high = store.table[:, index.DURABLE_HIGH].copy()
+        committer.on_durable.append(self._tell_readers)
+        committer.on_failure.append(self._restore)
+        self.durable_writes.heed(committer)
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets there can be; not all need be on this node."""
+        return len(self.store.table)
+
+    # --- vbuckets -----------------------------------------------------------------------------------------------------
+
+    def recover(self, config: NodeConfig) -> None:
+        """Bring back the vbuckets of the store; a store that has none yet gets those that the settings name."""
+        store = self.store
+        for vb, record in store.recovered.items():
+            wrote = self._wrote(vb)
+            self.vbuckets[vb] = VBucket.recover(record, vb, store, wrote, clean=store.clean, new_uuid=self._new_uuid)
+            self._changed.add(vb)
+        self.collections.recover()
+        for first in list(self.vbuckets.values())[:1]:
+            # The log must not end with its CLEAN record while a node runs, even if nobody writes: a stop without a new
+            # one is unclean.
+            store.stage_record(first.id, first.record())
+            first.show_state()
+        if not self.vbuckets and config.vbucket_state == "active":
+            for vb in range(len(store.table)):
+                self.create_vbucket(vb, State.ACTIVE)
+        self.refresh()
+
+    def create_vbucket(self, vbucket: int, state: State) -> VBucket:
+        """Make a vbucket that is not here yet."""
+        made = VBucket.create(vbucket, self.store, self._wrote(vbucket), state=state, new_uuid=self._new_uuid)
+        self.vbuckets[vbucket] = made
+        self.collections.look_at(vbucket)
+        self._tell_of(vbucket)
+        return made
+
+    def drop_vbucket(self, vbucket: int) -> int:
+        """Forget a vbucket; returns the batch that makes it so."""
+        gone = self.vbuckets.pop(vbucket)
+        self.fenced.discard(vbucket)
+        gone.drop()
+        return gone.gate
+
+    def fence(self, vbuckets: Iterable[int]) -> None:
+        """Do not serve these vbuckets for now: another node may own them."""
+        for vb in vbuckets:
+            if vb not in self.fenced:
+                self.fenced.add(vb)
+                self._tell_of(vb)
+
+    def unfence(self, vbucket: int) -> None:
+        """The vbucket may be served, or is not active any more."""
+        if vbucket in self.fenced:
+            self.fenced.discard(vbucket)
+            self._tell_of(vbucket)
+
+    def may_hand_over(self, vbucket: int) -> bool:
+        """Whether nothing in a vbucket has to be settled here before another node owns it."""
+        return self.durable_writes.settle_before(vbucket)
+
+    def hand_over(self, vbucket: int) -> None:
+        """Serve a vbucket no more, for another node takes it over. Raises ArenaFull, DiskFull: nothing happened."""
+        self.vbuckets[vbucket].hand_over(self.now())
+
+    def state(self, vbucket: int) -> State | None:
+        """The state of a vbucket, None if it is not on this node."""
+        found = self.vbuckets.get(vbucket)
+        return found.state if found else None
+
+    def is_active(self, vbucket: int) -> bool:
+        """Whether the vbucket is here and serves."""
+        return self.state(vbucket) == State.ACTIVE and vbucket not in self.fenced
+
+    def is_backed_up(self, vbucket: int) -> bool:
+        """Whether a vbucket refuses writes because it is about to change hands (failover 4)."""
+        found = self.vbuckets.get(vbucket)
+        return found is not None and found.is_backed_up
+
+    def when_state_changes(self, vbucket: int, callback: Callable[[], None]) -> None:
+        """Call back, once, after the vbucket got another state; who waits twice is called once."""
+        self._state_waiters.setdefault(vbucket, {})[callback] = None
+
+    def waits_no_more(self, vbucket: int, callback: Callable[[], None]) -> None:
+        """Do not call back: whoever waited for the vbucket's state is gone."""
+        waiters = self._state_waiters.get(vbucket, {})
+        waiters.pop(callback, None)
+        if not waiters:
+            self._state_waiters.pop(vbucket, None)
+
+    def refresh(self) -> None:
+        """Bring `uuids` up to date."""
+        for vb in self._changed:
+            found = self.vbuckets.get(vb)
+            self.uuids[vb] = found.failover.newest.vb_uuid if found else 0
+        self._changed.clear()
+
+    @property
+    def needs_refresh(self) -> bool:
+        """Whether a failover table changed since the last `refresh`."""
+        return bool(self._changed)
+
+    # --- documents ----------------------------------------------------------------------------------------------------
+
+    def live_keys(self, vbucket: int, first_row: int = 0, collection: int = 0) -> Iterator[bytes]:
+        """Keys of the live documents that a vbucket has of a collection, in the order of their newest versions, from a
+        row on."""
+        store, row, prefix = self.store, first_row, len(stored_key(collection, b"")[0])
+        out = np.zeros(KEYS_BYTES, np.uint8)
+        while row < int(store.table[vbucket, index.ROWS]):
+            found = sweep.live_keys(store.table, vbucket, store.segments, row, self.now(), out, collection)
+            used, row = map(int, found)
+            records, at = bytes(out[:used]), 0
+            while at < used:
+                size = int.from_bytes(records[at : at + 2], "big")
+                yield records[at + 2 + prefix : at + 2 + size]
+                at += 2 + size
+
+    def random_key(self, vbucket: int, collection: int = 0) -> bytes | None:
+        """The key of some live document of a collection: the first that follows a random row, or the first of all."""
+        rows = int(self.store.table[vbucket, index.ROWS])
+        start = secrets.randbelow(rows) if rows else 0
+        return next(self.live_keys(vbucket, start, collection), None) or next(
+            self.live_keys(vbucket, 0, collection), None
+        )
+
+    def flush(self) -> bool:
+        """Delete every document of every active vbucket, each by a deletion of its own; False when the staging arena is
+        full before all are gone (commit, then call again)."""
+        return all(self._flush(vb) for vb in self.vbuckets if self.is_active(vb))
+
+    def _flush(self, vb: int) -> bool:
+        store, row = self.store, 0
+        self.durable_writes.abort_all(vb)
+        while True:
+            arena, used = store.stage_arena()
+            stop, row, used = map(
+                int,
+                sweep.delete_all(
+                    store.table, vb, store.segments, row, store.stage_slot, used, len(arena), self.clock.time_ns()
+                ),
+            )
+            store.stage_used(used)
+            if stop == sweep.GROW:
+                store.grow(vb)
+            else:
+                return stop == sweep.DONE
+
+    def has_room_for_record(self) -> bool:
+        """Whether the record of one vbucket, with a full failover log, can be staged before the next commit."""
+        arena, used = self.store.stage_arena()
+        return len(arena) - used > RECORD_BYTES
+
+    def take_out(self, damage: Damage) -> set[int] | None:
+        """Serve nothing of a damaged range any more, and end the streams of the vbuckets with changes in it: those are
+        returned; None if it is known already."""
+        hit = self.store.take_out(damage)
+        for vb in hit or ():
+            if vb in self.vbuckets:
+                self.vbuckets[vb].damaged()
+        return hit
+
+    def lock_of(self, vbucket: int, key: bytes, collection: int = 0) -> DocumentLock | None:
+        """The lock that stands on a document; it is over as soon as the document has another CAS, or its time is."""
+        if not self.locks.held:
+            return None
+        found = self.locks.get(vbucket, key, self.now(), collection)
+        if found is None:
+            return None
+        document = self.store.document(vbucket, key, collection)
+        is_over = document is None or document.cas != found.cas or times.is_expired(document.expiry, self.now())
+        return None if is_over else found
+
+    def next_cas(self, vbucket: int) -> int:
+        """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py)."""
+        last, seqno = int(self.store.table[vbucket, index.CAS]), self.store.high_seqno(vbucket) + 1
+        return times.next_cas(last, self.clock.time_ns(), seqno)
+
+    def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
+        """The revision of the next version of a key, which has `old` or, newly made, nothing; as the kernel's.
+
+        "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2). From GIVEN_MAX on it
+        stays: then the CAS tells which version is newer.
+        """
+        last = int(self.store.table[vbucket, index.DELETED_REV]) if old is None else old.rev_seqno
+        return last + 1 if last < GIVEN_MAX else last
+
+    @property
+    def prepares_waiting(self) -> int:
+        """Durable writes that are not over, here or at their owner."""
+        return sum(len(each.prepares.pending) for each in self.vbuckets.values())
+
+    def now(self) -> int:
+        """Unix seconds."""
+        return self.clock.time_ns() // 1_000_000_000
+
+    def count(self, gets: int, hits: int, sets: int, deletes: int) -> None:
+        """Add what one kernel call did to the totals."""
+        counters = self.counters
+        if gets:
+            counters["cmd_get"] += gets
+            counters["get_hits"] += hits
+        if sets:
+            counters["cmd_set"] += sets
+        if deletes:
+            counters["cmd_delete"] += deletes
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _wrote(self, vb: int) -> Callable[[], int]:
+        """Return a vbucket's callback after it staged a record: a state or a failover table may have changed."""
+
+        def wrote() -> int:
+            self._changed.add(vb)
+            self.map_changes += 1
+            for owned in self.on_owned if self.is_active(vb) else ():
+                owned(vb)
+            self.collections.look_at(vb)
+            self._tell_of(vb)
+            self._wake(vb)
+            return self.committer.wrote()
+
+        return wrote
+
+    def _wake(self, vb: int) -> None:
+        """Let the requests that wait for a vbucket's state be judged by the one it has now."""
+        for callback in self._state_waiters.pop(vb, ()):
+            asyncio.get_running_loop().call_soon(callback)
+
+    def _restore(self, _: BaseException, lost: list[int]) -> None:
+        """A batch was lost, and with it what these vbuckets had become: they are again as on disk."""
+        for vb in lost:
+            found, record = self.vbuckets.get(vb), self.store.record(vb)
+            if found is not None:
+                found.restore(record)
+            elif record is not None:
+                self.vbuckets[vb] = VBucket.recover(
+                    record, vb, self.store, self._wrote(vb), clean=True, new_uuid=self._new_uuid
+                )
+            if record is None:
+                self.vbuckets.pop(vb, None)
+            self._changed.add(vb)
+            self.map_changes += 1
+            self._tell_of(vb)
+            self._wake(vb)
+        self.collections.batch_lost()
+
+    def _tell_of(self, vb: int) -> None:
+        if self.locks.held and self.state(vb) != State.ACTIVE:
+            self.locks.leave(vb)
+        for changed in self.on_changed:
+            changed(vb)
+
+    def _tell_readers(self) -> None:
+        """After a commit: the streams of every vbucket that has more on disk now."""
+        column = self.store.table[:, index.DURABLE_HIGH]
+        for vb in np.flatnonzero(column != self._durable_high).tolist():
+            found = self.vbuckets.get(vb)
+            if found is not None and found.readers:
+                found.advanced()
+        np.copyto(self._durable_high, column)

@@ -1,0 +1,333 @@
+"""The collections of a bucket, as its node was told; what each vbucket makes of that is in its own log.
+
+The newest manifest stands in a small file beside the log, with the ids that were never given: one line of title and
+checksum, one of JSON. A change is written there first, then staged as system events in every active vbucket, then
+answered. A crash in between leaves vbuckets behind the file; they are brought up at the start. Replicas hear of
+collections by system events only (kv.md 4), and a vbucket that becomes active is brought up to the node's manifest, or
+the node to the vbucket's, whichever is newer: so a manifest spreads with the vbuckets that know it.
+
+Source: kv.md 4; dcp 2.16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headwater.errors import CorruptStore, StorageError
+from headwater.failpoints import failpoint
+from headwater.node.process.run_queue import Slices
+from headwater.node.refused import CommandRefused
+from headwater.node.reporting.log_lines import event
+from headwater.node.storage.disk import Disk
+from headwater.node.storage.staging import ArenaFull
+from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
+from headwater.wire import manifest as wire
+from headwater.wire.manifest import COLLECTION_ID_FIRST, CollectionsManifest, ManifestRefused
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.committer import Committer
+    from headwater.node.process.run_queue import RunQueue
+    from headwater.node.storage.store import Store
+    from headwater.node.vbucket.vbucket import VBucket
+
+log = logging.getLogger("headwater.node")
+
+NAME: Final = "COLLECTIONS"
+NEXT_NAME: Final = "COLLECTIONS.new"
+_FAILPOINTS: Final = ("collections.before_rename", "collections.after_rename")
+_TITLE: Final = "headwater-collections"
+_FORMAT: Final = "1"
+COLLECTIONS_MAX: Final = 1200
+"""Of a bucket, as in the other server; scopes as many."""
+SCOPE_ID_FIRST: Final = 8
+
+
+class Owner(Protocol):
+    """The part of a bucket that its collections need."""
+
+    vbuckets: dict[int, VBucket]
+    store: Store
+    committer: Committer
+
+    def next_cas(self, vbucket: int) -> int:
+        """Return the next CAS of a vbucket."""
+
+
+class CollectionsFile:
+    """The file in a store's folder."""
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self.path = folder / NAME
+        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, _FAILPOINTS)
+        self._disk = disk
+        self._folder = folder
+
+    def load(self) -> tuple[CollectionsManifest, int, int]:
+        """CollectionsManifest, and the lowest ids of collections and scopes that were never given.
+
+        Raises:
+            CorruptStore: the file is not what was written.
+            StorageError: another format, or it can't be read.
+        """
+        try:
+            if NAME not in self._disk.names(self._folder):
+                return wire.EMPTY, COLLECTION_ID_FIRST, SCOPE_ID_FIRST
+            data = self._disk.read(self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: {error.strerror or error}") from error
+        told = json.loads(decode_text_file(data, self.path, _TITLE, [_FORMAT], "collections manifest"))
+        try:
+            return (
+                CollectionsManifest.decode(json.dumps(told["manifest"]).encode()),
+                told["next_collection"],
+                told["next_scope"],
+            )
+        except ManifestRefused as error:
+            raise CorruptStore(self.path, 0, str(error)) from None
+
+    def save(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
+        """Put a manifest in the place of the old one; durable on return. Blocking.
+
+        Raises:
+            DiskFull, StorageError: the old one is still there. UnsureFile: either is.
+        """
+        told = {"manifest": manifest.as_json(), "next_collection": next_collection, "next_scope": next_scope}
+        self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()))
+
+
+class Collections:
+    """The collections of a bucket, as its node knows them.
+
+    Attributes:
+        default_is_plain: the default collection is there and limits no document's life, so the kernel may serve it.
+        run_queue: where a change gives way to others; None before the node runs.
+    """
+
+    def __init__(self, bucket: Owner, disk: Disk, folder: Path) -> None:
+        self._bucket = bucket
+        self._file = CollectionsFile(disk, folder)
+        self._ttls: dict[int, int | None] = {}
+        self.default_is_plain = True
+        self.manifest, self._next_collection, self._next_scope = self._file.load()
+        self._saved = self.manifest
+        self.run_queue: RunQueue | None = None
+        self._changing, self._is_stopped = asyncio.Lock(), False
+        self._settling: asyncio.Task[None] | None = None
+
+    @property
+    def file(self) -> WholeFile:
+        """The manifest on disk."""
+        return self._file.whole
+
+    @property
+    def manifest(self) -> CollectionsManifest:
+        """The newest."""
+        return self._manifest
+
+    @manifest.setter
+    def manifest(self, made: CollectionsManifest) -> None:
+        self._manifest = made
+        self._ttls = {collection.id: collection.max_ttl for _, collection in made.each_collection()}
+        self.default_is_plain = 0 in self._ttls and self._ttls[0] is None
+
+    def ttl_max(self, collection: int) -> int | None:
+        """The longest that documents of a collection live, in seconds; None for no limit."""
+        return self._ttls.get(collection)
+
+    def unknown_collection(self, collection: int) -> CommandRefused:
+        """The refusal that names the manifest, so that a client can tell an old one from a collection that is gone."""
+        return self.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection 0x{collection:x}")
+
+    def unknown(self, status: Status, context: str) -> CommandRefused:
+        """The refusal of a collection or scope that is not in the manifest, with the uid of that."""
+        told = {"manifest_uid": f"{self.manifest.uid:x}", "error": {"context": context}}
+        return CommandRefused(status, context, value=json.dumps(told).encode())
+
+    def recover(self) -> None:
+        """After the store was read: whichever is newer counts, the file or a vbucket; all active ones follow it.
+
+        What does not fit into one batch follows when the node runs.
+        """
+        for vbucket in self._bucket.vbuckets.values():
+            self._learn(vbucket.collections.manifest)
+        with suppress(ArenaFull):
+            for vb in filter(self._may_lack, self._bucket.vbuckets):
+                self._bring_up(vb)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    async def change(self, edit: Callable[[CollectionsManifest], CollectionsManifest]) -> CollectionsManifest:
+        """Make what `edit` returns the manifest; on return it is durable, in the file and in every active vbucket.
+
+        Raises:
+            ManifestRefused: it may not follow the one there is.
+            DiskFull, StorageError: it could not be written, and a restart does not bring it. UnsureFile: it may. Or the
+                manifest is written, and not all vbuckets have it yet.
+        """
+        async with self._changing:
+            self._check_serves()
+            made = edit(self.manifest)
+            _check_size(made)
+            self.manifest.check_next(made)
+            self._check_ids(made)
+            if made != self.manifest or made != self._saved:
+                await self._save(made)
+                self.manifest = made
+            await self._follow()
+            return made
+
+    def _check_ids(self, made: CollectionsManifest) -> None:
+        """Ids are never given again (kv.md 4): documents of the collection that had it may still be in the log."""
+        known, scopes = self.manifest.by_id(), {each.id for each in self.manifest.scopes}
+        for scope, collection in made.each_collection():
+            if collection.id not in known and 0 < collection.id < self._next_collection:
+                raise ManifestRefused(f"{scope.name}.{collection.name}: id {collection.id:x} was given", breaks=True)
+        for scope in made.scopes:
+            if scope.id not in scopes and scope.id < self._next_scope:
+                raise ManifestRefused(f"{scope.name}: id {scope.id:x} was given before", breaks=True)
+
+    async def _save(self, manifest: CollectionsManifest) -> None:
+        """Write it down, and with it that no id in it is given again."""
+        self._given(manifest)
+        numbers = self._next_collection, self._next_scope
+        await asyncio.get_running_loop().run_in_executor(None, self._file.save, manifest, *numbers)
+        self._saved = manifest
+
+    async def _follow(self) -> None:
+        """Stage what the active vbuckets lack, some at a time, and wait until all is durable.
+
+        A vbucket may be handed over, rolled back or become active in between: it is looked at when its turn has come,
+        and all of them again at the end.
+        """
+        bucket, committer, loop = self._bucket, self._bucket.committer, asyncio.get_running_loop()
+        await loop.run_in_executor(None, bucket.store.declarations.use_collections)
+        slices = None if self.run_queue is None else Slices(loop, self.run_queue)
+        level = dict[int, int]()
+        while True:
+            for vb in self._behind(level):
+                if slices is not None:
+                    await slices.breathe()
+                self._check_serves()
+                failpoint("collections.before_events")
+                try:
+                    if self._may_lack(vb) and not self._bring_up(vb):
+                        level[vb] = self.manifest.uid
+                except ArenaFull:
+                    await committer.wait(committer.wrote())
+            if not await committer.wait(committer.gate()):
+                raise StorageError(
+                    "the change is in force, but the batch with its events could not be written: repeat it"
+                )
+            if not self._behind(level):
+                return
+
+    def _behind(self, level: Mapping[int, int]) -> list[int]:
+        """Return the vbuckets to look at; `level` has those that lack nothing of the manifest with such a uid."""
+        return [vb for vb in self._bucket.vbuckets if self._may_lack(vb) and level.get(vb) != self.manifest.uid]
+
+    def _check_serves(self) -> None:
+        if self._is_stopped:
+            raise StorageError("the bucket is being dropped")
+
+    def _may_lack(self, vb: int) -> bool:
+        """Return whether a vbucket is active here and has an older manifest than the node."""
+        vbucket = self._bucket.vbuckets.get(vb)
+        if vbucket is None or vbucket.state is not State.ACTIVE or vbucket.is_backed_up:
+            return False
+        return vbucket.collections.uid < self.manifest.uid
+
+    def _bring_up(self, vb: int) -> bool:
+        """Stage the events that a vbucket lacks; return whether there were any. Raises ArenaFull after a part."""
+        bucket = self._bucket
+        is_changed = bucket.vbuckets[vb].become(self.manifest, lambda: bucket.next_cas(vb))
+        if is_changed:
+            bucket.committer.wrote()
+        return is_changed
+
+    # --- vbuckets that come and go ------------------------------------------------------------------------------------
+
+    def look_at(self, vbucket: int) -> None:
+        """A vbucket has a new record: it may have become active, or have brought a newer manifest."""
+        found = self._bucket.vbuckets.get(vbucket)
+        if found is None or found.collections.uid == self.manifest.uid:
+            return
+        if found.collections.uid > self.manifest.uid:
+            self._learn(found.collections.manifest)
+            self._settle_later()
+        elif found.state is State.ACTIVE:
+            self._settle_later()
+
+    def batch_lost(self) -> None:
+        """A batch could not be written: what vbuckets knew may be undone, and is to be done again."""
+        if self.manifest.uid:
+            for vb, vbucket in self._bucket.vbuckets.items():
+                if self._bucket.store.is_mixed(vb):
+                    vbucket.read_events()
+            self._settle_later()
+
+    def _learn(self, manifest: CollectionsManifest) -> None:
+        """Take a newer manifest that came with a vbucket; the vbucket's log has it, so it is durable there."""
+        if manifest.uid > self.manifest.uid:
+            self._given(manifest)
+            self.manifest = manifest
+
+    def _given(self, manifest: CollectionsManifest) -> None:
+        for scope, collection in manifest.each_collection():
+            self._next_collection = max(self._next_collection, collection.id + 1)
+            self._next_scope = max(self._next_scope, scope.id + 1)
+        self._next_scope = max(self._next_scope, *(each.id + 1 for each in manifest.scopes))
+
+    def _settle_later(self) -> None:
+        """Bring the file and the other vbuckets up, beside everything else."""
+        if self._settling is None or self._settling.done():
+            with suppress(RuntimeError):  # no loop yet: the start does it
+                self._settling = asyncio.get_running_loop().create_task(self._settle())
+
+    async def _settle(self) -> None:
+        await asyncio.sleep(0)  # behind whoever is in the midst of changing a vbucket
+        try:
+            await self.change(lambda manifest: manifest)
+        except (ManifestRefused, StorageError) as error:
+            if self._is_stopped:
+                return
+            late = event("collections.late", uid=self.manifest.uid)
+            log.warning("the collections are not up to date everywhere: %s", error, extra=late)
+
+    async def stop(self) -> None:
+        """Bring nothing up any more: the bucket is dropped. On return no change is under way, and no file written."""
+        self._is_stopped = True  # a change that is cancelled would leave its thread writing the file
+        async with self._changing:
+            pass
+
+    # --- by name ------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_ids(self) -> tuple[int, int]:
+        """The lowest ids of a collection and of a scope that were never given."""
+        return self._next_collection, self._next_scope
+
+    def with_scope(self, name: str) -> Callable[[CollectionsManifest], CollectionsManifest]:
+        """The edit that adds a scope."""
+        return lambda manifest: manifest.with_scope(name, self._next_scope)
+
+    def with_collection(
+        self, scope: str, name: str, max_ttl: int | None
+    ) -> Callable[[CollectionsManifest], CollectionsManifest]:
+        """The edit that adds a collection to a scope."""
+        return lambda manifest: manifest.with_collection(scope, name, max_ttl, self._next_collection)
+
+
+def _check_size(manifest: CollectionsManifest) -> None:
+    collections = sum(1 for _ in manifest.each_collection())
+    if max(collections, len(manifest.scopes)) > COLLECTIONS_MAX:
+        raise ManifestRefused(
+            f"{collections} collections in {len(manifest.scopes)} scopes; {COLLECTIONS_MAX} of each are allowed"
+        )

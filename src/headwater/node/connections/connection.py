@@ -1,0 +1,696 @@
+"""One client: a non-blocking socket, what has arrived, what must leave, and the session that understands it.
+
+The connection moves bytes and keeps order; the session (key-value, DCP, ...) gives them meaning and may be replaced
+while the socket lives (DCP_OPEN does). Three promises:
+
+* an item of output leaves only when the batch it is gated by is durable, and never before an item queued earlier;
+* output is bounded: over QUEUED_BYTES_MAX nothing more is read, and streams are pulled (`pump`), never pushed;
+* input is bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py), and what all connections hold
+  together is bounded as well (budget.py).
+
+A session that cannot go on (it waits for a vbucket, a password check, a commit) pauses reading; what had arrived
+waits in the inbox and is handed over again on resume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from time import thread_time
+from typing import Protocol, TypeVar
+
+from headwater.errors import CorruptStore, ProtocolError, TlsError
+from headwater.node.committer import Committer
+from headwater.node.connections.budget import Budget
+from headwater.node.connections.inbox import ConnectionInbox
+from headwater.node.connections.outbox import Outbox
+from headwater.node.connections.tls import ENGINE_BYTES
+from headwater.node.process.memory import MAPPED_BYTES_MIN, mapped_copy, socket_bytes
+from headwater.node.process.run_queue import SLICE_SECONDS, RunQueue
+from headwater.node.reporting.log_lines import event
+from headwater.node.reporting.requests import Requests
+from headwater.tls.socket import TlsSocket
+
+QUEUED_BYTES_MAX = 4 << 20
+QUEUED_BYTES_RESUME = 1 << 20
+STRANGER_QUEUED_BYTES_MAX = 64 << 10
+STIR_BYTES = 64 << 10  # so much of a frame that is not whole yet counts as having said something
+SEND_BYTES = 256 << 10
+FINISH_SECONDS = 10.0
+SENDS_PER_TURN = 8
+GRAIN_BYTES = 512
+"""So far the account of a connection's memory may be off: telling it of every answer costs more than it says, and the
+objects that make a connection are several times as large, and not counted."""
+_WORKING = frozenset({"parked", "changing", "preparing"})
+"""The pauses during which an answer is made."""
+PUMPS_PER_TURN = 4
+"""How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class ConnectionSession(Protocol):
+    """The object that understands a connection's bytes; all calls come from the event loop's thread."""
+
+    deadline: float | None
+    """When `tick` must be called (loop.time() seconds); None for never. Read again after every other call."""
+    pumps: bool
+    """Whether `pump` ever sends anything: if not it is not called when the queue has drained."""
+
+    def receive(self, data: memoryview) -> int:
+        """Take whole frames off the front of `data` (valid during the call only); returns the bytes consumed."""
+
+    def pump(self) -> None:
+        """Send at most an arena's worth of what is waiting. Called again after it has left, until a call sends nothing
+        though its turn is not over; then `Connection.wake` asks for the next one."""
+
+    def tick(self, now: float) -> None:
+        """The deadline has passed (now: loop.time() seconds)."""
+
+    def users_changed(self) -> None:
+        """Users came, went or got other roles: what the peer may do is to be looked up again."""
+
+    def closed(self) -> None:
+        """The socket is gone; nothing more can be sent."""
+
+    @property
+    def written_gate(self) -> int:
+        """The newest batch with a write of this session's in it; 0 for none. When it is lost, the connection goes."""
+
+
+class _Nobody:
+    """The session of a connection that is closed."""
+
+    deadline: float | None = None
+    pumps = False
+    written_gate = 0
+
+    def receive(self, data: memoryview) -> int:
+        """Drop what still comes."""
+        return len(data)
+
+    def pump(self) -> None:
+        """Do nothing: there is nobody to send to."""
+
+    def tick(self, now: float) -> None:
+        """Do nothing: there is no deadline."""
+
+    def users_changed(self) -> None:
+        """Do nothing: there is no user."""
+
+    def closed(self) -> None:
+        """Do nothing: that is known."""
+
+
+NOBODY = _Nobody()
+
+
+class Host(Protocol):
+    """The server's side that a connection needs."""
+
+    loop: asyncio.AbstractEventLoop
+    budget: Budget
+    strangers: Budget
+    run_queue: RunQueue
+
+    @property
+    def committer(self) -> Committer:
+        """Whose batches the output of a new connection waits for."""
+
+    @property
+    def requests(self) -> Requests:
+        """Where what comes over a new connection is counted."""
+
+    def forget(self, connection: Connection) -> None:
+        """Drop the connection from the books."""
+
+    def warn(self, peer: str, cause: str) -> None:
+        """Write the one line that names peer and cause."""
+
+
+class Connection:
+    """A socket with its queues. `session` is set by whoever makes the connection, before `start`.
+
+    Attributes:
+        is_paused: whether anything holds reading back; a session stops between two frames when it is.
+        committer: whose batches output waits for: that of the bucket which is served here.
+    """
+
+    session: ConnectionSession
+
+    def __init__(self, host: Host, sock: socket.socket | TlsSocket, peer: str, inbox: ConnectionInbox) -> None:
+        self.host = host
+        self.loop = host.loop
+        self.peer = peer
+        self.is_closed = False
+        self.is_paused = False
+        self.stirred_at = host.loop.time()
+        self.is_known = True
+        self.stranger_since = self.stirred_at
+        self.kernel_bytes = 0
+        self._stirred_bytes = self._held_bytes = self._session_bytes = self._tls_bytes = 0
+        self._turn_ends = 0.0
+        self._sock = sock
+        self.tls = sock if isinstance(sock, TlsSocket) else None
+        self._raw = sock.raw if isinstance(sock, TlsSocket) else sock
+        self._fd = sock.fileno()
+        self._run_queue = host.run_queue
+        self._requests = host.requests
+        self.committer = host.committer
+        self._time = host.loop.time
+        self._inbox = inbox
+        self._outbox = Outbox()
+        self._paused: set[str] = set()
+        self._finishing = False
+        self._eof = False
+        self._writing = False
+        self._woken = False
+        self._feeding = False
+        self._flushes = False
+        self._was_long = self._has_stood = False
+        self._sends = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    @property
+    def called_at(self) -> object:
+        """The address at which the peer has called, as the socket tells it."""
+        return self._raw.getsockname()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read from the socket."""
+        self._tls_bytes = 0 if self.tls is None else ENGINE_BYTES
+        self._listen()
+        self._account()
+
+    def serve(self, committer: Committer, requests: Requests) -> None:
+        """Go by another bucket's batches, and count what comes as its requests. Nothing that was sent may still wait
+        for a batch of the one before."""
+        if committer is not self.committer:
+            self._outbox.ungate()
+            self.committer.waiting.discard(self)
+            self._requests.end()
+            self.committer, self._requests = committer, requests
+            requests.begin()
+            if not self.is_closed:
+                self._await_departure()
+
+    def know(self, *, is_known: bool) -> None:
+        """The peer has logged in, or is a stranger (again): less is granted to those."""
+        if is_known == self.is_known:
+            return
+        self._budget.release(self)
+        self._held_bytes = 0
+        self.is_known = is_known
+        if not is_known:
+            self.stranger_since = self.loop.time()
+        self._account()
+
+    def drop(self, cause: str, *, fault: bool = True) -> None:
+        """Close now, unsent output included. `cause` goes to the log when it is the peer's fault."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if fault:
+            self.host.warn(self.peer, cause)
+        else:
+            log.debug("%s: closed: %s", self.peer, cause, extra=event("peer.closed", peer=self.peer))
+        self.loop.remove_reader(self._fd)
+        if self._writing:
+            self.loop.remove_writer(self._fd)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.committer.waiting.discard(self)
+        self._outbox.clear()
+        self._budget.release(self)
+        self._inbox.clear()  # now: half a frame may be 30 MiB, and who refers to whom here is only found out in time
+        self._sock.close()
+        self.host.forget(self)
+        self.loop.call_soon(self._leave_session)  # never inside a call of the session's own
+
+    def _leave_session(self) -> None:
+        """Tell the session; then neither refers to the other, and both are gone without the collector (garbage.py)."""
+        session, self.session = self.session, NOBODY
+        session.closed()
+
+    def notice_reset(self) -> None:
+        """Close if the peer has reset the connection. To be called now and then: a reset that comes together with the
+        last data is reported once, with the data, and then libuv watches the socket no more."""
+        if not self.is_closed and (error := self._raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+            self.drop(f"connection lost: {os.strerror(error)}", fault=False)
+
+    def finish(self) -> None:
+        """Read no more; close when everything queued has left (or after FINISH_SECONDS)."""
+        if self.is_closed or self._finishing:
+            return
+        self._finishing = True
+        self.pause("finishing")
+        if self._outbox.empty and not self._is_held_up:
+            self.loop.call_soon(lambda: self.drop("finished", fault=False))
+        else:
+            self.loop.call_later(FINISH_SECONDS, lambda: self.drop("the peer does not take its answers", fault=False))
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    def measures(self, measure: Callable[[memoryview], int]) -> None:
+        """Tell how long what is in front of the input will be (inbox.py), of a peer that does not speak frames."""
+        self._inbox.measure = measure
+
+    def pause(self, reason: str) -> None:
+        """Stop reading until `resume` was called for every reason given."""
+        if not self._paused and not self.is_closed:
+            self.loop.remove_reader(self._fd)
+        self._paused.add(reason)
+        self.is_paused = True
+
+    def resume(self, reason: str) -> None:
+        """Take back one reason; with the last of them, what had arrived meanwhile is handed to the session."""
+        if reason not in self._paused:
+            return
+        self._paused.discard(reason)
+        if self._paused or self.is_closed:
+            return
+        self._listen()
+        self._run_queue.first(self._feed_pending)
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether a request is being worked at, however long that takes: it is the peer who waits."""
+        return not _WORKING.isdisjoint(self._paused)
+
+    def _listen(self) -> None:
+        """Read again: nothing holds that back any more."""
+        self.is_paused = False
+        if not self._eof:
+            self._watch(self.loop.add_reader, self._readable)
+            if self.tls is not None and self.tls.has_more:  # of what it has taken from the socket nobody will tell
+                self._run_queue.first(self._read_on)
+
+    def _watch(self, add: Callable[..., None], work: Callable[[], None]) -> None:
+        """Have the loop tell of the socket. libuv tells both who wait for it of a reset, once, and closes its handle;
+        uvloop then knows the descriptor by that, until nobody waits for it."""
+        try:
+            add(self._fd, work)
+        except RuntimeError:
+            self.drop("connection lost: the peer has reset it", fault=False)
+
+    def turn_is_over(self) -> bool:
+        """Whether this connection has kept all others waiting for long enough; a look at the clock."""
+        return self._time() >= self._turn_ends
+
+    def begin_turn(self) -> None:
+        """Begin the turn now."""
+        self._turn_ends = self._time() + self._run_queue.slice_seconds
+
+    def gives_way(self) -> bool:
+        """Whether the session has to stop here; it goes on behind all that others have sent meanwhile."""
+        if not self.turn_is_over():
+            return False
+        self.stand_behind()
+        return True
+
+    def others_wait(self) -> bool:
+        """Whether others stand in line, and this connection has not stood behind them in this turn."""
+        return len(self._run_queue) > 0 and not self._has_stood
+
+    def stand_behind(self) -> None:
+        """Have the session stop here, and go on behind all that stand in line."""
+        self.pause("turn")
+        self._run_queue.behind(self._have_turn)
+
+    def _have_turn(self) -> None:
+        """Go on where this connection stood when it had to stand in line."""
+        if self._paused != {"turn"} or self.is_closed:
+            self.resume("turn")
+            return
+        self._paused.clear()
+        self._listen()
+        self._has_stood = True
+        self._feed_pending()
+        self._has_stood = False
+
+    @property
+    def _budget(self) -> Budget:
+        return self.host.budget if self.is_known else self.host.strangers
+
+    def keeps(self, session_bytes: int) -> None:
+        """Learn how much memory the session keeps, beside what came and what waits to leave."""
+        if session_bytes != self._session_bytes:
+            self._session_bytes = session_bytes
+            self._account()
+
+    def weigh_kernel(self) -> int:
+        """Look how much the system keeps for the socket, both ways, and count it as held here; bytes."""
+        if not self.is_closed:
+            self.kernel_bytes = socket_bytes(self._raw)
+            self._account()
+        return self.kernel_bytes
+
+    def _account(self) -> None:
+        """Tell the budget what is held here, if that has changed by more than a grain; that may be the end of this
+        connection."""
+        held = (
+            self._inbox.memory_bytes
+            + self._outbox.queued_bytes
+            + self._session_bytes
+            + self.kernel_bytes
+            + self._tls_bytes
+        )
+        if not -GRAIN_BYTES < held - self._held_bytes < GRAIN_BYTES and not self.is_closed:
+            self._held_bytes = held
+            self._budget.hold(self, held)
+
+    def _stir(self, now: float) -> None:
+        """Something whole came, or something left: the peer is there."""
+        self.stirred_at, self._stirred_bytes = now, 0
+
+    def _read_on(self) -> None:
+        """Read what TLS still holds, unless that was done meanwhile."""
+        if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
+            self._receive()
+
+    def _readable(self) -> None:
+        if self._run_queue.is_spent:
+            self.pause("line")
+            # Who asked for much the last time waits behind those who did not: one long request each, of hundreds of
+            # guests, would else be many seconds in front of everybody's short one.
+            line = self._run_queue.behind if self._was_long else self._run_queue.first
+            line(self._read_now)
+        else:
+            self._receive()
+
+    def _read_now(self) -> None:
+        """Read what came while this connection stood in line."""
+        self._paused.discard("line")
+        if self._paused or self.is_closed:
+            return
+        self._listen()
+        if not self.is_closed:
+            self._has_stood = self._was_long
+            self._receive()
+            self._has_stood = False
+
+    def _receive(self) -> None:
+        # Two looks at the clock are all that an event has: what happens in between goes by the first of them. While
+        # others stand in line the processor time of the thread is looked at as well: the system may have interrupted
+        # it, and a short request that took long by the clock is not put behind the others for that.
+        begun, is_alone = self._time(), not len(self._run_queue)
+        worked = 0.0 if is_alone else thread_time()
+        self._take_bytes(begun)
+        spent = self._time() - begun
+        is_slow = spent >= SLICE_SECONDS and not is_alone
+        self._was_long = is_slow and thread_time() - worked >= SLICE_SECONDS
+        if spent:
+            self._run_queue.spend(spent)
+
+    def _take_bytes(self, now: float) -> None:
+        try:
+            count = self._sock.recv_into(self._inbox.room())
+        except (BlockingIOError, InterruptedError):
+            return
+        except MemoryError:
+            self.drop("there is no memory for what it sends")
+            return
+        except TlsError as error:
+            self.drop(error.reason)
+            return
+        except OSError as error:
+            self.drop(f"connection lost: {error.strerror}", fault=False)
+            return
+        if count == 0:
+            self._end_of_input()
+            return
+        self._requests.received_bytes += count
+        self._stirred_bytes += count
+        if self._stirred_bytes >= STIR_BYTES:
+            self._stir(now)
+        try:
+            data = self._inbox.received(count)
+        except ProtocolError as error:
+            self.drop(str(error))
+            return
+        self._feed(data, now)
+        self._account()
+        if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
+            self._run_queue.first(self._read_on)
+
+    def _end_of_input(self) -> None:
+        """The peer sends no more; answers it may still be waiting for are given before the socket closes."""
+        self._eof = True
+        if self._paused:
+            self.loop.remove_reader(self._fd)
+        else:
+            self.finish()
+
+    def _feed_pending(self) -> None:
+        if self.is_closed or self._paused:
+            return
+        begun = self._time()
+        self._feed(self._inbox.pending(), begun)
+        self._account()
+        if self._eof and not self._paused:
+            self.finish()
+        self._run_queue.spend(self._time() - begun)
+
+    def _feed(self, data: memoryview, now: float) -> None:
+        if self._feeding or not data:
+            return
+        self._feeding = True
+        self._turn_ends = now + self._run_queue.slice_seconds
+        self._requests.begin()
+        try:
+            consumed = self._consume(data)
+            if not self.is_closed:
+                self._inbox.keep(data, consumed)
+        except Exception as error:  # `_fail` takes every kind
+            self._fail(error)
+        else:
+            if consumed:
+                self._stir(now)
+            if self.session.deadline is not None:
+                self._arm()
+        finally:
+            self._feeding = False
+            self._requests.end()
+
+    def _consume(self, data: memoryview) -> int:
+        """Hand bytes to the session; when DCP_OPEN replaced it, the rest is for its successor."""
+        session = self.session
+        consumed = session.receive(data)
+        while self.session is not session:
+            session = self.session
+            consumed += session.receive(data[consumed:])
+        return consumed
+
+    def _safely(self, work: Callable[..., T], *arguments: object) -> T | None:
+        """Call into the session; an error ends this connection only. None when there was one."""
+        try:
+            return work(*arguments)
+        except Exception as error:  # `_fail` takes every kind
+            self._fail(error)
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        """End this connection, and no other, for an error that was raised on its behalf."""
+        if isinstance(error, ProtocolError | CorruptStore):
+            self.drop(str(error))
+        elif isinstance(error, MemoryError):
+            self.drop("there is no memory for what it asks")
+        else:  # a fault of ours: told in full, and the other connections go on
+            log.error("%s: the session failed", self.peer, exc_info=error, extra=event("node.failed", peer=self.peer))
+            self.drop("internal error", fault=False)
+
+    # --- output -------------------------------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """Whether nothing waits in the queue: what is sent now goes out now."""
+        is_held_up = self.tls is not None and self.tls.unsent_bytes > 0  # as `_is_held_up`: asked after each send
+        return not self._outbox.queued_bytes and not self.is_closed and not is_held_up
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether bytes that TLS has sealed still wait for room in the socket."""
+        return self.tls is not None and self.tls.unsent_bytes > 0
+
+    def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
+        """Queue bytes behind everything sent before; they leave once batch `gate` is durable (0: at once).
+
+        The buffer is free again when the call returns.
+        """
+        if self.is_closed or not data:
+            return
+        self._sends += 1
+        sent = 0
+        # Past the queue only when it is empty: an answer whose batch is durable must not overtake one that still
+        # waits.
+        outbox = self._outbox
+        if not outbox.queued_bytes and gate <= self.committer.durable:
+            sent = self._send_now(data)
+            if sent and not self._feeding:
+                self._stir(self._time())
+            if sent == len(data) or self.is_closed:
+                if self.tls is not None and not self.is_closed:
+                    self._await_departure()  # what was sealed may not all have left
+                return
+        # Bytes stay as they are: only what lies in an arena has to be copied out of it. But what is large and may have
+        # to wait long, or for ever, waits in memory that goes back to the system with it.
+        if len(data) - sent >= MAPPED_BYTES_MIN:
+            outbox.push(mapped_copy(memoryview(data)[sent:]), gate)
+        elif isinstance(data, bytes):
+            outbox.push(memoryview(data)[sent:], gate)
+        else:
+            outbox.push(bytes(memoryview(data)[sent:] if sent else data), gate)
+        if len(data) >= GRAIN_BYTES or not self._feeding:  # who feeds accounts for it afterwards
+            self._account()
+            if self.is_closed:
+                return
+        self._await_departure()
+        if outbox.queued_bytes > (QUEUED_BYTES_MAX if self.is_known else STRANGER_QUEUED_BYTES_MAX):
+            self.pause("output")
+
+    def wake(self) -> None:
+        """Ask for a `pump` soon; asking twice is asking once."""
+        if not self._woken and not self.is_closed:
+            self._woken = True
+            self._run_queue.first(self._pump)
+
+    def flush(self) -> None:
+        """Send what may leave now (a batch became durable, or the socket takes bytes again), soon."""
+        if self._outbox.gate > self.committer.durable and not self._writing:
+            self.committer.waiting.add(self)  # it was somebody else's batch
+        elif not self._run_queue.is_spent:
+            self.flush_now()
+        elif not self._flushes:
+            self._flushes = True
+            self._run_queue.first(self.flush_now)
+
+    def flush_now(self) -> None:
+        """Send what may leave and what the socket takes, however long others have been kept waiting."""
+        self._flushes = False
+        begun = self._time()
+        self._send_queued(begun)
+        if spent := self._time() - begun:
+            self._run_queue.spend(spent)
+
+    def _send_queued(self, now: float) -> None:
+        outbox = self._outbox
+        if self._is_held_up:
+            self._send_now(b"")
+        for _ in range(SENDS_PER_TURN):
+            chunk = outbox.ready(self.committer.durable, SEND_BYTES)
+            if not chunk:
+                break
+            sent = self._send_now(chunk)
+            if self.is_closed:
+                return
+            outbox.sent(sent)
+            if sent:
+                self._stir(now)
+            if sent < len(chunk) or not outbox.queued_bytes:
+                break
+        if self.is_closed:
+            return
+        self._account()
+        self._await_departure()
+        if self.is_paused and outbox.queued_bytes <= (QUEUED_BYTES_RESUME if self.is_known else 0):
+            self.resume("output")
+        if not outbox.queued_bytes and not self._is_held_up:
+            if self._finishing:
+                self.drop("finished", fault=False)
+            elif self.session.pumps:
+                self.wake()
+
+    def _send_now(self, data: bytes | bytearray | memoryview) -> int:
+        try:
+            sent = self._sock.send(data)
+            self._requests.sent_bytes += sent
+            return sent
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except TlsError as error:
+            self.drop(error.reason)
+            return 0
+        except OSError as error:
+            self.drop(f"connection lost: {error.strerror}", fault=False)
+            return 0
+
+    def _await_departure(self) -> None:
+        """Wait for what holds the head of the queue back: its batch, or the socket."""
+        # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
+        if self.tls is not None:
+            self._tls_bytes = ENGINE_BYTES + self.tls.unsent_bytes
+            self._account()
+            if self.is_closed:
+                return
+        outbox, wants_writer = self._outbox, self._is_held_up
+        if outbox.queued_bytes:
+            is_free = outbox.gate <= self.committer.durable
+            wants_writer = wants_writer or is_free
+            if not is_free:
+                self.committer.waiting.add(self)
+        if wants_writer and not self._writing:
+            self._watch(self.loop.add_writer, self.flush)
+        elif self._writing and not wants_writer:
+            self.loop.remove_writer(self._fd)
+        self._writing = wants_writer and not self.is_closed
+
+    def _pump(self) -> None:
+        self._woken = False
+        if self.is_closed or self._finishing or not self._outbox.empty:
+            return  # flush wakes again when the queue has drained
+        begun = self._time()
+        self._turn_ends = begun + self._run_queue.slice_seconds
+        for _ in range(PUMPS_PER_TURN):
+            before = self._sends
+            self._safely(self.session.pump)
+            if not self.writable:
+                break  # flush wakes when the queue has drained
+            if self._sends == before:
+                if self.turn_is_over():  # it may not have come to send anything
+                    self._pump_again()
+                break
+        else:
+            self._pump_again()
+        self._arm()
+        self._run_queue.spend(self._time() - begun)
+
+    def _pump_again(self) -> None:
+        """As `wake`, but behind all who have not been pumped yet."""
+        if not self._woken and not self.is_closed:
+            self._woken = True
+            self._run_queue.behind(self._pump)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def rearm(self) -> None:
+        """The session's deadline changed outside of a call of this connection's."""
+        self._arm()
+
+    def _arm(self) -> None:
+        """Keep one timer, at or before the session's deadline; a deadline that moved later is found when it fires."""
+        deadline = self.session.deadline
+        if deadline is None or self.is_closed:
+            return
+        if self._timer is None or self._timer_at > deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self.loop.call_at(deadline, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        deadline = self.session.deadline
+        if self.is_closed or deadline is None:
+            return
+        now = self.loop.time()
+        if now >= deadline:
+            self._safely(self.session.tick, now)
+        self._arm()

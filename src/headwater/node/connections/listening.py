@@ -1,0 +1,60 @@
+"""The addresses that a node listens on, and how they are taken."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+from headwater.errors import OptionError
+from headwater.node.config import NodeConfig
+from headwater.node.connections.loopback import loopback_like
+
+__all__ = ["address_error", "bound", "try_addresses"]
+
+
+def bound(option: str, host: str, port: int, check: Callable[[str], None] = lambda host: None) -> socket.socket:
+    """Return a socket that is bound to an address, which `check` may refuse once its name is looked up.
+
+    Raises:
+        OptionError: naming the option, when the address can't be had.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = found[0]
+        check(str(address[0]))
+        listener = socket.socket(family, kind)
+    except UnicodeError:
+        raise address_error(option, host, port, OSError("it is no name")) from None
+    except OSError as error:
+        raise address_error(option, host, port, error) from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise address_error(option, host, port, error) from None
+    return listener
+
+
+def address_error(option: str, host: str, port: int, error: OSError) -> OptionError:
+    """Return what is said of an address that can't be had."""
+    return OptionError(option, f"{host}:{port}", f"an address to listen on ({error.strerror or error})")
+
+
+def try_addresses(config: NodeConfig) -> None:
+    """Take each address for a moment: one that can't be had is told before a store is opened and kernels compiled.
+
+    Raises: as `bound`.
+    """
+    for option, host, port in _wanted(config):
+        bound(option, host, port).close()
+
+
+def _wanted(config: NodeConfig) -> Iterator[tuple[str, str, int]]:
+    host = config.host if config.without_tls == "anywhere" else loopback_like(config.host)
+    if config.without_tls != "nobody":
+        yield "port", host, config.port
+    if config.tls_certificate:
+        yield "tls-port", config.host, config.tls_port
+    if config.http_port >= 0:
+        yield "http-port", host, config.http_port

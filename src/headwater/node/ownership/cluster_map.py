@@ -1,0 +1,99 @@
+"""The cluster map that clients get: one node and all vbuckets, or what an orchestrator has set.
+
+Source: kv.md 1.4; interop.md 4.0, the minimum that every client tried accepts. What a map that names this node makes
+the node do is in node/membership/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from headwater.errors import RemoteProtocolError
+from headwater.node.refused import CommandRefused
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import HOST, NOBODY, OWN_EPOCH, ClusterMap
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+
+REVISION_STEP_MAX: Final = 1 << 32
+EPOCH_STEP_MAX: Final = 1 << 10
+"""So far above what is here a new map's numbers may be. A node of its own counts revisions from the time in ms."""
+
+
+class ServedMap:
+    """The map this node hands out: its own, or one that an administrator has set.
+
+    Attributes:
+        on_taken: called after another map was set.
+    """
+
+    def __init__(self, port: int, bucket: Bucket, tls_port: int | None = None) -> None:
+        self.port, self.tls_port = port, tls_port
+        self._bucket = bucket
+        # A revision must not go backwards, over restarts neither: it begins at the time of start in milliseconds.
+        self._first_revision = bucket.clock.time_ns() // 1_000_000
+        self._set: tuple[int, int, bytes] | None = None
+        self._read: ClusterMap | None = None
+        self.on_taken: list[Callable[[], None]] = []
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(epoch, revision); maps are compared by it."""
+        return self._set[:2] if self._set else (OWN_EPOCH, self._first_revision + self._bucket.map_changes)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the map was given to us."""
+        return self._set is not None
+
+    @property
+    def map_in_refusals(self) -> bool:
+        """Whether NOT_MY_VBUCKET carries the map: only one that names another node helps; ours would make the client
+        ask us again for ever (kv.md 5, "NMVB with a map that still points to you")."""
+        return self._set is not None
+
+    def config(self) -> bytes:
+        """The map as JSON."""
+        return self._set[2] if self._set else self._own()
+
+    def owner(self, vbucket: int) -> Address | None:
+        """The node that a vbucket belongs to by a map that was set; None if nobody, or if that can not be read.
+
+        By our own map we only know that it is not us.
+        """
+        if self._read is None and self._set is not None:
+            with suppress(RemoteProtocolError):  # a map that is only handed out may be anything
+                self._read = ClusterMap.from_json(self._set[2])
+        return None if self._read is None else self._read.owner(vbucket)
+
+    def replace(self, epoch: int, revision: int, config: bytes) -> None:
+        """Take a newer map; CommandRefused(KEY_EEXISTS) for an older one."""
+        if self._set and (epoch, revision) < self.version:
+            raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self.version}")
+        self.take((epoch, revision), config)
+
+    def check_step(self, epoch: int, revision: int) -> None:
+        """Refuse (EINVAL) a version so far above what is here that hardly any would be left for later maps."""
+        known_epoch, known = self.version
+        highest = max(known, self._bucket.clock.time_ns() // 1_000_000) + REVISION_STEP_MAX
+        if epoch > known_epoch + EPOCH_STEP_MAX or revision > highest:
+            raise CommandRefused(
+                Status.EINVAL, f"map {epoch}:{revision} is too far above {known_epoch}:{known}, the one here"
+            )
+
+    def take(self, version: tuple[int, int], config: bytes) -> None:
+        """Hand out this map from now on."""
+        self._set, self._read = (*version, config), None
+        for taken in self.on_taken:
+            taken()
+
+    def _own(self) -> bytes:
+        bucket = self._bucket
+        here = Address(HOST, self.port)
+        chains = tuple((0 if bucket.is_active(vb) else NOBODY,) for vb in range(bucket.vbucket_count))
+        tls_ports = {} if self.tls_port is None else {here: self.tls_port}
+        return ClusterMap(bucket.name, bucket.uuid, *self.version, (here,), chains, tls_ports=tls_ports).to_json(here)

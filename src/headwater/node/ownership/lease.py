@@ -1,0 +1,111 @@
+"""The lease of a node: one operator changes who owns its vbuckets, and no other does so meanwhile.
+
+    IOCTL_SET   key "lease"   value {"run": "6f1c…", "by": "rebalance, process 71 on db7", "connection": "9a02…",
+                                     "again": false, "release": false}
+
+Several connections of one run may hold it, each under a name of its own. It ends with the last of them, and nothing
+else ends it, so whatever a holder asks on such a connection is asked by the only operator there is. One that says
+nothing for LEASE_SECONDS may be hung, or cut off: when another run asks then, its connections are closed first, and
+what it had sent and was not read yet with them. "again" says that the run held the lease before: it is refused if
+another one had it since, for what the run knows of the vbuckets is from before that.
+
+With each new run the connections end on which vbuckets change hands through a mover: nothing that an older run began
+goes on. Source: failover 4, "never two active owners", for more than one mover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.node.refused import CommandRefused
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.connections.connection import Connection
+
+KEY = b"lease"
+LEASE_SECONDS = 20.0
+PROPERTIES = {"run", "by", "connection", "again", "release"}
+TEXT_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """A request for the lease: which run of an operator, who that is in words, and by which of its connections."""
+
+    run: str
+    by: str
+    connection: str
+    again: bool = False
+    release: bool = False
+
+
+def read_asked(found: dict[str, Any]) -> LeaseRequest:
+    """Read the properties of a request.
+
+    Raises:
+        CommandRefused: a text is missing or too long, or a truth value is none.
+    """
+    run, by, connection = (found.get(name) for name in ("run", "by", "connection"))
+    if not all(isinstance(each, str) and 0 < len(each) <= TEXT_MAX for each in (run, by, connection)):
+        raise CommandRefused(Status.EINVAL, f"run, by and connection are texts of 1 to {TEXT_MAX} characters")
+    again, release = found.get("again", False), found.get("release", False)
+    if not (isinstance(again, bool) and isinstance(release, bool)):
+        raise CommandRefused(Status.EINVAL, "again and release are true or false")
+    return LeaseRequest(str(run), str(by), str(connection), again, release)
+
+
+class Lease:
+    """Who has it.
+
+    Args:
+        clock: seconds of a monotonic clock.
+        on_new: called when another run than the one before gets it.
+
+    Attributes:
+        run, by: of the last who had it; empty if nobody had since the node started.
+    """
+
+    def __init__(self, clock: Callable[[], float], on_new: Callable[[], None]) -> None:
+        self.run = self.by = ""
+        self._clock, self._on_new = clock, on_new
+        self._holders: dict[str, Connection] = {}
+        self._heard_at = 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether an operator has it now."""
+        return any(not each.is_closed for each in self._holders.values())
+
+    def ask(self, connection: Connection, asked: LeaseRequest) -> None:
+        """Take it, keep it or release it.
+
+        Raises:
+            CommandRefused: EBUSY, another run has it, or (again) had it since.
+        """
+        if asked.release:
+            if self._holders.get(asked.connection) is connection:
+                del self._holders[asked.connection]
+            return
+        if asked.run != self.run:
+            self._change_hands(asked)
+        older = self._holders.get(asked.connection)
+        self._holders[asked.connection] = connection
+        self._heard_at = self._clock()
+        if older is not None and older is not connection:
+            # What the run had asked on it is not to happen after what it asks and hears on the new one.
+            older.drop("its operator goes on by another connection", fault=False)
+
+    def _change_hands(self, asked: LeaseRequest) -> None:
+        silent = self._clock() - self._heard_at
+        if self.is_held and silent < LEASE_SECONDS:
+            raise CommandRefused(Status.EBUSY, f"{self.by} is at work on this node")
+        if asked.again and self.run:
+            raise CommandRefused(Status.EBUSY, f"{self.by} has been at work on this node meanwhile")
+        for connection in self._holders.values():
+            connection.drop(f"its operator said nothing for {silent:.0f} s, and another one begins", fault=False)
+        self._holders.clear()
+        self.run, self.by = asked.run, asked.by
+        self._on_new()

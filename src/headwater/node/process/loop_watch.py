@@ -1,0 +1,94 @@
+"""The lateness of the event loop: everybody waits while one callback runs, so STAT shows its longest turns.
+
+A timer looks again and again. How late it comes is the wall time of the turn that kept it; what the loop's thread has
+computed since the look before is processor time, and counts no longer than the timer was late: on a machine with other
+work the first says what a client feels, the second what the node did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from headwater.node.reporting.durations import Durations
+
+
+def standing_clock() -> Callable[[], float]:
+    """A clock of the seconds that this thread was ready to run and had no processor; of zeros where nobody tells."""
+    try:
+        told = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return float
+    return lambda: int(os.pread(told, 100, 0).split()[1]) / 1e9
+
+
+class LoopWatch:
+    """The longest turns of an event loop since it began, or since they were last reset.
+
+    Args:
+        interval_seconds: from one look to the next, and so much less than the truth may be shown; 0: never.
+        processor_seconds: what the loop's thread has computed so far; asked in that thread.
+        standing: makes a clock of how long it stood in line for a processor; called in that thread.
+
+    Attributes:
+        late_seconds: the latest look's wall time; busy_seconds: the most processor time within one such wait.
+        own_seconds: the most wall time without what the thread stood in line.
+        durations: how late each look was, wall time.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interval_seconds: float,
+        processor_seconds: Callable[[], float] = time.thread_time,
+        standing: Callable[[], Callable[[], float]] = standing_clock,
+    ) -> None:
+        self.late_seconds = self.busy_seconds = self.own_seconds = 0.0
+        self.durations = Durations()
+        self._loop = loop
+        self._interval_seconds = interval_seconds
+        self._processor_seconds = processor_seconds
+        self._standing = standing
+        self._stood: Callable[[], float] = float
+        self._due_at = self._busy_until = self._stood_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        if self._interval_seconds:
+            self._stood = self._standing()
+            self._busy_until, self._stood_until = self._processor_seconds(), self._stood()
+            self._arm()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def stats(self, arguments: Sequence[str]) -> Iterable[tuple[str, str]]:
+        """STAT loop: all in microseconds. `STAT loop reset` begins anew after its answer."""
+        told = (
+            ("ep_loop_watch_interval", str(round(1e6 * self._interval_seconds))),
+            ("ep_loop_late_max", str(round(1e6 * self.late_seconds))),
+            ("ep_loop_own_max", str(round(1e6 * self.own_seconds))),
+            ("ep_loop_busy_max", str(round(1e6 * self.busy_seconds))),
+        )
+        if "reset" in arguments:
+            self.late_seconds = self.busy_seconds = self.own_seconds = 0.0
+        return told
+
+    def _arm(self) -> None:
+        self._due_at = self._loop.time() + self._interval_seconds
+        self._timer = self._loop.call_at(self._due_at, self._look)
+
+    def _look(self) -> None:
+        late = max(0.0, self._loop.time() - self._due_at)
+        busy_until, stood_until = self._processor_seconds(), self._stood()
+        self.durations.add(late)
+        self.late_seconds = max(self.late_seconds, late)
+        self.busy_seconds = max(self.busy_seconds, min(late, busy_until - self._busy_until))
+        self.own_seconds = max(self.own_seconds, late - (stood_until - self._stood_until))
+        self._busy_until, self._stood_until = busy_until, stood_until
+        self._arm()

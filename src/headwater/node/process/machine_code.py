@@ -1,0 +1,152 @@
+"""A node's kernels while they are not compiled: the first start on a machine, or after an upgrade.
+
+Compiling all of them takes a quarter of a minute of a core, and a node can answer long before that: `begin` compiles
+the few that a read or a write can't do without, and a process of low priority, the helper, compiles the rest into the
+cache. The helper names each module that is done; a thread of the node then loads it, milliseconds each, and from then
+on calls find the code. No state passes from one to the other, for kernels have none.
+
+Until then requests are answered one by one in Python (kernels/execute.py), and who needs another kernel compiles that
+one at its first call. A helper that can't be started, dies, or can't keep what it made (a full disk) leaves the rest to
+the thread. Recovery, before all this, waits for the kernels that it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import subprocess
+import sys
+import threading
+from typing import IO, Final
+
+from headwater.kernels import cached, jit
+from headwater.node.reporting.log_lines import event
+
+_FIRST = ("index", "json")
+_SOON = ("execute", "history", "crc", "choices", "gather", "live", "paths")
+_NEXT = (*_SOON, "lookups", "values", "apply", "sweep", "compact", "tap")
+MODULES: Final = _FIRST + _NEXT
+"""The modules of kernels that a node uses, in the order in which they are wanted."""
+FIRST: Final = _FIRST
+"""Those without which neither a read nor a write is answered."""
+HELPER_ORDER: Final = (*reversed(_FIRST), *_NEXT)
+"""The helper begins with what the node comes to last."""
+HELPER_NICENESS: Final = 5
+STOP_SECONDS: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+def counts() -> tuple[int, int]:
+    """Return how many of a node's kernels are compiled and loaded, and how many there are."""
+    mine = tuple(f"headwater.kernels.{name}." for name in MODULES)
+    found = [bool(built.signatures) for name, built in jit.built_kernels() if name.startswith(mine)]
+    return sum(found), len(found)
+
+
+def warm_up(module: str) -> None:
+    """Load or compile the kernels of a module."""
+    importlib.import_module(f"headwater.kernels.{module}").warm_up()
+
+
+def missing(modules: tuple[str, ...]) -> list[str]:
+    """Load what is in the cache; returns the modules whose kernels are not all there."""
+    left = []
+    for name in modules:
+        try:
+            with cached.looking():
+                warm_up(name)
+        except cached.NotCompiled:
+            left.append(name)
+    return left
+
+
+class MachineCode:
+    """Sees to it that a node's kernels are compiled, beside its serving."""
+
+    def __init__(self) -> None:
+        self._left: list[str] = []
+        self._helper: subprocess.Popen[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def begin(self) -> None:
+        """Load what there is, compile what nothing can do without; the rest comes later, if there is one."""
+        self._left = missing(MODULES)
+        if not self._left:
+            return
+        self._helper = self._started()
+        for name in [name for name in FIRST if name in self._left]:
+            warm_up(name)
+            self._left.remove(name)
+        cached.serving = True
+        self._tell(logging.WARNING)
+        self._thread = threading.Thread(target=self._run, name="kernels", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the helper, and wait until the thread has seen it; one that compiles itself ends with its kernel."""
+        self._stopping.set()
+        if self._helper is not None:
+            self._helper.kill()  # what it has finished is kept, and a torn entry is none
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def _started(self) -> subprocess.Popen[str] | None:
+        """The helper; None where there can't be one, or it could keep nothing."""
+        if jit.cache_folder() is None or not sys.executable:
+            return None
+        command = [sys.executable, "-m", "headwater.kernels.warming", "--niceness", str(HELPER_NICENESS)]
+        try:
+            return subprocess.Popen(  # noqa: S603 - this very Python
+                [*command, *HELPER_ORDER],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        except OSError as error:
+            log.warning("no process can be started to compile kernels: %s", error, extra=event("kernels.alone"))
+            return None
+
+    def _run(self) -> None:
+        try:
+            if self._helper is not None and self._helper.stdout is not None:
+                self._follow(self._helper, self._helper.stdout)
+            self._compile_the_rest()
+            if not self._left:
+                self._tell(logging.WARNING)
+        except Exception:
+            log.exception("kernels can't be compiled; the node stays slower", extra=event("kernels.failed"))
+        finally:
+            cached.serving = False  # a kernel that is missing even now is compiled by who calls it
+
+    def _follow(self, helper: subprocess.Popen[str], lines: IO[str]) -> None:
+        """Load each module when the helper has compiled it; returns when it is done, or gone."""
+        with lines:
+            for name in map(str.strip, lines):
+                if name in self._left and not missing((name,)):
+                    self._left.remove(name)
+                    if self._left:
+                        self._tell()
+        if (status := helper.wait()) and not self._stopping.is_set():
+            log.warning(
+                "the process that compiled kernels ended with status %d; the node compiles what is left itself",
+                status,
+                extra=event("kernels.alone", status=status),
+            )
+
+    def _compile_the_rest(self) -> None:
+        """Compile what the helper did not, or could not keep."""
+        while self._left and not self._stopping.is_set():
+            with cached.building():
+                warm_up(self._left.pop(0))
+            if self._left:
+                self._tell()
+
+    def _tell(self, level: int = logging.INFO) -> None:
+        done, of = counts()
+        until = "" if done == of else "; until the others are, the node is slower"
+        log.log(
+            level, "%d of %d kernels compiled%s", done, of, until, extra=event("kernels.compiled", done=done, of=of)
+        )

@@ -1,0 +1,73 @@
+"""Lines of the log that come in heaps: a few for each peer and minute, the rest as a number.
+
+A consumer that asks for what it can not have asks again and again, for a thousand vbuckets perhaps; and an operator
+who moves vbuckets sets the state of a thousand.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from headwater.node.reporting.log_lines import event
+
+LINES_MAX = 10
+SECONDS = 60.0
+PEERS_MAX = 1000
+
+log = logging.getLogger(__name__)
+
+
+class RefusalLog:
+    """Writes lines, so many for each host in a minute.
+
+    By host, not by connection: who is refused often opens another connection.
+
+    Args:
+        name: of the event. level: of the lines.
+    """
+
+    def __init__(self, name: str = "dcp.refused", level: int = logging.INFO) -> None:
+        self._name, self._level = name, level
+        self._peers: dict[str, _Minute] = {}
+
+    def tell(self, peer: str, what: Iterable[object], now: float, **fields: object) -> None:
+        """Write a line for each of `what`, unless this peer had its share.
+
+        Args:
+            peer: host and port, or another name for who was refused.
+            what: sentences.
+            now: seconds of a monotonic clock.
+            fields: what the event has besides.
+        """
+        host = peer.rpartition(":")[0] or peer
+        minute = self._peers.get(host)
+        if minute is None:
+            minute = self._peers[host] = _Minute(now)
+            if len(self._peers) > PEERS_MAX:
+                del self._peers[next(iter(self._peers))]
+        for sentence in what:
+            if minute.has_room(now):
+                told = event(self._name, peer=peer, **fields)
+                log.log(self._level, "%s: %s%s", peer, sentence, minute.left_out(), extra=told)
+
+
+class _Minute:
+    """The lines one peer was granted since `begun`."""
+
+    def __init__(self, begun: float) -> None:
+        self._begun = begun
+        self._lines = self._left_out = 0
+
+    def has_room(self, now: float) -> bool:
+        """Whether one more line may be written; it counts, one way or the other."""
+        if now - self._begun >= SECONDS:
+            self._begun, self._lines = now, 0
+        self._lines += 1
+        self._left_out += self._lines > LINES_MAX
+        return self._lines <= LINES_MAX
+
+    def left_out(self) -> str:
+        """How many lines were not written before this one; said once."""
+        count, self._left_out = self._left_out, 0
+        return f" ({count} lines left out)" if count else ""

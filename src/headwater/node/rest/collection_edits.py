@@ -1,0 +1,74 @@
+"""The pages on which SDKs make and drop scopes and collections. What they look for in a refusal stands in its words.
+
+Source: interop.md 4.0, 11; the answers are those that Couchbase's Python SDK 4.6.3 and Java SDK 3 understand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from headwater.errors import StorageError
+from headwater.node.rest.made import Made
+from headwater.wire.manifest import CollectionsManifest, ManifestRefused, NoSuchName
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.collections import Collections
+    from headwater.node.kv.api import Services
+
+OF_SEVERAL = (
+    "Not allowed on this version of cluster: of several nodes, use headwater collection, which tells all of them"
+)
+"""The pages change one node; which node a client asks is chance, so two could give one id twice."""
+
+STAYS = "Not allowed on this version of cluster: the maxTTL of a collection is given when it is made, and stays"
+
+Edit = Callable[["Collections", tuple[str, ...], dict[str, str]], Callable[[CollectionsManifest], CollectionsManifest]]
+Change = Callable[["Services", tuple[str, ...], bytes], Awaitable[Made]]
+
+
+def _changing(edit: Edit) -> Change:
+    """The page that makes an edit; it answers with the uid of the manifest that has it."""
+
+    async def change(server: Services, found: tuple[str, ...], body: bytes) -> Made:
+        collections = server.bucket.collections
+        if len(json.loads(server.cluster.config()).get("nodesExt", [])) > 1:
+            return Made(json.dumps({"errors": {"_": OF_SEVERAL}}).encode(), 400)
+        try:
+            made = await collections.change(edit(collections, found, _form(body)))
+        except NoSuchName as error:
+            return Made(json.dumps({"errors": {"_": str(error)}}).encode(), 404)
+        except ManifestRefused as error:
+            return Made(json.dumps({"errors": {"name": str(error)}}).encode(), 400)
+        except StorageError as error:
+            return Made(json.dumps({"errors": {"_": str(error)}}).encode(), 503)
+        return Made(json.dumps({"uid": f"{made.uid:x}"}).encode())
+
+    return change
+
+
+def _form(body: bytes) -> dict[str, str]:
+    try:
+        return {name: values[-1] for name, values in parse_qs(body.decode(), keep_blank_values=True).items()}
+    except ValueError:
+        raise ManifestRefused("the form can not be read") from None
+
+
+def _seconds(form: dict[str, str]) -> int | None:
+    """maxTTL: absent or 0 for the bucket's, which has none; -1 for none whatever the bucket has, which is the same."""
+    told = form.get("maxTTL", form.get("maxExpiry", ""))
+    if told in ("", "-1"):
+        return None
+    if not (told.isascii() and told.isdecimal() and len(told) <= 10):
+        raise ManifestRefused(f"maxTTL {told[:20]!r} is not a number of seconds")
+    return int(told) or None
+
+
+create_scope: Change = _changing(lambda known, _, form: known.with_scope(form.get("name", "")))
+drop_scope: Change = _changing(lambda _, found, __: lambda manifest: manifest.without_scope(found[0]))
+create_collection: Change = _changing(
+    lambda known, found, form: known.with_collection(found[0], form.get("name", ""), _seconds(form))
+)
+drop_collection: Change = _changing(lambda _, found, __: lambda manifest: manifest.without_collection(*found))

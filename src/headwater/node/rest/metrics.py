@@ -1,0 +1,324 @@
+"""The node's metrics: one table, from which the page /metrics and its reference come.
+
+Everything is looked up when somebody asks: what nobody scrapes costs nothing, and this file is imported by the first
+scrape, for its library takes 30 ms. Counted on the way are the requests (requests.py says why that costs next to
+nothing), and how long commits and turns of the loop take, of which there are a few hundred a second at most.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from headwater.node.kv.admin import VERSION_TEXT
+from headwater.node.process import machine_code
+from headwater.node.reporting.requests import UNKNOWN
+from headwater.wire.opcodes import name_of as opcode_name
+from headwater.wire.status import name_of as status_name
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Services
+    from headwater.node.reporting.durations import Durations
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Values: TypeAlias = "Iterable[tuple[tuple[str, ...], float]]"
+"""The values of a metric by those of its labels."""
+Histories: TypeAlias = "Iterable[tuple[tuple[str, ...], Durations]]"
+"""The durations of a metric by the values of its labels."""
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetric:
+    """One metric: its name without `headwater_`, what it counts and in which unit, its labels, where it is looked up.
+
+    A counter's name ends in `_total`; a histogram's `read` gives Durations, of the others numbers. One that is each
+    bucket's own has the bucket as its first label, which `read` does not give: it is asked for each.
+    """
+
+    name: str
+    kind: str
+    about: str
+    labels: tuple[str, ...]
+    read: Callable[[Services], Any]
+    is_of_node: bool = False
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The labels, the bucket's name included."""
+        return self.labels if self.is_of_node else ("bucket", *self.labels)
+
+    def values(self, node: Services, shown: Container[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Look it up: of the node, or of each of those of its buckets that are `shown`."""
+        if self.is_of_node:
+            yield from self.read(node)
+            return
+        for name, served in node.buckets.items():
+            if name not in shown:
+                continue
+            for labels, value in self.read(served):
+                yield (name, *labels), value
+
+    @property
+    def full_name(self) -> str:
+        """The name as Prometheus has it."""
+        return f"headwater_{self.name}"
+
+
+def _one(read: Callable[[Services], float]) -> Callable[[Services], Values]:
+    return lambda node: [((), read(node))]
+
+
+def _figure(name: str) -> Callable[[Services], float]:
+    """Read one of the figures that STAT tells as well."""
+    return lambda node: float(dict(node.figures())[name])
+
+
+def _info(node: Services) -> Values:
+    return [((VERSION_TEXT.decode(),), 1)]
+
+
+def _kernels(node: Services) -> Values:
+    done, of = machine_code.counts()
+    return [(("compiled",), done), (("waiting",), of - done)]
+
+
+def _by_state(node: Services) -> Values:
+    found = Counter(each.state for each in node.bucket.vbuckets.values())
+    return [((state.name.lower(),), found[state]) for state in State]
+
+
+def _documents(node: Services) -> Values:
+    found = dict.fromkeys(State, 0)
+    for each in node.bucket.vbuckets.values():
+        found[each.state] += node.bucket.store.items(each.id)
+    return [((state.name.lower(),), count) for state, count in found.items()]
+
+
+def _commands(node: Services) -> Values:
+    counters = node.bucket.counters
+    return [((name,), counters[f"cmd_{name}"]) for name in ("get", "set", "delete", "flush")]
+
+
+def _memory(what: str) -> Callable[[Services], Values]:
+    def read(node: Services) -> Values:
+        figures = dict(node.figures())
+        return [((whose,), float(figures[f"ep_{whose}_{what}"])) for whose in ("connections", "strangers")]
+
+    return read
+
+
+def _dcp(node: Services) -> Values:
+    found = Counter(each.is_producer for each in node.dcp.sessions.values())
+    return [(("producer",), found[True]), (("consumer",), found[False])]
+
+
+def _streams(what: Callable[[list[int]], float]) -> Callable[[Services], Values]:
+    def read(node: Services) -> Values:
+        sessions = tuple(node.dcp.sessions.items())
+        return [((name.decode("latin-1"),), what(list(each.backlog()))) for name, each in sessions if each.is_producer]
+
+    return read
+
+
+def _refused(node: Services) -> float:
+    return sum(each.refused_changes for each in node.bucket.vbuckets.values())
+
+
+def _loop(name: str) -> Callable[[Services], float]:
+    return lambda node: float(dict(node.bucket.stat_groups["loop"]([]))[name]) / 1e6
+
+
+def _requests(node: Services) -> Values:
+    return [
+        ((_named(opcode), status_name(status)), count) for (opcode, status), count in node.requests.counts().items()
+    ]
+
+
+def _request_seconds(node: Services) -> Histories:
+    return [((_named(opcode),), found) for opcode, found in node.requests.durations.items()]
+
+
+def _named(opcode: int) -> str:
+    return "unknown" if opcode == UNKNOWN else opcode_name(opcode)
+
+
+def _unsent_seconds(node: Services) -> Values:
+    now = node.bucket.clock.time_ns()
+    for name, each in tuple(node.dcp.sessions.items()):
+        if each.is_producer:
+            oldest = each.oldest_unsent_ns()
+            yield (name.decode("latin-1"),), 0.0 if oldest is None else max(0, now - oldest) / 1e9
+
+
+def _followed(node: Services) -> Values:
+    for producer, told in node.replication.following():
+        yield (producer, "open"), told.open
+        yield (producer, "waiting"), told.waiting
+
+
+def _following(what: str) -> Callable[[Services], Values]:
+    return lambda node: [((name,), getattr(told, what)) for name, told in node.replication.following()]
+
+
+def _certificate_ends(node: Services) -> Values:
+    return [] if node.tls is None else [((), node.tls.certificate.ends.timestamp())]
+
+
+def _worst(left: list[int]) -> int:
+    return max(left, default=0)
+
+
+def _gauge(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return NodeMetric(name, GAUGE, about, labels, read if labels else _one(read))
+
+
+def _counter(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return NodeMetric(f"{name}_total", COUNTER, about, labels, read if labels else _one(read))
+
+
+def _histogram(name: str, about: str, read: Callable[[Services], Histories], *labels: str) -> NodeMetric:
+    return NodeMetric(name, HISTOGRAM, about, labels, read)
+
+
+def _node_gauge(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return replace(_gauge(name, about, read, *labels), is_of_node=True)
+
+
+def _node_counter(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
+    return replace(_counter(name, about, read, *labels), is_of_node=True)
+
+
+METRICS: tuple[NodeMetric, ...] = (
+    _gauge("info", "1, with the version and the bucket", _info, "version"),
+    _node_gauge("uptime_seconds", "since the node began to listen", _figure("uptime")),
+    _node_gauge("kernels", "compiled, or still waiting for it after a first start", _kernels, "state"),
+    _node_gauge("connections", "connections that are open", _figure("curr_connections")),
+    _node_counter("connections_accepted", "connections taken", _figure("total_connections")),
+    _node_counter(
+        "connections_rejected", "connections closed at once, over the limit", _figure("rejected_connections")
+    ),
+    _node_gauge("connection_memory_bytes", "unfinished requests, unread answers", _memory("memory"), "of"),
+    _node_gauge("connection_memory_limit_bytes", "how much that may be", _memory("memory_max"), "of"),
+    _node_counter("connections_dropped", "closed for holding most of it", _memory("dropped_for_memory"), "of"),
+    _counter("commands", "documents read, stored, deleted; buckets emptied", _commands, "command"),
+    _counter("requests", "requests answered, by the status they would have with XERROR", _requests, "opcode", "status"),
+    _histogram("request_seconds", "from its coming until its answer may leave", _request_seconds, "opcode"),
+    _counter("received_bytes", "bytes that came, without TLS's own", lambda node: node.requests.received_bytes),
+    _counter("sent_bytes", "bytes that left, without TLS's own", lambda node: node.requests.sent_bytes),
+    _counter("get_hits", "reads that found a document", lambda node: node.bucket.counters["get_hits"]),
+    _counter("expired", "documents that ran out", lambda node: node.bucket.counters["expired"]),
+    _counter("commits", "batches on disk", lambda node: node.committer.commits),
+    _counter("commit_failures", "batches lost to a disk error", lambda node: node.committer.failures),
+    _histogram(
+        "commit_seconds", "from a batch's freezing to its being on disk", lambda node: [((), node.committer.durations)]
+    ),
+    _counter("written_bytes", "bytes of these batches", lambda node: node.bucket.store.committing.written_bytes),
+    _gauge("vbuckets", "vbuckets by state", _by_state, "state"),
+    _gauge("documents", "documents by the state of their vbucket", _documents, "state"),
+    _gauge("log_bytes", "bytes of the log's files", lambda node: node.bucket.store.log_bytes),
+    _gauge("live_bytes", "of them the newest version of each key", lambda node: node.bucket.store.live_bytes),
+    _gauge("dropped_bytes", "of these, documents of dropped collections", lambda node: node.compactor.dropped.bytes),
+    _gauge("index_bytes", "memory of the index", lambda node: node.bucket.store.index.nbytes()),
+    _node_gauge("system_buffer_bytes", "memory of the system for sockets", _figure("ep_kernel_memory")),
+    _gauge("tap_kept_bytes", "memory of TAP sessions whose clients are away", _figure("ep_tap_kept_memory")),
+    _gauge("held_bytes", "replaced files that streams still read", lambda node: node.bucket.store.slots.retired_bytes),
+    _node_gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
+    _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.lacks_room),
+    _node_gauge("unsure_files", "files that may hold a change that was refused", _figure("ep_unsure_files")),
+    _counter("compactions", "runs of compaction", lambda node: node.compactor.runs),
+    _gauge("compacting", "1 while compaction is under way", lambda node: node.compactor.is_running),
+    _counter("compaction_seconds", "time that runs of compaction took", lambda node: node.compactor.seconds),
+    _counter("compaction_freed_bytes", "bytes they gave back", lambda node: node.compactor.freed_bytes),
+    _counter("streams_ended_slow", "streams ended for holding files too long", _figure("ep_slow_streams_ended")),
+    _counter("scrubs", "times all of the log was verified", _figure("ep_scrub_runs")),
+    _counter("scrubbed_bytes", "bytes of the log that were verified", _figure("ep_scrub_bytes")),
+    _gauge("damaged_batches", "damaged batches of the log", lambda node: len(node.bucket.store.quarantine.damage)),
+    _gauge("damaged_vbuckets", "vbuckets that lost changes", lambda node: len(node.bucket.store.quarantine.vbuckets)),
+    _gauge("prepares_waiting", "durable writes that are not over", lambda node: node.bucket.prepares_waiting),
+    _gauge("range_scans", "range scans that are open", lambda node: len(node.bucket.scans)),
+    _gauge("refused_changes", "changes of producers that replicas here refused", _refused),
+    _gauge("dcp_connections", "DCP connections by this node's part", _dcp, "part"),
+    _gauge("dcp_streams", "streams of a producing connection", _streams(len), "connection"),
+    _gauge("dcp_backlog_changes", "changes that its open streams have yet to be sent", _streams(sum), "connection"),
+    _gauge("dcp_backlog_changes_max", "the same of its worst stream", _streams(_worst), "connection"),
+    _gauge("dcp_backlog_seconds", "the age of the oldest of them", _unsent_seconds, "connection"),
+    _gauge("replica_vbuckets", "vbuckets that follow a producer", _followed, "producer", "stream"),
+    _gauge(
+        "replica_behind_changes",
+        "still to come of its snapshots",
+        _following("behind_changes"),
+        "producer",
+    ),
+    _gauge("replica_silent_seconds", "since when nothing came from it", _following("silent_seconds"), "producer"),
+    NodeMetric(
+        "tls_certificate_ends_seconds",
+        GAUGE,
+        "Unix time until which it is valid",
+        (),
+        _certificate_ends,
+        is_of_node=True,
+    ),
+    NodeMetric(
+        "loop_late_seconds",
+        HISTOGRAM,
+        "how late the event loop was, wall time",
+        (),
+        lambda node: [((), node.loop_watch.durations)],
+        is_of_node=True,
+    ),
+    _node_gauge("loop_late_seconds_max", "the longest turn of the event loop, wall time", _loop("ep_loop_late_max")),
+    _node_gauge("loop_busy_seconds_max", "the same in processor time", _loop("ep_loop_busy_max")),
+)
+
+
+class _Looked(Collector):
+    """The table's metrics, looked up when they are collected."""
+
+    def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
+        self._node, self._shown, self._of_node = node, shown, of_node
+
+    def collect(self) -> Iterator[Metric]:
+        for each in METRICS:
+            if self._of_node or not each.is_of_node:
+                made = _histories if each.kind == HISTOGRAM else _numbers
+                yield made(each, self._node, self._shown)
+
+    def describe(self) -> Iterator[Metric]:
+        """Tell nothing beforehand: it would look everything up."""
+        return iter(())
+
+
+def _numbers(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
+    family = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+    made = family(metric.full_name, metric.about, labels=metric.all_labels)
+    for labels, value in metric.values(node, shown):
+        made.add_metric(list(labels), value)
+    return made
+
+
+def _histories(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
+    made = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.all_labels)
+    for labels, durations in metric.values(node, shown):
+        made.add_metric(list(labels), durations.at_most(), durations.total_seconds)
+    return made
+
+
+def page(node: Services, shown: Container[str] | None = None, *, of_node: bool = True) -> bytes:
+    """Return metrics in Prometheus' text format: those of the buckets that are `shown` (None: all), and (`of_node`) of
+    the node and its process."""
+    registry = CollectorRegistry()
+    registry.register(_Looked(node, tuple(node.buckets) if shown is None else shown, of_node))
+    if of_node:
+        ProcessCollector(registry=registry)
+    return generate_latest(registry)

@@ -1,0 +1,97 @@
+"""The shared state of a bucket's DCP connections: their names, the arena they fill in turn, the log of refusals.
+
+Source: dcp 2.1 (names).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.node.reporting.refusals import RefusalLog
+from headwater.node.streams.handover import TAKEOVER_SECONDS_MAX
+from headwater.node.streams.outlet import Outlet
+from headwater.node.streams.progress import takeover_stats
+from headwater.protocol.dcp.opening import HAND_OVER
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.connections.connection import Connection
+    from headwater.node.streams.stream import Stream
+    from headwater.node.vbucket.vbucket import VBucket
+
+
+class NamedSession(Protocol):
+    """The part of a session, producer's or consumer's, that the hub needs."""
+
+    connection: Connection
+    is_producer: bool
+    """Whether this node sends on it."""
+
+    @property
+    def user(self) -> str | None:
+        """Who opened it."""
+
+    def stats(self) -> Iterable[tuple[str, str]]:
+        """Its part of STAT dcp."""
+
+    def backlog(self) -> Iterable[int]:
+        """Return how many changes each stream on which it sends has yet to send."""
+
+    def oldest_unsent_ns(self) -> int | None:
+        """When the oldest change was written that it has yet to send, Unix time in ns; None where there is none."""
+
+    def stream_of(self, vbucket: VBucket) -> Stream | None:
+        """Return the stream on which it sends a vbucket, if it does."""
+
+    def batch_lost(self, error: BaseException) -> None:
+        """A batch could not be written: whoever staged changes in it believes to hold what is not on disk."""
+
+
+class DcpHub:
+    """The names of a bucket's DCP connections, and what all of them use."""
+
+    def __init__(self, bucket: Bucket, takeover_seconds_max: float = TAKEOVER_SECONDS_MAX) -> None:
+        self.bucket = bucket
+        self.takeover_seconds_max = takeover_seconds_max
+        self.outlet = Outlet()
+        self.refusals = RefusalLog()
+        self.lacking = RefusalLog("replica.lacks", logging.ERROR)
+        self.sessions: dict[bytes, NamedSession] = {}
+        bucket.stat_groups["dcp"] = self.stats
+        bucket.stat_groups["dcp-vbtakeover"] = lambda arguments: tuple(takeover_stats(bucket, self.sessions, arguments))
+        bucket.committer.on_failure.append(self._batch_lost)
+
+    def enter(self, name: bytes, session: NamedSession) -> None:
+        """A connection takes a name; an older one of that name is disconnected (dcp 2.1, duplicate names)."""
+        older = self.sessions.get(name)
+        self.sessions[name] = session
+        if older is not None:
+            older.connection.drop(f"another connection took the name {name!r}", fault=False)
+
+    def leave(self, name: bytes, session: NamedSession) -> None:
+        """A connection is gone; its name may be somebody else's by now."""
+        if self.sessions.get(name) is session:
+            del self.sessions[name]
+
+    def end_hand_overs(self) -> None:
+        """Another operator begins: what a mover of the one before was handing over does not go on."""
+        for name, session in tuple(self.sessions.items()):
+            if name.endswith(HAND_OVER):
+                session.connection.drop("another operator began to change who owns what", fault=False)
+
+    def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
+        """STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat."""
+        yield "ep_dcp_count", str(len(self.sessions))
+        producers = sum(session.is_producer for session in self.sessions.values())
+        yield "ep_dcp_producer_count", str(producers)
+        yield "ep_dcp_consumer_count", str(len(self.sessions) - producers)
+        for key, session in tuple(self.sessions.items()):
+            prefix = f"eq_dcpq:{key.decode('latin-1')}"
+            for name, value in tuple(session.stats()):
+                yield f"{prefix}:{name}", value
+
+    def _batch_lost(self, error: BaseException, _: list[int]) -> None:
+        for session in tuple(self.sessions.values()):
+            session.batch_lost(error)

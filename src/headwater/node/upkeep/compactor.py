@@ -1,0 +1,290 @@
+"""When to compact, and the order of its steps: those that take long in a thread, those that change the index on the
+loop.
+
+Compaction begins by itself when more than a given part of the log is dead and that is worth the work, and on
+COMPACT_DB. Documents of dropped collections are dead as well (dropped.py). No tombstone goes that a stream has yet to
+send: its reader's position is the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.errors import DiskFull, StorageError
+from headwater.node.reporting.log_lines import event
+from headwater.node.storage.compaction import GAIN_PARTS, HISTORY_ROWS, NONE_DROPPED, Dropped
+from headwater.node.upkeep.dropped import DroppedDocuments
+from headwater.node.upkeep.holds import Holds
+from headwater.protocol.dcp.position import WIRE_SEQNO_MAX
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.storage.compaction import Compaction
+
+LOOK_SECONDS = 5.0
+URGENT_SECONDS = 1.0  # while the disk is full
+GAVE_UP_SECONDS = 30.0
+READERS_SECONDS = 0.25
+AGAIN_MAX = 2
+SHORT_PARTS = 8
+DEAD_BYTES_MIN = 64 << 20
+SECONDS_MAX = (1 << 62) - 1
+
+log = logging.getLogger(__name__)
+
+
+def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
+    """Whether more than `dead_percent` is dead, more than DEAD_BYTES_MIN of it, and so much more than the last run had
+    to leave."""
+    dead = log_bytes - live_bytes
+    enough = dead > DEAD_BYTES_MIN and 100 * dead > dead_percent * log_bytes
+    return enough and dead > dead_bytes_before + DEAD_BYTES_MIN
+
+
+class Compactor:
+    """Compacts one bucket's store, one run at a time.
+
+    Attributes:
+        runs, seconds, freed_bytes: how often, how long altogether, and by how much the log became smaller.
+        is_running: whether it is at it.
+        holds: who keeps replaced files. dropped: what there is of dropped collections.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        purge_age_seconds: int,
+        dead_percent: int = 50,
+        hold_seconds: float = 300.0,
+    ) -> None:
+        self.runs = self.freed_bytes = 0
+        self.seconds = 0.0
+        self._bucket = bucket
+        self._loop = loop
+        self._purge_age = purge_age_seconds
+        self._dead_percent = dead_percent
+        self._one = asyncio.Lock()
+        self.holds = Holds(bucket, hold_seconds)
+        self.dropped = DroppedDocuments(bucket)
+        self._dead_left = 0
+        self._again_at, self._again_dead = 0.0, 0
+        self._gave_up_with_history = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is under way."""
+        return self._one.locked()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    async def stop(self) -> None:
+        """Stop looking, and wait for a run that is under way; it ends with the stretch it is at."""
+        self._stopping = True
+        self.dropped.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:  # it may not have come to the lock yet
+            await self._task
+        async with self._one:
+            await self._forgotten()
+
+    async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
+        """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
+
+        The purge seqno rises to the highest one gone. Raises StorageError when the disk has no room.
+        """
+        before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
+        highest = before_seqno or WIRE_SEQNO_MAX
+        kept = 0 if self._bucket.store.lacks_room else HISTORY_ROWS
+        await self.run(
+            before,
+            purge_limit=lambda each: min(highest, self._needed(each)) if each == vbucket else 0,
+            history_rows=lambda each: 0 if each == vbucket else kept,
+        )
+
+    async def run(
+        self,
+        purge_before: int,
+        purge_limit: Callable[[int], int],
+        history_rows: Callable[[int], int] = lambda vb: HISTORY_ROWS,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """One whole run over everything written so far; the arguments are those of Store.compact.
+
+        Where the disk has no room for all that stays, a stretch of the log comes after the other, first the one that
+        gives back the most: that is room for the next. Raises DiskFull when none that is worth it fits.
+
+        Args:
+            enough: asked after each stretch whether to leave it at that.
+        """
+        async with self._one:
+            begun, before = self._loop.time(), self._bucket.store.log_bytes
+            try:
+                await self._all_stretches(purge_before, purge_limit, history_rows, enough)
+            finally:
+                seconds, freed = self._loop.time() - begun, max(0, before - self._bucket.store.log_bytes)
+                self.seconds += seconds
+                self.freed_bytes += freed
+                told = event("compaction.done", seconds=round(seconds, 3), freed_bytes=freed)
+                log.info("a run of compaction took %.1f s and gave back %d MiB", seconds, freed >> 20, extra=told)
+
+    async def _all_stretches(
+        self,
+        purge_before: int,
+        purge_limit: Callable[[int], int],
+        history_rows: Callable[[int], int],
+        enough: Callable[[], bool],
+    ) -> None:
+        await self._forgotten()  # no more than two generations of files take room
+        store, committer = self._bucket.store, self._bucket.committer
+        # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
+        # for ever.
+        await committer.wait(committer.gate())
+        with contextlib.suppress(DiskFull):  # what is sealed can be compacted all the same
+            await committer.run_alone(store.seal)
+        made: set[int] = set()
+        again = AGAIN_MAX
+        while True:
+            job = store.compact(
+                purge_before=purge_before,
+                purge_limit=purge_limit,
+                history_rows=history_rows,
+                spare=made,
+                dropped=self._dropped,
+            )
+            try:
+                if job is None or not await self._work(job):
+                    return
+            except DiskFull:
+                again -= 1  # of what there was when it was surveyed somebody else may have taken a part
+                if not await self._readers_let_go() and (again < 0 or self._stopping):
+                    raise
+                continue
+            await self._exchange(job)
+            if job.is_whole or enough() or self._stopping:
+                return
+            made.update(job.made)
+            await self._forgotten()
+
+    async def _readers_let_go(self) -> bool:
+        """Wait until readers that keep replaced files are through with them, or have had their time; whether there is
+        more room now."""
+        store = self._bucket.store
+        held = store.slots.retired_bytes
+        while held and store.slots.retired_bytes == held and not self._stopping:
+            self.holds.look(self._loop.time(), needed=True)
+            await asyncio.sleep(READERS_SECONDS)
+        return held > 0 and not self._stopping
+
+    async def _work(self, job: Compaction) -> bool:
+        """All steps up to the new files; it is cancelled when one fails, or when there is nothing to do (False)."""
+        committer = self._bucket.committer
+        try:
+            worth = await asyncio.to_thread(job.survey)
+            while worth and job.spare_tombstones():
+                worth = await asyncio.to_thread(job.survey)
+            if worth:
+                job.announce()
+                if not await committer.wait(committer.wrote()):
+                    raise StorageError("the records of a compaction could not be written")
+                await asyncio.to_thread(job.copy)
+        except BaseException:
+            job.cancel()
+            raise
+        if not worth:
+            job.cancel()
+        return worth
+
+    async def _exchange(self, job: Compaction) -> None:
+        try:
+            for _ in job.swap():
+                await asyncio.sleep(0)  # others have their turn between two vbuckets
+        except BaseException:
+            job.cancel()  # which ends the swap: a store that is halfway through one begins no other
+            raise
+        await asyncio.to_thread(job.remove)
+        self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
+        self.dropped.compacted()
+        self._dead_left = self._dead_bytes
+        self.runs += 1
+
+    async def _forgotten(self) -> None:
+        """Wait until the files of the run before are really gone."""
+        if self._forgetting is not None:
+            await asyncio.wait([self._forgetting])  # who gives up waiting does not end it; its failure is not ours
+
+    def _dropped(self, vb: int) -> Dropped:
+        """The collections whose documents nobody is shown any more."""
+        found = self._bucket.vbuckets.get(vb)
+        return found.collections.dropped() if found else NONE_DROPPED
+
+    def _needed(self, vb: int) -> int:
+        """The highest seqno whose tombstone no stream of the vbucket has yet to send."""
+        found = self._bucket.vbuckets.get(vb)
+        return min((reader.position for reader in found.readers), default=WIRE_SEQNO_MAX) if found else WIRE_SEQNO_MAX
+
+    @property
+    def _dead_bytes(self) -> int:
+        return self._bucket.store.log_bytes - self._live_bytes
+
+    @property
+    def _live_bytes(self) -> int:
+        return self._bucket.store.live_bytes - self.dropped.bytes
+
+    def _history_rows(self, vb: int) -> int:
+        """How many changes of a vbucket can still be taken back after a run that begins by itself: not a drop whose
+        documents it is to leave out."""
+        since = self.dropped.rows_since(vb)
+        return HISTORY_ROWS if since is None else min(HISTORY_ROWS, since)
+
+    def _look(self) -> None:
+        store = self._bucket.store
+        self.holds.look(self._loop.time())
+        self.dropped.look(self._loop.time())
+        self._bucket.scans.forget_idle(self._loop.time())
+        worth = is_worthwhile(store.log_bytes, self._live_bytes, self._dead_left, self._dead_percent)
+        if self._task is None and (worth or self._is_urgent()) and self._is_time():
+            self._task = self._loop.create_task(self._automatic())
+        urgent = store.lacks_room or store.log.is_short
+        self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
+
+    def _is_urgent(self) -> bool:
+        """Whether the disk is full, for large documents at least, or nearly so, and there is something to give back."""
+        store = self._bucket.store
+        dead, live = self._dead_bytes, self._live_bytes
+        return (store.lacks_room and dead > live // GAIN_PARTS) or (store.log.is_short and dead > live // SHORT_PARTS)
+
+    def _is_time(self) -> bool:
+        """Whether a run may succeed: after one that found no room there must be more to give back, as there is once
+        nothing is kept for rollbacks. Or after a while, for a disk has other users, too."""
+        more = self._dead_bytes - self._again_dead
+        if self._gave_up_with_history and self._bucket.store.lacks_room:
+            return True
+        return self._loop.time() >= self._again_at or more > self._bucket.store.log.control_bytes
+
+    async def _automatic(self) -> None:
+        # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew.
+        is_full = self._bucket.store.lacks_room
+        rows = (lambda vb: 0) if is_full else self._history_rows
+        self._gave_up_with_history = False
+        try:
+            before = max(0, self._bucket.now() - self._purge_age)
+            await self.run(before, self._needed, rows, lambda: not self._is_urgent())
+        except StorageError as error:
+            self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, self._dead_bytes
+            self._gave_up_with_history = not is_full
+            log.error("compaction gave up, the log stays as it is: %s", error, extra=event("compaction.failed"))
+        finally:
+            self._task = None

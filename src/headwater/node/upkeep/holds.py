@@ -1,0 +1,70 @@
+"""Who keeps files that compaction has replaced, and for how long.
+
+A stream sends a snapshot as it was announced, so the files that it reads stay on the disk, without a name, until it has
+sent all. A consumer that never acknowledges would keep them for ever, and fill the disk. So there is a bound: in time,
+and in bytes, which is sooner. Whoever is beyond it lets go: a DCP stream ends (reason 4, too slow) and can be asked for
+again from where it stands; a TAP session goes on with the files of now.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headwater.node.reporting.log_lines import event
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+
+__all__ = ["BYTES_MIN", "SECONDS_FULL", "SECONDS_MIN", "Holds"]
+
+BYTES_MIN: Final = 256 << 20
+SECONDS_MIN: Final = 10.0
+SECONDS_FULL: Final = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Holds:
+    """Looks after one bucket's streams. Attributes: ended, how many had to let go.
+
+    Args:
+        seconds: how long replaced files may be kept; SECONDS_MIN while they take more than all that is live (and
+            BYTES_MIN), SECONDS_FULL while the disk is full: nobody writes then, or compaction lacks room.
+    """
+
+    def __init__(self, bucket: Bucket, seconds: float) -> None:
+        self.ended = 0
+        self._bucket = bucket
+        self._seconds = seconds
+        self._oldest: int | None = None
+        self._since = 0.0
+
+    def look(self, now: float, *, needed: bool = False) -> None:
+        """Let those go who are beyond the bound; to be called every few seconds. `needed`: a compaction waits for
+        that."""
+        store = self._bucket.store
+        oldest, held = store.slots.oldest_retired, store.slots.retired_bytes
+        if oldest != self._oldest:
+            self._oldest, self._since = oldest, now
+        if oldest is None:
+            return
+        seconds = self._seconds
+        if held > max(BYTES_MIN, store.live_bytes):
+            seconds = min(seconds, SECONDS_MIN)
+        if needed or store.lacks_room:
+            seconds = min(seconds, SECONDS_FULL)
+        if now - self._since >= seconds:
+            self._let_go(held, now - self._since)
+
+    def _let_go(self, held: int, seconds: float) -> None:
+        readers = [reader for each in self._bucket.vbuckets.values() for reader in each.readers]
+        slow = [reader for reader in readers if reader.holds_removed_files]
+        for reader in slow:
+            reader.let_go()
+        self.ended += len(slow)
+        if slow:
+            told = "%d streams kept %d MiB of files that were compacted for %.0f s, and are ended or begin anew"
+            log.warning(
+                told, len(slow), held >> 20, seconds, extra=event("streams.slow", streams=len(slow), bytes=held)
+            )

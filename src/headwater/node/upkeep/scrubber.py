@@ -1,0 +1,105 @@
+"""Verifying the log while the node runs: when, how fast, and what becomes of damage.
+
+A pass begins `interval_seconds` after the one before it has ended, and reads `bytes_per_second` at the most. It shares
+the thread that writes and syncs batches, a slice at a time: a commit waits for one slice, and nothing reads the disk
+beside it. Damage is reported in one line with file and offset, counted in STAT, and what was in that batch is served no
+more: keys answer an error, streams end and are refused (storage/quarantine.py). All else goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
+
+from headwater.node.reporting.log_lines import event
+from headwater.node.storage.scrub import Damage
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+
+SLICE_BYTES = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+class Scrubber:
+    """Verifies one bucket's store, one pass after the other.
+
+    Args:
+        interval_seconds: from the end of a pass to the next; 0: never.
+        bytes_per_second: the most it reads.
+        sleep: waits; tests give their own.
+
+    Attributes:
+        runs, bytes: whole passes, and what they and the present one have read.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        interval_seconds: float,
+        bytes_per_second: float,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.runs = self.bytes = 0
+        self._bucket = bucket
+        self._loop = loop
+        self._interval_seconds = interval_seconds
+        self._bytes_per_second = bytes_per_second
+        self._sleep = sleep
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, with the first pass after one interval: opening the store has just verified all of it."""
+        if self._interval_seconds:
+            self._timer = self._loop.call_later(self._interval_seconds, self._begin)
+
+    async def stop(self) -> None:
+        """Give up the pass that is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):  # as asked
+                await self._task
+
+    async def run(self) -> None:
+        """One whole pass over what is durable now."""
+        found = self._bucket.store.scrub(SLICE_BYTES)
+        while (step := await self._next(found)) is not None:
+            if isinstance(step, Damage):
+                self._report(step)
+            else:
+                self.bytes += step
+                await self._sleep(step / self._bytes_per_second)
+        self.runs += 1
+        log.info("the log is verified: %d bytes so far", self.bytes, extra=event("log.verified", bytes=self.bytes))
+
+    async def _next(self, found: Iterator[int | Damage]) -> int | Damage | None:
+        steps: list[int | Damage | None] = []
+        await self._bucket.committer.run_alone(lambda: steps.append(next(found, None)))
+        return steps[0]
+
+    def _report(self, damage: Damage) -> None:
+        hit = self._bucket.take_out(damage)
+        if hit is not None:
+            named = ", ".join(map(str, sorted(hit))) or "none"
+            told = "%s; not served any more: a part of vbuckets %s; replace the node, or restore the store from a copy"
+            log.error(told, damage, named, extra=event("log.damaged", vbuckets=sorted(hit)))
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._pass())
+
+    async def _pass(self) -> None:
+        try:
+            await self.run()
+        except Exception:  # a fault of ours: told in full, and the node goes on
+            log.exception("the log could not be verified", extra=event("node.failed"))
+        self._task = None
+        self.start()

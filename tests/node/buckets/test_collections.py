@@ -1,0 +1,253 @@
+"""The collections of a node's bucket over crashes, and of documents whose collection is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from headwater import testing
+from headwater.errors import StorageError
+from headwater.node.process.run_queue import RunQueue
+from headwater.testing.node import Node
+from headwater.wire.manifest import EMPTY, CollectionsManifest
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+from tests.node.aware import Aware, everything, manifest
+from tests.node.upkeep.test_compactor import Desk, run
+
+A, B = 8, 9
+
+
+def uid_of(node: Node) -> str:
+    with Aware(node.port) as client:
+        return str(json.loads(client.ask(Opcode.COLLECTIONS_GET_MANIFEST).value)["uid"])
+
+
+def test_what_was_answered_is_there_after_kill_9() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A, b=B)) == 0
+            assert client.put(b"k", b"kept", A) == client.put(b"k", b"default") == 0
+            assert client.becomes(manifest(2, a=A)) == 0
+        before = everything(node.port)
+        node.kill()
+        node.start()
+        assert uid_of(node) == "2"
+        with Aware(node.port) as client:
+            assert (client.got(b"k", A), client.got(b"k"), client.got(b"k", B)) == (b"kept", b"default", 0x88)
+            assert client.becomes(manifest(3, a=A, c=10)) == client.put(b"k", b"v", 10) == 0
+        # Of the dropped collection the drop is left, which replaced its creation.
+        assert [each for each in everything(node.port) if each[0] == "event"][: len(before)] == [
+            ("event", 1, 3, 8, 0, b"shop"),
+            ("event", 2, 0, A, 0, b"a"),
+            ("event", 6, 1, B, 2, b""),
+            ("event", 7, 0, 10, 3, b"c"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("place", "nth"),
+    [
+        ("collections.before_rename", 2),
+        ("collections.after_rename", 2),
+        ("collections.before_events", 4 + 1),
+        ("collections.before_events", 4 + 3),
+    ],
+)
+def test_killed_while_the_manifest_changes_a_node_has_the_old_one_or_the_new_one_whole(place: str, nth: int) -> None:
+    with testing.node(vbuckets=4, environment={"HEADWATER_FAILPOINTS": f"{place}=kill@{nth}"}) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A)) == 0
+            client.send(b"\x80\xb9" + bytes(6) + len(manifest(2, a=A, b=B)).to_bytes(4) + bytes(12))
+            client.send(manifest(2, a=A, b=B))
+            assert client.read() is None
+        assert node.wait() == -9
+        node.environment.clear()
+        node.start()
+        uid = uid_of(node)
+        assert uid == ("1" if place == "collections.before_rename" else "2")
+        with Aware(node.port) as client:
+            for vb in range(4):
+                assert client.put(b"k", b"v", A, vbucket=vb) == 0
+                assert client.put(b"k", b"v", B, vbucket=vb) == (0 if uid == "2" else Status.UNKNOWN_COLLECTION)
+
+
+def test_a_change_that_was_refused_since_the_folder_could_not_be_synced_is_not_made_by_a_restart() -> None:
+    """By then another node may have given the same id to another name."""
+    with testing.node(vbuckets=2, environment={"HEADWATER_FAILPOINTS": "collections.after_rename=eio@2"}) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A)) == 0
+            assert client.becomes(manifest(2, a=A, b=B)) == Status.ETMPFAIL
+        node.kill()
+        node.environment.clear()
+        node.start()
+        assert uid_of(node) == "1"
+
+
+def test_a_damaged_file_stops_the_start_and_is_named() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Aware(node.port) as client:
+            client.becomes(manifest(1, a=A))
+        node.stop()
+        file = node.data / "COLLECTIONS"
+        file.write_bytes(file.read_bytes().replace(b'"a"', b'"b"'))
+        with pytest.raises(AssertionError, match=r"COLLECTIONS.*checksum of the collections manifest is wrong"):
+            node.start()
+
+
+def test_a_folder_is_of_the_new_format_only_once_it_has_collections() -> None:
+    with testing.node(vbuckets=2) as node:
+        with Aware(node.port) as client:
+            client.put(b"k", b"v")
+            assert (node.data / "MANIFEST").read_bytes().startswith(b"headwater-store 2 ")
+            client.becomes(manifest(1, a=A))
+        assert (node.data / "MANIFEST").read_bytes().startswith(b"headwater-store 3 ")
+        node.kill()
+        node.start()
+        with Aware(node.port) as client:
+            assert client.got(b"k") == b"v"
+        assert (node.data / "MANIFEST").read_bytes().startswith(b"headwater-store 3 ")
+
+
+def test_ids_of_dropped_collections_are_never_given_again() -> None:
+    with testing.node(vbuckets=2) as node, Aware(node.port) as client:
+        assert client.becomes(manifest(1, a=A, b=B)) == 0
+        client.put(b"k", b"old", A)
+        assert client.becomes(manifest(2, b=B)) == 0
+        assert client.becomes(manifest(3, a=A, b=B)) == Status.CANNOT_APPLY_COLLECTIONS_MANIFEST
+        assert client.becomes(manifest(3, a=10, b=B)) == 0
+        assert (client.got(b"k", A), client.got(b"k", 10)) == (Status.UNKNOWN_COLLECTION, Status.KEY_ENOENT)
+        node.restart()
+        with Aware(node.port) as again:
+            assert again.becomes(manifest(4, a=10, b=B, c=A)) == Status.CANNOT_APPLY_COLLECTIONS_MANIFEST
+
+
+def test_documents_of_a_dropped_collection_leave_the_disk_with_the_next_compaction() -> None:
+    with testing.node(vbuckets=1) as node:
+        with Aware(node.port) as client:
+            client.becomes(manifest(1, a=A, b=B))
+            for number in range(300):
+                client.put(b"%d" % number, b"x" * 100, A)
+            client.put(b"kept", b"v", B)
+            client.put(b"kept", b"v")
+            client.becomes(manifest(2, b=B))
+            before = compacted(client, node)
+            assert (client.got(b"kept"), client.got(b"kept", B)) == (b"v", b"v")
+        seen = everything(node.port)
+        node.kill()
+        node.start()
+        assert everything(node.port, name=b"again") == seen
+        assert before < 30_000
+        assert [each[0] for each in seen] == ["marker", "event", "event", "set", "set", "event", "end"]
+
+
+def compacted(client: Aware, node: Node) -> int:
+    """Bytes of the frames that are left."""
+    extras = bytes(16) + b"\1" + bytes(7)
+    assert client.ask(Opcode.COMPACT_DB, extras=extras).status == 0
+    return sum(path.read_bytes().rstrip(b"\0").__len__() for path in node.data.glob("*.log"))
+
+
+class Turns(RunQueue):
+    """A queue in which each look at the clock ends a slice, and something happens at the first turn."""
+
+    slice_seconds = 0.0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, happens: Callable[[], object]) -> None:
+        super().__init__(loop)
+        self.slice_seconds, self.taken, self._happens = -1.0, 0, happens
+
+    async def turn(self) -> None:
+        self.taken += 1
+        if self.taken == 1:
+            self._happens()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("first", [State.REPLICA, State.ACTIVE])
+def test_a_change_gives_way_between_vbuckets_and_goes_by_what_they_are_then(first: State) -> None:
+    async def story(desk: Desk) -> None:
+        one, other = desk.bucket.vbuckets[0], desk.bucket.vbuckets[1]
+        other.set_state(State.REPLICA if first is State.ACTIVE else State.ACTIVE)
+
+        def happens() -> None:
+            other.set_state(first)
+
+        collections = desk.bucket.collections
+        queue = collections.run_queue = Turns(desk.loop, happens)
+        made = await collections.change(collections.with_collection("_default", "carts", None))
+        assert queue.taken >= 1 and one.collections.uid == made.uid == 1
+        assert one.durable_seqno == one.high_seqno  # what was answered is on disk
+        assert other.collections.uid == (1 if first is State.ACTIVE else 0)
+
+    run(story)
+
+
+def test_a_vbucket_that_refused_writes_for_a_hand_over_is_brought_up_when_that_breaks_off() -> None:
+    async def story(desk: Desk) -> None:
+        held, collections = desk.bucket.vbuckets[0], desk.bucket.collections
+        held.back_up(True)
+        await collections.change(collections.with_collection("_default", "carts", None))
+        assert held.collections.uid == 0
+        held.back_up(False)
+        async with asyncio.timeout(10):
+            while not held.collections.uid:
+                await asyncio.sleep(0.001)
+
+    run(story)
+
+
+def test_a_vbucket_that_becomes_active_while_a_change_is_written_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        late, collections, wait = desk.bucket.vbuckets[1], desk.bucket.collections, desk.committer.wait
+        late.set_state(State.REPLICA)
+
+        async def waits(gate: int) -> bool:
+            late.set_state(State.ACTIVE)
+            return await wait(gate)
+
+        monkeypatch.setattr(desk.committer, "wait", waits)
+        made = await collections.change(collections.with_collection("_default", "carts", None))
+        assert late.collections.uid == made.uid == 1 and late.durable_seqno == late.high_seqno
+
+    run(story)
+
+
+def test_a_bucket_that_is_dropped_waits_for_the_change_under_way_which_ends_there() -> None:
+    async def story(desk: Desk) -> None:
+        collections, ends = desk.bucket.collections, list[asyncio.Task[None]]()
+        collections.run_queue = Turns(desk.loop, lambda: ends.append(desk.loop.create_task(collections.stop())))
+        with pytest.raises(StorageError, match="the bucket is being dropped"):
+            await collections.change(collections.with_collection("_default", "carts", None))
+        await ends[0]
+        with pytest.raises(StorageError, match="the bucket is being dropped"):
+            await collections.change(collections.with_collection("_default", "later", None))
+
+    run(story)
+
+
+def test_a_change_of_many_collections_costs_an_event_each() -> None:
+    """A thousand collections in a vbucket: each event looks at its own collection, not at all that there are."""
+
+    async def story(desk: Desk) -> None:
+        found = EMPTY.with_scope("s", 8)
+        for number in range(1000):
+            found = found.with_collection("s", f"c{number}", None, 9 + number)
+        looked = 0
+
+        def by_id(manifest: CollectionsManifest) -> dict[int, object]:
+            nonlocal looked
+            looked += 1
+            return {each.id: (scope, each) for scope, each in manifest.each_collection()}
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(CollectionsManifest, "by_id", by_id)
+            await desk.bucket.collections.change(lambda _: found)
+        assert [len(each.collections.alive) for each in desk.bucket.vbuckets.values()] == [1001, 1001]
+        assert looked < 50
+
+    run(story)

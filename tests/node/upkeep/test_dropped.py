@@ -1,0 +1,83 @@
+"""The documents of dropped collections: how much they take, when that counts, and that they leave the disk."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headwater.node.upkeep import compactor, dropped
+from headwater.node.upkeep.dropped import SETTLED_SECONDS
+from tests.node.upkeep.test_compactor import MIB, Desk, run
+
+WAIT_SECONDS = 90.0
+
+
+async def made(desk: Desk, *, documents: int = 40) -> int:
+    """Put documents of 50 KB into a collection of their own; returns its id."""
+    collections = desk.bucket.collections
+    manifest = await collections.change(collections.with_collection("_default", "carts", None))
+    (number,) = [each.id for _, each in manifest.each_collection() if each.name == "carts"]
+    for at in range(documents):
+        desk.store.stage_mutation(0, b"%d" % at, bytes(50_000), cas=1, rev_seqno=1, collection=number)
+        if at % 10 == 9:
+            await desk.committer.wait(desk.committer.wrote())
+    return number
+
+
+async def drop(desk: Desk) -> None:
+    await desk.bucket.collections.change(lambda manifest: manifest.without_collection("_default", "carts"))
+
+
+def test_what_was_dropped_counts_once_the_drop_is_settled_and_not_before() -> None:
+    async def story(desk: Desk) -> None:
+        await made(desk)
+        await drop(desk)
+        found = desk.compactor.dropped
+        for seconds, counted in ((0.0, False), (SETTLED_SECONDS - 1, False), (SETTLED_SECONDS, True)):
+            found.look(seconds)
+            for _ in range(20):  # a task has its turns
+                await asyncio.sleep(0)
+            assert (found.bytes > 40 * 50_000) is counted
+        assert found.rows_since(0) == 0 and found.rows_since(1) is None
+        desk.write(3)
+        await desk.committer.drain()
+        assert found.rows_since(0) == 3
+
+    run(story)
+
+
+def test_a_bucket_without_drops_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        monkeypatch.setattr(desk.store, "collections", None)
+        await made(desk, documents=10)
+        for seconds in (0.0, 2 * SETTLED_SECONDS):
+            desk.compactor.dropped.look(seconds)
+        await desk.compactor.dropped.count()
+        assert desk.compactor.dropped.bytes == 0
+
+    run(story)
+
+
+def test_a_drop_gives_its_room_back_by_itself_and_what_came_after_it_can_still_be_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dropped, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(compactor, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(compactor, "DEAD_BYTES_MIN", MIB)
+
+    async def story(desk: Desk) -> None:
+        number = await made(desk)
+        await drop(desk)
+        high = desk.store.high_seqno(0)
+        desk.write(2)
+        await desk.committer.drain()
+        desk.compactor.start()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not desk.compactor.runs:
+                await asyncio.sleep(0.01)
+        assert [each[1:] for each in desk.store.collections(0, [number])] == [(0, 0, 0)]
+        assert desk.store.log_bytes < MIB
+        assert desk.store.rollback_floor(0) <= high and desk.store.rollback(0, high + 1) == high + 1
+
+    run(story)
