@@ -28,6 +28,9 @@ Each command but `serve` has `--json` (the result as JSON), `--quiet`, `-q` (not
 and `--verbose`, `-v` (what it does, on stderr; `-vv`: errors with traceback). Before a command, `--config FILE` names a
 [file of options](../howto/configure.md) for it, also `HEADWATER_CONFIG` in the environment; `headwater --version`,
 `-V`, prints the version; `--install-completion` and `--show-completion` are [for the shell](../howto/configure.md).
+
+TIME is a duration such as `30s`, `5m`, `2h` or `1d`, SIZE is `512KiB`, `64MiB` or `1GiB`; a number alone counts in the
+unit that the option names, or seconds.
 """
 
 

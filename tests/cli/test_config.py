@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from headwater.cli.app import app
-from headwater.node.config import COMMAND_TABLES
+from headwater.errors import OptionError
+from headwater.node.config import config_from
 from tests.cli.support import Run
 
 WRONG = """port = 11211
@@ -77,9 +77,18 @@ def test_settings_are_shown_with_where_they_come_from(tmp_path: Path, monkeypatc
     assert told["port"] == {"value": 11210, "from": "default"}
 
 
-def test_the_tables_that_a_node_passes_over_are_those_of_the_commands() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    assert set(commands) - {"serve"} == COMMAND_TABLES
+def test_a_table_that_is_no_commands_is_found_by_the_commands_and_passed_over_by_a_node(tmp_path: Path) -> None:
+    file = write(tmp_path / "node.toml", 'vbuckets = 64\n\n[mirorr]\nto = "./lake"\n')
+    assert config_from({"config": file}, {}).vbuckets == 64
+    status, shown, _ = invoke("config", "check", file)
+    assert (status, shown.splitlines()) == (1, [f"{file}:3: mirorr: no command; headwater --help lists them"])
+
+
+def test_a_table_named_serve_is_refused_by_a_node_and_by_the_commands(tmp_path: Path) -> None:
+    file = write(tmp_path / "node.toml", "[serve]\nvbuckets = 64\n")
+    with pytest.raises(OptionError, match=r'"serve".* is not an option of serve'):
+        config_from({"config": file}, {})
+    assert invoke("config", "check", file)[0] == 1
 
 
 def test_a_command_takes_what_the_line_says_then_the_environment_then_the_file(

@@ -224,3 +224,18 @@ def test_a_store_is_a_folder_of_this_machine(place: str, tmp_path: Path) -> None
     with pytest.raises(OptionError, match=place):
         store_folder(str(Path(place)))
     assert config_from({"data": "./s3"}, {}).data == Path("s3")
+
+
+def test_durations_and_sizes_are_texts_with_a_unit_wherever_a_node_asks_for_one(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('idle_seconds = "6m"\nsegment-mib = "1GiB"\nlogin_seconds = 20\n')
+    environment = {"HEADWATER_PURGE_AGE_SECONDS": "2d", "HEADWATER_LOOP_WATCH_MS": "2s"}
+    config = config_from({"config": str(file), "scrub-interval-seconds": "12h"}, environment)
+    assert (config.idle_seconds, config.segment_mib, config.login_seconds) == (360, 1024, 20)
+    assert (config.purge_age_seconds, config.loop_watch_ms, config.scrub_interval_seconds) == (172_800, 2000, 43_200)
+
+
+@pytest.mark.parametrize("text", ["6 minutes", "-1s", "0.5s", "1MiB", "nan", "inf", ""])
+def test_a_duration_that_is_none_is_refused_with_what_it_may_be(text: str) -> None:
+    with pytest.raises(OptionError, match=r'"idle-seconds": ".*" is not a number of seconds, 0 or more'):
+        config_from({}, {"HEADWATER_IDLE_SECONDS": text})

@@ -17,7 +17,7 @@ def told(text: str) -> list[tuple[int, str]]:
 def test_every_fault_is_named_with_its_line_not_only_the_first() -> None:
     text = '# a node\nprot = 1\nvbuckets = 3\n\nbucket = 7\nlog-level = "loud"\nport = 1\nscrub_mib_per_second = 0\n'
     assert told(text) == [(2, "prot"), (3, "vbuckets"), (5, "bucket"), (6, "log-level"), (8, "scrub_mib_per_second")]
-    assert faults_of(text)[0] == Fault(2, "prot", "no option of serve; port is one")
+    assert faults_of(text)[0] == Fault(2, "prot", "not an option of serve; port is one")
     assert "a power of two" in faults_of(text)[1].message
 
 
@@ -57,7 +57,7 @@ def test_key_lines_of_what_is_no_toml_is_an_error() -> None:
 
 
 def test_tables_of_commands_are_none_of_the_nodes_business() -> None:
-    assert told('[mirror]\nengine = "local"\n[mirrors]\n') == [(3, "mirrors")]
+    assert told('[mirror]\nengine = "local"\n[mirrors]\n[port]\n[serve]\n') == [(4, "port"), (5, "serve")]
 
 
 def test_each_setting_says_where_it_comes_from(tmp_path: Path) -> None:

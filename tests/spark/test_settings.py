@@ -122,3 +122,8 @@ def test_a_table_in_sparks_catalog_is_refused_with_what_works() -> None:
     of_table = {"owner": "root", "path": "couchbase://127.0.0.1/b", "provider": "dcp"}
     with pytest.raises(OptionError, match=r"CREATE TEMPORARY VIEW name USING dcp OPTIONS \(url 'couchbase://"):
         parse(of_table)
+
+
+def test_durations_and_sizes_may_have_a_unit() -> None:
+    settings = parse({"url": URL, "retrySeconds": "5m", "windowBytes": "32MiB", "pollIntervalSeconds": "500ms"})
+    assert (settings.retry_seconds, settings.window_bytes, settings.poll_interval_seconds) == (300, 32 << 20, 0.5)

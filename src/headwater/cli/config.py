@@ -20,7 +20,7 @@ from headwater.cli.profiles import VARIABLES, client_options, default_file, faul
 from headwater.cli.renamed import names_of
 from headwater.cli.screen import several
 from headwater.errors import OptionError
-from headwater.node.config import COMMAND_TABLES, PROFILES, refuse_readable_by_others
+from headwater.node.config import PROFILES, SERVE, refuse_readable_by_others
 
 HELP = """Look at a file of settings: what is wrong in it, and what counts in the end.
 
@@ -243,7 +243,8 @@ def _read(path: Path) -> str:
 
 
 def _tables(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name in COMMAND_TABLES and isinstance(value, dict)}
+    """The tables of commands in a file; what is no command is found out later."""
+    return {name: value for name, value in found.items() if name != PROFILES and isinstance(value, dict)}
 
 
 def _names(table: Mapping[str, Any]) -> Iterator[str]:
@@ -292,7 +293,7 @@ def _table_faults(
     for name, value in table.items():
         path = (*above, name)
         if hasattr(command, "commands"):
-            if name not in known or not isinstance(value, dict):
+            if name not in known or name == SERVE or not isinstance(value, dict):
                 yield path, f"no command; {help_of} lists them"
             else:
                 yield from _table_faults(known[name], value, path)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-__all__ = ["EXITS", "GENERAL", "exits_of"]
+__all__ = ["EXITS", "GENERAL", "UNTIL_ENDED", "exits_of"]
 
 GENERAL: Mapping[int, str] = {
     0: "all went well",
@@ -14,7 +14,6 @@ GENERAL: Mapping[int, str] = {
 }
 _GAVE_UP = "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output"
 _JOB = {0: "--once: all is done; else Ctrl-C or SIGTERM; it goes on from there", 1: _GAVE_UP}
-_UNTIL_STOPPED = {0: "Ctrl-C or SIGTERM ended it"}
 _CLUSTER = {1: "a node does not answer, or the cluster does not allow it; typed again, it goes on"}
 
 EXITS: Mapping[str, Mapping[int, str]] = {
@@ -31,7 +30,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
         1: "a document can't be a row, or the disk is full; no file is left",
         2: "the file exists, among others",
     },
-    "console": _UNTIL_STOPPED | {1: "the node refuses the login, or the extra is missing"},
+    "console": {0: "Ctrl-C or SIGTERM ended it", 1: "the node refuses the login, or the extra is missing"},
     "demo": {0: "node and table are equal, key by key", 1: "anything differs"},
     "mirror": _JOB,
     "index": _JOB,
@@ -82,11 +81,11 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "failover": {1: "the owner lives or replicas have gaps or damage, and there is no --force"},
 }
 """The meaning of a status, of a command in particular."""
+UNTIL_ENDED = frozenset({"serve", "console"})
+"""Commands whose work has no end of its own: a signal is how they end well, so they have no status for one."""
 
 
 def exits_of(command: str) -> dict[int, str]:
     """Return all statuses that a command can end with. What runs until it is ended has none for a signal."""
-    own = EXITS[command]
-    until_ended = "Ctrl-C or SIGTERM" in own.get(0, "") and "--once" not in own[0] and "--dump" not in own[0]
-    general = {status: told for status, told in GENERAL.items() if status < 128 or not until_ended}
-    return dict(sorted({**general, **own}.items()))
+    general = {status: text for status, text in GENERAL.items() if status < 128 or command not in UNTIL_ENDED}
+    return dict(sorted({**general, **EXITS[command]}.items()))

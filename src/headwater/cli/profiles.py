@@ -25,7 +25,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from headwater.errors import OptionError
-from headwater.node.config import COMMAND_TABLES, PROFILES
+from headwater.node.config import PROFILES
 
 __all__ = ["KEYS", "VARIABLES", "client_options", "completed", "default_file", "faults", "profile", "tables", "url_of"]
 
@@ -73,7 +73,7 @@ def profile(found: Mapping[str, Any], name: str, file: Path) -> dict[str, Any]:
 
 def tables(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables of commands in a profile."""
-    return {name: value for name, value in table.items() if name in COMMAND_TABLES and isinstance(value, dict)}
+    return {name: value for name, value in table.items() if _plain(name) not in KEYS and isinstance(value, dict)}
 
 
 def url_of(table: Mapping[str, Any]) -> str | None:
@@ -138,7 +138,7 @@ def faults(found: Mapping[str, Any], file: Path, *, with_files: bool) -> Iterato
 def _wrong(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in table.items():
         kind = KEYS.get(_plain(key))
-        if key in COMMAND_TABLES and isinstance(value, dict):
+        if kind is None and isinstance(value, dict):
             continue
         if kind is None:
             yield key, f"nothing of a profile, which has {', '.join(KEYS)}, and tables of commands"

@@ -7,7 +7,8 @@ import typer
 
 from headwater.cli.config import Settings
 from headwater.cli.options import examples
-from headwater.node.config import CONFIG, OPTIONS, Option
+from headwater.node.config import CONFIG, OPTIONS
+from headwater.options import Option
 
 EXAMPLES = examples(
     "headwater serve --data ./store",
@@ -41,17 +42,25 @@ def _sentence(about: str) -> str:
 
 
 def _flag(option: Option) -> Any:
-    return typer.Option(option.default, f"--{option.name}", envvar=option.variable, help=_sentence(option.about))
+    metavar = None if option.unit is None else option.unit.metavar
+    text = _sentence(option.about)
+    default = option.default if option.unit is None else str(option.default)
+    return typer.Option(default, f"--{option.name}", metavar=metavar, envvar=option.variable, help=text)
+
+
+def _kind(option: Option) -> type:
+    """Return the type that typer reads; durations and sizes stay texts, which the node's table reads."""
+    return option.kind if option.unit is None else str
 
 
 # typer reads a command's flags from its signature; this one is written by the table.
-serve.__annotations__ = {"context": typer.Context} | {option.field: option.kind for option in OPTIONS}
+serve.__annotations__ = {"context": typer.Context} | {option.field: _kind(option) for option in OPTIONS}
 serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # none until it is given one
     [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         *(
             inspect.Parameter(
-                option.field, inspect.Parameter.KEYWORD_ONLY, default=_flag(option), annotation=option.kind
+                option.field, inspect.Parameter.KEYWORD_ONLY, default=_flag(option), annotation=_kind(option)
             )
             for option in OPTIONS
         ),

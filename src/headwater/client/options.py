@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from headwater.client.collections import Collections, read_names
 from headwater.errors import OptionError
+from headwater.options import nearest
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.flow import WINDOW_BYTES_MAX
 from headwater.protocol.dcp.opening import NAME_BYTES_MAX
@@ -113,8 +113,8 @@ def refuse_unknown(
     takes = [each.name for each in inspect.signature(known).parameters.values() if each.kind is not each.VAR_KEYWORD]
     names = [name for name in (*more, *takes) if name not in without]
     for name, value in unknown.items():
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names)}"
+        near = nearest(name, names)
+        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(names)}"
         raise OptionError(name, value, f"taken under this name; {hint}")
 
 

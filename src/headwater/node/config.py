@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,54 +17,18 @@ from headwater.errors import OptionError
 from headwater.node.reporting.log_lines import FORMATS, parse_levels
 from headwater.node.users.file import NAME as USERS_NAME
 from headwater.node.users.roles import ADMINISTRATOR, CLUSTER_USER, NODE, ORDINARY, Grant
+from headwater.options import MIB, MILLISECONDS, SECONDS, Option, check, nearest, option, options_of
 from headwater.wire.vbucket import VBUCKETS_MAX
 
+PORT: Mapping[str, Any] = {"least": 0, "most": 65535}
 CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
-COMMAND_TABLES = frozenset(
-    [
-        "backup",
-        "bucket",
-        "cluster",
-        "collection",
-        "config",
-        "console",
-        "copy",
-        "delete",
-        "demo",
-        "export",
-        "failover",
-        "failover-log",
-        "get",
-        "index",
-        "invalidate",
-        "lake",
-        "load",
-        "mirror",
-        "move",
-        "observe",
-        "replicate",
-        "search",
-        "seqnos",
-        "set",
-        "streams",
-        "tail",
-        "tap",
-        "tls",
-        "transition",
-        "user",
-    ]
-)
-"""Tables of a file that hold the options of other commands: a node has no use for them."""
 PROFILES = "profiles"
 """The table that has a table for each profile, which is the clients' as well."""
+SERVE = "serve"
+"""No table of a file: a node's options stand at the top of it."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:(?=/)", re.IGNORECASE)
 SECRET_ITERATIONS = 60_000
 """Some thirty milliseconds, once, at a start with --user or --users-file."""
-
-
-def option(default: Any, about: str) -> Any:
-    """A field of NodeConfig that is an option: its default, and its meaning as the references print it."""
-    return field(default=default, metadata={"about": about})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,48 +39,90 @@ class NodeConfig:
     """
 
     host: str = option("127.0.0.1", "address to listen on")
-    port: int = option(11210, "port to listen on; 0 takes a free one, the ready line names it")
+    port: int = option(11210, "port to listen on; 0 takes a free one, the ready line names it", **PORT)
     data: Path = option(Path("headwater-data"), "directory of the store; made if missing")
-    http_port: int = option(-1, "port for the HTTP pages alone, which the others have, too (0: a free one; -1: none)")
+    http_port: int = option(
+        -1, "port for the HTTP pages alone, which the others have, too (0: a free one; -1: none)", least=-1, most=65535
+    )
     bucket: str = option("default", "name of the bucket")
     vbuckets: int = option(1024, "number of vbuckets of a new store: a power of two, 1 to 1024")
-    vbucket_state: str = option("active", "state of the vbuckets of a new store: active, or none to create none")
-    connections_max: int = option(10_000, "connections at a time; one more is closed at once")
-    idle_seconds: int = option(360, "close a connection over which nothing came or went for so long (0: never)")
-    login_seconds: int = option(30, "close a connection that has not logged in for so long (0: never)")
-    memory_mib: int = option(1024, "what all connections may hold: requests, answers, sessions, system buffers; MiB")
-    connection_memory_mib: int = option(64, "what one of them may hold, MiB; at least 64")
-    segment_mib: int = option(256, "size of one file of the log, MiB; at least 48, less on a small disk")
-    compact_dead_percent: int = option(50, "compaction begins when more of the log than this is dead (100: never)")
-    purge_age_seconds: int = option(3 * 86400, "compaction drops tombstones older than this")
-    scrub_interval_seconds: int = option(86_400, "time from one verification of the log to the next (0: never)")
-    scrub_mib_per_second: int = option(32, "how much of the log a verification reads a second, MiB")
-    expiry_pager_seconds: int = option(60, "how often expired documents are looked for (0: only when touched)")
-    loop_watch_ms: int = option(100, "how often the node looks how late its event loop is, for STAT loop (0: never)")
+    vbucket_state: str = option(
+        "active", "state of the vbuckets of a new store: active, or none to create none", choices=("active", "none")
+    )
+    connections_max: int = option(10_000, "connections at a time; one more is closed at once", least=1)
+    idle_seconds: int = option(
+        360, "close a connection over which nothing came or went for so long (0: never)", unit=SECONDS, least=0
+    )
+    login_seconds: int = option(
+        30, "close a connection that has not logged in for so long (0: never)", unit=SECONDS, least=0
+    )
+    memory_mib: int = option(
+        1024, "what all connections may hold: requests, answers, sessions, system buffers; MiB", unit=MIB
+    )
+    connection_memory_mib: int = option(
+        64, "what one of them may hold, MiB; at least 64", unit=MIB, least=CONNECTION_MIB_MIN
+    )
+    segment_mib: int = option(
+        256, "size of one file of the log, MiB; at least 48, less on a small disk", unit=MIB, least=1, most=1 << 20
+    )
+    compact_dead_percent: int = option(
+        50, "compaction begins when more of the log than this is dead (100: never)", least=1, most=100
+    )
+    purge_age_seconds: int = option(3 * 86400, "compaction drops tombstones older than this", unit=SECONDS)
+    scrub_interval_seconds: int = option(
+        86_400, "time from one verification of the log to the next (0: never)", unit=SECONDS
+    )
+    scrub_mib_per_second: int = option(32, "how much of the log a verification reads a second, MiB", unit=MIB, least=1)
+    expiry_pager_seconds: int = option(
+        60, "how often expired documents are looked for (0: only when touched)", unit=SECONDS
+    )
+    loop_watch_ms: int = option(
+        100, "how often the node looks how late its event loop is, for STAT loop (0: never)", unit=MILLISECONDS, least=0
+    )
     no_metrics: bool = option(False, "count no requests and not how long they take; /metrics is not served then")
-    takeover_seconds: int = option(60, "a vbucket whose hand-over takes longer refuses writes until it is done")
-    slow_stream_seconds: int = option(300, "a stream that keeps files which compaction replaced for longer is ended")
-    tap_keep_alive_seconds: int = option(0, "how long a named TAP session waits for its client (0: not at all)")
+    takeover_seconds: int = option(
+        60, "a vbucket whose hand-over takes longer refuses writes until it is done", unit=SECONDS
+    )
+    slow_stream_seconds: int = option(
+        300, "a stream that keeps files which compaction replaced for longer is ended", unit=SECONDS, least=1
+    )
+    tap_keep_alive_seconds: int = option(
+        0, "how long a named TAP session waits for its client (0: not at all)", unit=SECONDS
+    )
     upr_states: str = option(
-        "dcp", "numbers of pending and replica to UPR peers: dcp (3, 2) or text (2, 3, as in print)"
+        "dcp",
+        "numbers of pending and replica to UPR peers: dcp (3, 2) or text (2, 3, as in print)",
+        choices=("dcp", "text"),
     )
     administrators: str = option("", "users that set maps and whom this node follows, by commas; empty: the first")
-    plain: str = option("loopback", "from where PLAIN and HTTP may bring passwords as they are: loopback or anywhere")
+    plain: str = option(
+        "loopback",
+        "from where PLAIN and HTTP may bring passwords as they are: loopback or anywhere",
+        choices=("loopback", "anywhere"),
+    )
     tls_certificate: str = option("", "PEM file of the node's certificate and its chain; with it the node speaks TLS")
     tls_key: str = option(
         "", "PEM file of its key, which nobody else may read; left out where the certificate's has it"
     )
-    tls_port: int = option(11207, "port to speak TLS on, where there is a certificate; 0 takes a free one")
+    tls_port: int = option(11207, "port to speak TLS on, where there is a certificate; 0 takes a free one", **PORT)
     tls_ca: str = option("", "PEM file of the CAs that sign clients and other nodes; nodes: the system's, if left out")
-    tls_clients: str = option("off", "certificates of clients as logins: off, optional or required; needs --tls-ca")
+    tls_clients: str = option(
+        "off",
+        "certificates of clients as logins: off, optional or required; needs --tls-ca",
+        choices=("off", "optional", "required"),
+    )
     tls_user: str = option(
         "subject.cn", "where a client's certificate has its user: subject.cn, san.dns, san.email or san.uri"
     )
-    tls_minimum: str = option("1.2", "oldest version of TLS that is spoken: 1.2 or 1.3")
-    without_tls: str = option("anywhere", "who may connect without TLS: anywhere, loopback (this machine) or nobody")
+    tls_minimum: str = option("1.2", "oldest version of TLS that is spoken: 1.2 or 1.3", choices=("1.2", "1.3"))
+    without_tls: str = option(
+        "anywhere",
+        "who may connect without TLS: anywhere, loopback (this machine) or nobody",
+        choices=("anywhere", "loopback", "nobody"),
+    )
     insecure: bool = option(False, "listen on a network though there are no users: whoever reaches the port may do all")
     log_level: str = option("warning", "debug, info, warning or error; of its parts as well: warning,replication=info")
-    log_format: str = option("text", "how a line of the log looks: text or json")
+    log_format: str = option("text", "how a line of the log looks: text or json", choices=FORMATS)
     users: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -158,49 +164,17 @@ class NodeConfig:
         count = self.vbuckets
         if not (1 <= count <= VBUCKETS_MAX and count & (count - 1) == 0):
             raise OptionError("vbuckets", count, f"a power of two from 1 to {VBUCKETS_MAX}")
-        if self.vbucket_state not in ("active", "none"):
-            raise OptionError("vbucket-state", self.vbucket_state, "active or none")
-        if self.upr_states not in ("dcp", "text"):
-            raise OptionError("upr-states", self.upr_states, "dcp or text")
-        if self.plain not in ("loopback", "anywhere"):
-            raise OptionError("plain", self.plain, "loopback or anywhere")
-        self._check_ports()
+        check(self)
+        if self.http_port >= 0 and self.without_tls == "nobody":
+            raise OptionError("http-port", self.http_port, "possible with --without-tls nobody: it speaks no TLS")
         self._check_tls()
         if not self.bucket or len(self.bucket) > 100 or not all(c.isalnum() or c in "_-.%" for c in self.bucket):
             raise OptionError("bucket", self.bucket, "a name of 1 to 100 letters, digits, _ - . or %")
-        if not 1 <= self.segment_mib <= 1 << 20:
-            raise OptionError("segment-mib", self.segment_mib, "a number of MiB, 1 or more")
-        if not 1 <= self.compact_dead_percent <= 100:
-            raise OptionError("compact-dead-percent", self.compact_dead_percent, "1 to 100")
         parse_levels(self.log_level)
-        if self.log_format not in FORMATS:
-            raise OptionError("log-format", self.log_format, f"one of {', '.join(FORMATS)}")
-        for name, least in (
-            ("slow_stream_seconds", 1),
-            ("scrub_mib_per_second", 1),
-            ("connections_max", 1),
-            ("idle_seconds", 0),
-            ("login_seconds", 0),
-            ("loop_watch_ms", 0),
-            ("connection_memory_mib", CONNECTION_MIB_MIN),
-            ("memory_mib", self.connection_memory_mib),
-        ):
-            if (value := getattr(self, name)) < least:
-                raise OptionError(name.replace("_", "-"), value, f"{least} or more")
-
-    def _check_ports(self) -> None:
-        for name, number in (("port", self.port), ("tls-port", self.tls_port)):
-            if not 0 <= number <= 65535:
-                raise OptionError(name, number, "a port number, 0 to 65535")
-        if not -1 <= self.http_port <= 65535:
-            raise OptionError("http-port", self.http_port, "a port number, 0 to 65535, or -1 for none")
-        if self.http_port >= 0 and self.without_tls == "nobody":
-            raise OptionError("http-port", self.http_port, "possible with --without-tls nobody: it speaks no TLS")
+        if self.memory_mib < self.connection_memory_mib:
+            raise OptionError("memory-mib", self.memory_mib, f"{self.connection_memory_mib} or more")
 
     def _check_tls(self) -> None:
-        for name, allowed in _TLS_WORDS.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise OptionError(name.replace("_", "-"), value, f"one of {', '.join(allowed)}")
         if self.tls_clients != "off" and not self.tls_ca:
             raise OptionError(
                 "tls-clients", self.tls_clients, "possible without --tls-ca, which says who signs clients"
@@ -219,39 +193,12 @@ def _made_secret(user: str, password: str) -> str:
     return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SECRET_ITERATIONS).hex()
 
 
-_TLS_WORDS = {
-    "tls_clients": ("off", "optional", "required"),
-    "tls_minimum": ("1.2", "1.3"),
-    "without_tls": ("anywhere", "loopback", "nobody"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of `serve`: its name on the command line (dashes), default and meaning."""
-
-    name: str
-    default: Any
-    about: str
-    kind: type = str
-
-    @property
-    def field(self) -> str:
-        """Its name in NodeConfig, in a file and as a keyword."""
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return f"HEADWATER_{self.field.upper()}"
-
-
 _WHO: tuple[Option, ...] = (
     Option("user", "", "let only this user in (needs a password)"),
-    Option("password-file", "", "file whose first line is the user's password; HEADWATER_PASSWORD works as well"),
-    Option("users-file", "", "file of users, one name:password a line; readable by its owner only"),
+    Option("password_file", "", "file whose first line is the user's password; HEADWATER_PASSWORD works as well"),
+    Option("users_file", "", "file of users, one name:password a line; readable by its owner only"),
     Option(
-        "cluster-secret-file",
+        "cluster_secret_file",
         "",
         "file whose first line is what nodes prove to each other, in place of a user",
     ),
@@ -259,16 +206,7 @@ _WHO: tuple[Option, ...] = (
 CONFIG = Option("config", "", "TOML file of these options by name; the command line and the environment come first")
 
 
-def _options() -> Iterator[Option]:
-    for each in fields(NodeConfig):
-        if each.metadata:
-            kind: Any = {"int": int, "bool": bool}.get(str(each.type), str)
-            yield Option(each.name.replace("_", "-"), kind(each.default), each.metadata["about"], kind)
-
-
-OPTIONS: tuple[Option, ...] = (CONFIG, *_options(), *_WHO)
-_KINDS = {int: "whole number", bool: "truth value", str: "text"}
-_TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+OPTIONS: tuple[Option, ...] = (CONFIG, *options_of(NodeConfig), *_WHO)
 _BY_FIELD = {option.field: option for option in OPTIONS}
 
 
@@ -284,15 +222,23 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
             password for nobody: a node that was told of a password never lets everybody in.
     """
     given = {name.replace("-", "_"): value for name, value in options.items() if value is not None}
-    told = {option.field: environment[option.variable] for option in OPTIONS if option.variable in environment}
-    file = given.get(CONFIG.field) or told.get(CONFIG.field)
-    values = {**(read_file(Path(file)) if file else {}), **_converted(told), **given}
+    variables = {each.field: environment[each.variable] for each in OPTIONS if each.variable in environment}
+    settings = {name: _BY_FIELD[name].parse(text) for name, text in variables.items()}
+    settings |= {name: _measured(name, value) for name, value in given.items()}
+    file = settings.get(CONFIG.field)
+    values = {**(read_file(Path(file)) if file else {}), **settings}
     users = _users(values, environment)
     known = {each.name for each in fields(NodeConfig)} - {"users"}
     settings = {name: value for name, value in values.items() if name in known}
     if "data" in settings:
         settings["data"] = store_folder(str(settings["data"]))
     return NodeConfig(users=users, **settings)
+
+
+def _measured(name: str, value: Any) -> Any:
+    """Return a value that was given; a duration or a size that was typed as text is read."""
+    declared = _BY_FIELD.get(name)
+    return value if declared is None or declared.unit is None else declared.of_file(value)
 
 
 def store_folder(text: str) -> Path:
@@ -317,13 +263,10 @@ def local_folder(option: str, text: str, wanted: str) -> Path:
     return Path(text)
 
 
-def _converted(texts: Mapping[str, str]) -> dict[str, Any]:
-    return {name: _convert(_BY_FIELD[name], text) for name, text in texts.items()}
-
-
 def is_of_clients(name: str, value: Any) -> bool:
-    """Whether a key of a file is none of a node's: a table of a command, or that of the profiles."""
-    return isinstance(value, dict) and (name in COMMAND_TABLES or name == PROFILES)
+    """Return whether a key of a file is not the node's: a table that is not named as one of its options is a
+    command's, or the profiles'."""
+    return isinstance(value, dict) and name != SERVE and name.replace("-", "_") not in _BY_FIELD
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -340,17 +283,22 @@ def read_file(path: Path) -> dict[str, Any]:
         raise OptionError("config", str(path), f"TOML: {error}") from None
     values = {name.replace("-", "_"): value for name, value in found.items() if not is_of_clients(name, value)}
     for name, value in values.items():
-        option = _BY_FIELD.get(name)
-        if option is None or option is CONFIG:
-            raise OptionError(name, value, f"an option of serve; {path} has it, headwater serve --help lists them")
-        if type(value) is not option.kind:
-            raise OptionError(option.name, value, f"a {_KINDS[option.kind]} ({path})")
-    return values
+        if (problem := wrong(name, value)) is not None:
+            raise OptionError(name.replace("_", "-"), value, f"{problem} ({path})")
+    return {name: _BY_FIELD[name].of_file(value) for name, value in values.items()}
 
 
-def wrong_type(option: Option, value: Any) -> str | None:
-    """Say what a value of a file had to be; None if it is."""
-    return None if type(value) is option.kind else f"{value!r} is not a {_KINDS[option.kind]}"
+def wrong(name: str, value: Any) -> str | None:
+    """Return what a key of a file or its value had to be, as a phrase; None if both are right."""
+    option = _BY_FIELD.get(name.replace("-", "_"))
+    if option is None or option is CONFIG:
+        near = nearest(name.replace("_", "-"), [each.name for each in OPTIONS if each is not CONFIG])
+        return "an option of serve" + (f"; {near} is one" if near else "; headwater serve --help lists them")
+    try:
+        option.of_file(value)
+    except OptionError as error:
+        return error.allowed
+    return None
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -369,7 +317,7 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             if not rest:
                 raise OptionError(option.name, "", "complete: a value must follow")
             value = rest.pop(0)
-        values[option.field] = _convert(option, value)
+        values[option.field] = option.parse(value)
     return values
 
 
@@ -418,13 +366,6 @@ def read_users(path: Path) -> dict[str, str]:
             raise OptionError("users-file", str(path), "a file of name:password lines, no name of which begins with @")
         users[name] = password
     return users
-
-
-def _convert(option: Option, value: str) -> Any:
-    try:
-        return _TRUTH[value.lower()] if option.kind is bool else option.kind(value)
-    except (ValueError, KeyError):
-        raise OptionError(option.name, value, f"a {_KINDS[option.kind]}") from None
 
 
 def _password(file: str, environment: Mapping[str, str]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater.errors import OptionError
-from headwater.node.config import CONFIG, OPTIONS, Option, config_from, is_of_clients, wrong_type
+from headwater.node.config import CONFIG, OPTIONS, config_from, is_of_clients, wrong
+from headwater.options import Option
 
 __all__ = ["Fault", "Setting", "faults_of", "key_lines", "settings"]
 
@@ -90,10 +91,11 @@ def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
     for key, value in found.items():
         if is_of_clients(key, value):
             continue
-        if (problem := _refused(key, value)) is not None:
-            faults.append(Fault(lines[key,], key, problem))
+        if (problem := wrong(key, value)) is not None:
+            shown = f"{value!r} is " if key.replace("-", "_") in _BY_FIELD else ""
+            faults.append(Fault(lines[key,], key, f"{shown}not {problem}"))
         else:
-            values[key.replace("-", "_")] = value
+            values[key.replace("-", "_")] = _BY_FIELD[key.replace("-", "_")].of_file(value)
     by_field = {key.replace("-", "_"): (key, lines[key,]) for key in found}
     for field, problem in _impossible(values, with_files=with_files):
         key, line = by_field.get(field, ("", 0))
@@ -104,20 +106,6 @@ def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
 def _unreadable(told: str) -> Fault:
     place = _PLACE.search(told)
     return Fault(int(place[1]) if place else 0, "", f"not TOML: {_PLACE.sub('', told)}")
-
-
-def _refused(key: str, value: Any) -> str | None:
-    option = _BY_FIELD.get(key.replace("-", "_"))
-    if option is None or option is CONFIG:
-        near = _nearest(key)
-        return "no option of serve" + (f"; {near} is one" if near else "; headwater serve --help lists them")
-    return wrong_type(option, value)
-
-
-def _nearest(key: str) -> str | None:
-    from difflib import get_close_matches  # noqa: PLC0415 - for mistakes only
-
-    return next(iter(get_close_matches(key.replace("_", "-"), [option.name for option in OPTIONS], 1)), None)
 
 
 def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[str, str]]:

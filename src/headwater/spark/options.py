@@ -8,85 +8,22 @@ before the first byte is asked for: a misspelt `maxChangesPerTriger` that is sil
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from headwater.errors import OptionError
+from headwater.options import BYTES, SECONDS, Option, option, options_of
 from headwater.protocol.dcp.coverage import Coverage
-from headwater.protocol.dcp.persistence import COPIES_MAX, read_min_persisted
+from headwater.protocol.dcp.persistence import COPIES_MAX, MinPersisted, read_min_persisted
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset, parse_positions
 from headwater.wire.vbucket import vbucket_set
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOption:
-    """One option: how it is written, read and explained.
-
-    Args:
-        name: as users write it, camel case like Spark's own.
-        parse: turns the text into the value; raises ValueError for what it can't take.
-        default: the value when the option is not given; None for "required" or "decided at run time".
-        allowed: completes "... is not ...": "a whole number from 1 on".
-        meaning: one sentence for the reference page.
-        example: a value that `parse` takes.
-        streaming: whether a streaming read takes it; `batch`: whether a batch read does.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    default: Any
-    allowed: str
-    meaning: str
-    example: str
-    streaming: bool = True
-    batch: bool = True
-
-    def read(self, text: str) -> Any:
-        """Return the option's value, or raise the OptionError that says what would have been right."""
-        try:
-            return self.parse(text)
-        except ValueError as error:
-            if isinstance(error, OptionError):
-                raise
-            shown = "..." if self.name == "password" else text
-            raise OptionError(self.name, shown, self.allowed) from None
 
 
 def _url(text: str) -> str:
     if not text.strip() or any(letter.isspace() for letter in text):
         raise ValueError(text)
     return text
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 86_400:
-        raise ValueError(text)
-    return number
-
-
-def _flag(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _refuse(text)
-
-
-def _refuse(text: str) -> Any:
-    raise ValueError(text)
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        return text.lower() if text.lower() in words else str(_refuse(text))
-
-    return parse
 
 
 def _starting(text: str) -> Offset:
@@ -127,218 +64,247 @@ def _json_positions(option: str, text: str) -> dict[int, Position]:
 
 _POSITIONS = 'JSON such as {"0": 120, "7": ["00a1b2c3d4e5f607", 9]} (vbucket: seqno, or vb uuid and seqno)'
 _WHOLE = "a whole number from 1 on"
-_SECONDS = "a number of seconds, 0 to 86400"
+FLAG: Mapping[str, Any] = {
+    "read": lambda text: {"true": True, "false": False}[text.lower()],
+    "allowed": "true or false",
+}
+DURATION: Mapping[str, Any] = {"unit": SECONDS, "least": 0, "most": 86_400}
 
-OPTIONS: tuple[SourceOption, ...] = (
-    SourceOption(
-        "url",
-        _url,
-        None,
-        "an address such as couchbase://host:11210/bucket",
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """The options of one read, checked and typed; pickled to every task.
+
+    Attributes:
+        coverage: no option: the choice of collections by ids, as a batch was planned.
+        map_version: no option: (epoch, rev) of the cluster map that a batch was planned by. A task believes no older.
+    """
+
+    url: str = option(
+        "",
         "Where the nodes are, and which bucket to read; `load(url)` says the same. Required.",
-        "couchbase://127.0.0.1:11210/default",
-    ),
-    SourceOption("user", str, None, "a user name", "Who asks; without it nobody logs in.", "reader"),
-    SourceOption(
-        "password", str, None, "a password", "The user's password. Spark shows it nowhere we know of.", "secret"
-    ),
-    SourceOption(
-        "vbuckets",
-        vbucket_set,
+        read=_url,
+        allowed="an address such as couchbase://host:11210/bucket",
+        example="couchbase://127.0.0.1:11210/default",
+    )
+    user: str | None = option(
         None,
-        "a vbucket list such as 0-511,700",
+        "Who asks; without it nobody logs in.",
+        allowed="a user name",
+        example="reader",
+    )
+    password: str | None = option(
+        None,
+        "The user's password. Spark shows it nowhere we know of.",
+        allowed="a password",
+        secret=True,
+        example="secret",
+    )
+    vbuckets: tuple[int, ...] | None = option(
+        None,
         "Which vbuckets to read; all that are active when left out.",
-        "0-511,700",
-    ),
-    SourceOption(
-        "startingOffsets",
-        _starting,
+        read=vbucket_set,
+        allowed="a vbucket list such as 0-511,700",
+        example="0-511,700",
+    )
+    starting_offsets: Offset = option(
         Offset(),
-        f"earliest, latest (streaming only), or {_POSITIONS}",
-        "Where to begin when there is no checkpoint: `earliest` (default), `latest`, or JSON positions; a vbucket that "
-        "the JSON leaves out begins at its beginning.",
-        '{"0": 120}',
-    ),
-    SourceOption(
-        "endingOffsets",
-        _ending,
+        "Where to begin when there is no checkpoint: `earliest` (default), `latest`, or JSON positions; a vbucket "
+        "that the JSON leaves out begins at its beginning.",
+        read=_starting,
+        allowed=f"earliest, latest (streaming only), or {_POSITIONS}",
+        text="startingOffsets",
+        example='{"0": 120}',
+    )
+    ending_seqnos: Mapping[int, int] | None = option(
         None,
-        f"latest, or {_POSITIONS}",
-        "Where a batch read ends: `latest` (default), which is what the nodes hold when the read is planned, or JSON; "
-        "a vbucket that the JSON leaves out is not read.",
-        '{"0": 900}',
-        streaming=False,
-    ),
-    SourceOption(
-        "minPartitions",
-        _positive,
+        "Where a batch read ends: `latest` (default), which is what the nodes hold when the read is planned, or "
+        "JSON; a vbucket that the JSON leaves out is not read.",
+        read=_ending,
+        allowed=f"latest, or {_POSITIONS}",
+        text="endingOffsets",
+        uses="batch",
+        example='{"0": 900}',
+    )
+    partitions: int | None = option(
         None,
-        _WHOLE,
-        "Into how many Spark partitions (tasks, DCP connections a node) the vbuckets are packed. Left out: as many as "
-        "there are slots (`headwater.spark.register(spark)` tells), else cores of the driver. Never one a vbucket: a "
-        "Python task alone costs 12 to 50 ms.",
-        "8",
-    ),
-    SourceOption(
-        "maxChangesPerTrigger",
-        _positive,
+        "Into how many Spark partitions (tasks, DCP connections a node) the vbuckets are packed. Left out: as "
+        "many as there are slots (`headwater.spark.register(spark)` tells), else cores of the driver. Never one a "
+        "vbucket: a Python task alone costs 12 to 50 ms.",
+        least=1,
+        allowed=_WHOLE,
+        text="minPartitions",
+        example="8",
+    )
+    max_changes: int | None = option(
         None,
-        _WHOLE,
-        "How many changes a micro-batch takes at most, shared out among the vbuckets that have any. What replaces a "
-        "lost branch of history comes on top: it always shares the batch of its `rollback` row.",
-        "100000",
-        batch=False,
-    ),
-    SourceOption(
-        "keyFormat",
-        _one_of("binary", "string"),
+        "How many changes a micro-batch takes at most, shared out among the vbuckets that have any. What replaces "
+        "a lost branch of history comes on top: it always shares the batch of its `rollback` row.",
+        least=1,
+        allowed=_WHOLE,
+        text="maxChangesPerTrigger",
+        uses="streaming",
+        example="100000",
+    )
+    key_format: str = option(
         "binary",
-        "binary or string",
         "Type of the `key` column. `string` needs keys that are UTF-8; one that is not fails the read and is named.",
-        "string",
-    ),
-    SourceOption(
-        "valueFormat",
-        _one_of("binary", "string"),
+        choices=("binary", "string"),
+        example="string",
+    )
+    value_format: str = option(
         "binary",
-        "binary or string",
         "Type of the `value` column, as for `keyFormat`.",
-        "string",
-    ),
-    SourceOption(
-        "rollbackPolicy",
-        _one_of("emit", "fail"),
+        choices=("binary", "string"),
+        example="string",
+    )
+    rollback_policy: str = option(
         "emit",
-        "emit or fail",
         "What to do when a failover took back changes that were delivered: `emit` a row `event = 'rollback'` and "
         "replay, or `fail` the query.",
-        "fail",
-    ),
-    SourceOption(
-        "pollIntervalSeconds",
-        _seconds,
+        choices=("emit", "fail"),
+        example="fail",
+    )
+    poll_interval_seconds: float = option(
         0.25,
-        _SECONDS,
         "How long what the nodes said is believed while nothing moves; Spark itself asks 100 times a second.",
-        "1",
-        batch=False,
-    ),
-    SourceOption(
-        "retrySeconds",
-        _seconds,
+        **DURATION,
+        uses="streaming",
+        example="1s",
+    )
+    retry_seconds: float = option(
         60.0,
-        _SECONDS,
         "How long a node that does not answer is tried again, in the planner and in a task, before the query fails.",
-        "300",
-    ),
-    SourceOption(
-        "windowBytes",
-        _positive,
+        **DURATION,
+        example="5m",
+    )
+    window_bytes: int = option(
         10 << 20,
-        _WHOLE,
         "DCP flow-control window of a connection: what a node may send ahead of us. Bounds a task's memory.",
-        "33554432",
-    ),
-    SourceOption(
-        "xattrs",
-        _flag,
+        unit=BYTES,
+        least=1,
+        allowed=_WHOLE,
+        example="32MiB",
+    )
+    xattrs: bool = option(
         False,
-        "true or false",
         "Ask for extended attributes too; `value` then begins with them where bit 4 of `datatype` says so.",
-        "true",
-    ),
-    SourceOption(
-        "collections",
-        _collections,
+        **FLAG,
+        example="true",
+    )
+    collections: tuple[str, ...] | None = option(
         None,
-        "all, or names like scope.collection with commas between them",
-        "Which collections to read; without it and without `scope` the default one alone. Rows then have the columns "
-        "`scope` and `collection`, and a checkpoint goes on with the same choice only.",
-        "shop.orders,shop.carts",
-    ),
-    SourceOption(
-        "scope",
-        _url,
+        "Which collections to read; without it and without `scope` the default one alone. Rows then have the "
+        "columns `scope` and `collection`, and a checkpoint goes on with the same choice only.",
+        read=_collections,
+        allowed="all, or names like scope.collection with commas between them",
+        example="shop.orders,shop.carts",
+    )
+    scope: str | None = option(
         None,
-        "the name of a scope",
         "All collections of this scope, those too that are made later; instead of `collections`.",
-        "shop",
-    ),
-    SourceOption(
-        "failOnDataLoss",
-        _flag,
+        read=_url,
+        allowed="the name of a scope",
+        example="shop",
+    )
+    fail_on_data_loss: bool = option(
         False,
-        "true or false",
-        "What to do when deletions were purged before they were read: `true` fails the read with the vbuckets, `false` "
-        "logs them, emits a `rollback` row to 0 (`snapshot_end` says up to where) and reads the vbucket again whole.",
-        "true",
-    ),
-    SourceOption(
-        "minPersisted",
-        read_min_persisted,
+        "What to do when deletions were purged before they were read: `true` fails the read with the vbuckets, "
+        "`false` logs them, emits a `rollback` row to 0 (`snapshot_end` says up to where) and reads the vbucket "
+        "again whole.",
+        **FLAG,
+        example="true",
+    )
+    min_persisted: MinPersisted | None = option(
         None,
-        f"a number of copies from 1 to {COPIES_MAX}, majority or all",
-        "Read only what so many copies of a vbucket have on disk, the active one included: a failover to one of those "
-        "takes back nothing that was read, though a vbucket of which one batch was read may come again whole, behind a "
-        "`rollback` row to 0. Copies that the cluster map does not name are not waited for.",
-        "majority",
-    ),
-    SourceOption(
-        "transactionRecords",
-        _flag,
+        "Read only what so many copies of a vbucket have on disk, the active one included: a failover to one of "
+        "those takes back nothing that was read, though a vbucket of which one batch was read may come again "
+        "whole, behind a `rollback` row to 0. Copies that the cluster map does not name are not waited for.",
+        read=read_min_persisted,
+        allowed=f"a number of copies from 1 to {COPIES_MAX}, majority or all",
+        example="majority",
+    )
+    transaction_records: bool = option(
         False,
-        "true or false",
-        "Read the records that SDKs keep of their transactions, too: documents whose key begins with `_txn:`, which no "
-        "application stored. What a transaction stored comes in any case, once it is committed.",
-        "true",
-    ),
-)
+        "Read the records that SDKs keep of their transactions, too: documents whose key begins with `_txn:`, "
+        "which no application stored. What a transaction stored comes in any case, once it is committed.",
+        **FLAG,
+        example="true",
+    )
+    coverage: Coverage | None = None
+    map_version: tuple[int, int] = (0, 0)
+
+    def __repr__(self) -> str:
+        return f"Settings({self.url})"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether anything but the default collection alone is read."""
+        return self.collections is not None or self.scope is not None
 
 
-WRITE_OPTIONS: tuple[SourceOption, ...] = (
-    replace(
-        OPTIONS[0],
-        meaning="Where the nodes are, and which bucket to write to; `save(url)` says the same. Required.",
-    ),
-    replace(OPTIONS[1], meaning="Who writes; without it nobody logs in.", example="writer"),
-    OPTIONS[2],
-    SourceOption(
-        "deadLetters",
-        _url,
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """The options of one write, `df.write.format("dcp")`, checked and typed; pickled to every task."""
+
+    url: str = option(
+        "",
+        "Where the nodes are, and which bucket to write to; `save(url)` says the same. Required.",
+        read=_url,
+        allowed="an address such as couchbase://host:11210/bucket",
+        example="couchbase://127.0.0.1:11210/default",
+    )
+    user: str | None = option(
         None,
-        "a directory or a URL without spaces",
-        "Where rows go that a node refuses for good, as Parquet files with the reason; without it the first such row "
-        "fails the task. A path, or a URL that Arrow knows (s3, gs, abfs, hdfs).",
-        "/data/refused",
-    ),
-    SourceOption(
-        "withMeta",
-        _flag,
+        "Who writes; without it nobody logs in.",
+        allowed="a user name",
+        example="writer",
+    )
+    password: str | None = option(
+        None,
+        "The user's password. Spark shows it nowhere we know of.",
+        allowed="a password",
+        secret=True,
+        example="secret",
+    )
+    dead_letters: str | None = option(
+        None,
+        "Where rows go that a node refuses for good, as Parquet files with the reason; without it the first such "
+        "row fails the task. A path, or a URL that Arrow knows (s3, gs, abfs, hdfs).",
+        read=_url,
+        allowed="a directory or a URL without spaces",
+        example="/data/refused",
+    )
+    with_meta: bool = option(
         False,
-        "true or false",
         "Store revision, CAS and expiry as the columns `rev_seqno`, `cas` and `expiry` have them, as in another "
         "bucket. Whoever has the higher (rev_seqno, cas) wins; a row that is behind changes nothing.",
-        "true",
-    ),
-    SourceOption(
-        "retrySeconds",
-        _seconds,
+        **FLAG,
+        example="true",
+    )
+    retry_seconds: float = option(
         60.0,
-        _SECONDS,
         'How long a node that does not answer, or says "not now", is tried again before the task fails.',
-        "300",
-    ),
-    SourceOption(
-        "collection",
-        _collection,
+        **DURATION,
+        example="5m",
+    )
+    collection: str | None = option(
         None,
-        "a name like scope.collection",
-        "Into which collection all rows go; without it into the one that the columns `scope` and `collection` name, or "
-        "into the default one where there are no such columns.",
-        "shop.orders",
-    ),
-)
-"""Options of `df.write.format("dcp")` and `writeStream.format("dcp")`."""
+        "Into which collection all rows go; without it into the one that the columns `scope` and `collection` "
+        "name, or into the default one where there are no such columns.",
+        read=_collection,
+        allowed="a name like scope.collection",
+        example="shop.orders",
+    )
+    force: bool = False
+    """With metadata: over newer versions as well. No option of Spark's: a restore sets it."""
+
+    def __repr__(self) -> str:
+        return f"WriteSettings({self.url})"
+
+
+OPTIONS = options_of(SourceSettings)
+WRITE_OPTIONS = options_of(WriteSettings)
 
 
 def reference_page() -> str:
@@ -346,25 +312,25 @@ def reference_page() -> str:
     head = (
         "# Options of the `dcp` source and writer\n\n"
         "Printed from `headwater.spark.options` by `python -m headwater.spark.options`. Case does not matter.\n"
-        "An unknown option, or a value that is not allowed, fails the read or write at once.\n\n"
+        "An unknown option, or a value that is not allowed, fails the read or write at once.\n"
+        "A duration may be written as `30s`, `5m` or `2h`, a size as `512KiB` or `64MiB`; a number alone counts\n"
+        "seconds or bytes.\n\n"
     )
     return head + "## Reading\n\n" + _table(OPTIONS) + "\n## Writing\n\n" + _table(WRITE_OPTIONS)
 
 
-def _table(options: tuple[SourceOption, ...]) -> str:
+def _table(options: tuple[Option, ...]) -> str:
     rows = ["| option | default | for | meaning | example |", "|---|---|---|---|---|"]
-    for option in options:
-        kind = "both" if option.batch and option.streaming else "batch" if option.batch else "streaming"
-        rows.append(f"| `{option.name}` | {_shown(option)} | {kind} | {option.meaning} | `{option.example}` |")
+    for each in options:
+        rows.append(f"| `{each.camel}` | {_shown(each)} | {each.uses or 'both'} | {each.about} | `{each.example}` |")
     return "\n".join(rows) + "\n"
 
 
-def _shown(option: SourceOption) -> str:
-    if option.name == "startingOffsets":
-        return "`earliest`"
-    if option.default is None:
-        return {"url": "required", "endingOffsets": "`latest`", "vbuckets": "all"}.get(option.name, "none")
-    return f"`{str(option.default).lower()}`"
+def _shown(each: Option) -> str:
+    special = {"url": "required", "startingOffsets": "`earliest`", "endingOffsets": "`latest`", "vbuckets": "all"}
+    if each.default is None or each.camel in special:
+        return special.get(each.camel, "none")
+    return f"`{str(each.default).lower()}`"
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
+from headwater.options import nearest
 from headwater.wire.datatype import Datatype
 from headwater.wire.manifest import DEFAULT
 from headwater.wire.times import RELATIVE_SECONDS_MAX
@@ -55,8 +55,8 @@ def check_columns(columns: Sequence[tuple[str, str]], *, with_meta: bool) -> tup
     kinds = dict(columns)
     for name, kind in columns:
         if name not in COLUMNS and name not in PASSED_OVER:
-            near = get_close_matches(name, COLUMNS, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            near = nearest(name, COLUMNS)
+            hint = f" (did you mean {near}?)" if near else ""
             raise OptionError("column", name, f"a column that is written{hint}; those are {', '.join(COLUMNS)}")
         if name in COLUMNS and kind not in COLUMNS[name][0]:
             raise OptionError("column", f"{name} {kind}", f"possible: {name} is {' or '.join(COLUMNS[name][0])}")
