@@ -154,7 +154,7 @@ man: $(READY) ## write the man pages anew
 
 docs: $(READY) man ## write the generated pages of docs/ anew
 	@for tool in tools/write_*.py; do $(BIN)/python $$tool; done
-	@$(BIN)/python -m headwater.wire.reference docs/protocol
+	@$(BIN)/python tools/protocol_pages.py docs/protocol
 	@$(BIN)/python -m headwater.spark.options > docs/reference/spark-options.md
 
 docs-site: $(READY) ## docs/ as a site in artifacts/site, strictly: every link and anchor leads somewhere, nothing is fetched from elsewhere

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.frames import Shape, Traffic, traffic
 from benchmarks.harness import measure
+from harness.columns_numpy import decode as decode_numpy
 from headwater.kernels.columns import Arena, StreamTable
-from headwater.kernels.columns_numpy import decode as decode_numpy
 
 TOTAL_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20

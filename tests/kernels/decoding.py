@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from headwater.kernels import columns_numpy, jit
+from harness import columns_numpy
+from headwater.kernels import jit
 from headwater.kernels.columns import SCHEMA, SCHEMA_WITH_IDS, Arena, Stop, StreamTable, TrackedState
 from headwater.wire import dcp
 from tests.kernels.conversation import OPENED_AT, VBUCKETS, opaque_of

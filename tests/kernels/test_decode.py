@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.kernels import columns_numpy
+from harness import columns_numpy
 from headwater.kernels.columns import SCHEMA_WITH_IDS, Arena, Stop, StreamTable
 from headwater.wire import dcp
 from tests.kernels.conversation import NAMED_KEYS, PLAIN_KEYS, garbled, talks

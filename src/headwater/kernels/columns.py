@@ -101,7 +101,7 @@ class Arena:
         key_bytes, rows: capacities; by default in proportion.
         controls: how many control frames one call may meet before it stops with CONTROLS_FULL.
         with_ids: keys may begin with the id of their collection, which becomes a column (`SCHEMA_WITH_IDS`).
-        decoder: the kernel, or `columns_numpy.decode`, which does the same without compiled code.
+        decoder: the kernel, or another function that does the same, as the tests' decoder in numpy.
 
     Not thread safe; the batches are.
     """

@@ -29,7 +29,7 @@ _BACKSPACE, _FORM_FEED, _NEWLINE, _RETURN, _TAB = (U(ord(each)) for each in "\b\
 _HIGH, _LOW, _LOW_END, _BEYOND = U(0xD800), U(0xDC00), U(0xE000), U(0x10000)
 _SIX_BITS, _CONTINUED, _ASCII, _TWO_BYTES = U(0x3F), U(0x80), U(0x80), U(0x800)
 _LEAD_OF_TWO, _LEAD_OF_THREE, _LEAD_OF_FOUR = U(0xC0), U(0xE0), U(0xF0)
-QUOTE, BACKSLASH, COMMA, COLON = (U(ord(each)) for each in '"\\,:')
+QUOTE, BACKSLASH, COMMA = (U(ord(each)) for each in '"\\,')
 OPEN_LIST, CLOSE_LIST, OPEN_DICT, CLOSE_DICT = (U(ord(each)) for each in "[]{}")
 SPACE = U(ord(" "))
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from headwater.kernels import jit
 
-NOT_KERNELS = frozenset({"batches", "cached", "guard", "intrinsics", "jit", "warming", "columns_numpy", "frames_numpy"})
+NOT_KERNELS = frozenset({"batches", "cached", "guard", "intrinsics", "jit", "warming"})
 
 
 @dataclass(frozen=True, slots=True)

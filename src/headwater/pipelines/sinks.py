@@ -42,13 +42,6 @@ class SinkTask(Protocol):
         """Do it; return what the driver has to know."""
 
 
-class SinkAnswer(Protocol):
-    """The answer of a task, read."""
-
-    unread: list[int]
-    """Vbuckets of which not all was read that was planned, for the node had another history by then."""
-
-
 class ChangeSink(Protocol):
     """A place that changes are brought into."""
 

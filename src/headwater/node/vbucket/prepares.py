@@ -13,7 +13,6 @@ Source: dcp 2.17, 8.2, 10. Why so: docs/decisions/0068.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.wire import dcp, leb128
@@ -165,8 +164,3 @@ def key_of(key: bytes) -> Key:
 def joined(key: Key) -> bytes:
     """The same as one, the default collection's id written out."""
     return leb128.join_key(key.collection, key.key)
-
-
-def of_default_collection(message: dcp.Prepare | dcp.Abort | dcp.Commit) -> dcp.Prepare | dcp.Abort | dcp.Commit:
-    """The message as a connection without Collections has it: its key without the id."""
-    return replace(message, key=key_of(message.key).key)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headwater.kernels.frames_numpy import find, numbers
+from harness.frames_numpy import find, numbers
 from headwater.kernels.scan import Stop
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode

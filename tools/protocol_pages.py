@@ -1,9 +1,10 @@
 """The reference pages under docs/protocol, printed from the declarations.
 
-    python -m headwater.wire.reference docs/protocol           write the pages
-    python -m headwater.wire.reference --check docs/protocol   name the stale ones; exit status 1 if there are any
+    python tools/protocol_pages.py docs/protocol           write the pages
+    python tools/protocol_pages.py --check docs/protocol   name the stale ones; exit status 1 if there are any
 
-A page is a family of messages, or the tables they share. `tests/wire/test_reference.py` fails when a page is stale.
+A page is a family of messages, or the tables they share. `make docs` runs this; `tests/test_protocol_pages.py` fails
+when a page is stale.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from headwater.wire.sections import Field, Fixed, Section
 
 __all__ = ["main", "pages", "stale"]
 
-_BANNER = "<!-- Printed by `python -m headwater.wire.reference`; change the declarations instead. -->"
+_BANNER = "<!-- Printed by `python tools/protocol_pages.py`; change the declarations instead. -->"
 _PAGES = {"dcp": "dcp.md", "upr": "upr.md", "tap": "tap.md"}
 """Where the messages of a module have their entries; those of all others in memcached.md."""
 
@@ -239,7 +240,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(next((each for each in arguments if each != "--check"), "docs/protocol"))
     found = stale(folder)
     for path in found:
-        print(f"{path}: {'stale; run python -m headwater.wire.reference' if check else 'written'}")
+        print(f"{path}: {'stale; run python tools/protocol_pages.py' if check else 'written'}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(pages()[path.name], encoding="utf-8")

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 
-from headwater.kernels import columns_numpy
+from harness import columns_numpy
 from headwater.kernels.columns import Arena, Stop, StreamTable
 from headwater.wire import dcp
 from tests.kernels.conversation import garbled

@@ -1,4 +1,4 @@
-"""The decoder of decode.py once more, without compiled code: for checking, and where numba can compile nothing.
+"""The decoder of kernels/decode.py once more, by another road and without compiled code: what the kernel is held to.
 
     Arena(decoder=columns_numpy.decode)
 
@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.frames_numpy import Flags, Frames, Ints, Words, find, numbers
 from headwater.kernels import decode as kernel
 from headwater.kernels import follow, tracker
 from headwater.kernels.decode import ColumnMemory
-from headwater.kernels.frames_numpy import Flags, Frames, Ints, Words, find, numbers
 from headwater.kernels.scan import Stop
 from headwater.kernels.tracker import TrackedState
 from headwater.wire.leb128 import COLLECTION_ID_MAX
