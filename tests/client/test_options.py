@@ -1,13 +1,16 @@
 """The bounds of a drain's options, and where they may be given."""
 
 import inspect
+import pydoc
 from collections.abc import Callable
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 
 from headwater.client import aio, blocking
-from headwater.client.options import DrainOptions
+from headwater.client.options import BatchesOptions, ChangesOptions, DrainOptions
+from headwater.client.settings import ConnectOptions, settings_for
 from headwater.errors import OptionError
 
 
@@ -42,6 +45,21 @@ def test_a_drain_takes_every_option_by_its_name_with_the_same_default(drain: Cal
     for option in fields(DrainOptions):
         if option.name != "markers":  # only the one that deals in single events has something to put markers between
             assert given[option.name] == option.default, option.name
+
+
+def test_what_the_type_checker_knows_of_the_keywords_is_what_their_tables_say():
+    assert get_type_hints(ChangesOptions) == get_type_hints(DrainOptions)
+    assert ChangesOptions.__annotations__.keys() - BatchesOptions.__annotations__.keys() == {"markers"}
+    settings = get_type_hints(settings_for)
+    assert get_type_hints(ConnectOptions).items() <= settings.items()
+    assert settings.keys() - ConnectOptions.__annotations__ == {"connection", "user", "password", "clock", "return"}
+
+
+@pytest.mark.parametrize("drain", DRAINS, ids=lambda drain: drain.__qualname__)
+def test_help_lists_each_keyword_with_its_default(drain: Callable[..., object]):
+    shown = pydoc.plain(pydoc.render_doc(drain))
+    assert "patience_seconds: 'float | None' = 60.0" in shown and "options" not in shown.splitlines()[2]
+    assert ("markers: 'bool' = True" in shown) == drain.__name__.endswith("changes")
 
 
 def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant():

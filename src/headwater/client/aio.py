@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
 from headwater.client import bulk
 from headwater.client import writes as writing
@@ -35,16 +35,24 @@ from headwater.client.kv import (
 )
 from headwater.client.logs import failover_logs
 from headwater.client.nodes import ConnectSettings
-from headwater.client.options import MEBI, DrainOptions, OnDataLoss, Start, Until, refuse_unknown
+from headwater.client.options import (
+    BatchesOptions,
+    ChangesOptions,
+    DrainOptions,
+    Start,
+    Until,
+    drain_options,
+    refuse_unknown,
+    shows,
+)
 from headwater.client.persistence import persisted_seqnos
 from headwater.client.routing import ClusterMap
 from headwater.client.scans import KEYS_MAX, KeyPage, WantedKeys, keys_page
-from headwater.client.settings import AGENT, settings_for
+from headwater.client.settings import ConnectOptions, settings_for
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError, TransportError
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
-from headwater.tls.settings import TlsSettings
 from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Steps
 from headwater.wire import documents
@@ -431,28 +439,14 @@ class AsyncClient(_Connected, AsyncDocuments):
 
     # ------------------------------------------------------------------ changes
 
+    @shows(ChangesOptions, DrainOptions, markers=True)
     def changes(
         self,
         start: Start = None,
         *,
         vbuckets: Iterable[int] | None = None,
         until: Until = None,
-        name: str = "",
-        window_bytes: int = 10 * MEBI,
-        noop_interval_seconds: float = 20.0,
-        batch_bytes: int = MEBI,
-        xattrs: bool = False,
-        no_value: bool = False,
-        patience_seconds: float | None = 60.0,
-        max_wait_seconds: float | None = None,
-        answer_seconds: float = 30.0,
-        map_poll_seconds: float | None = 5.0,
-        markers: bool = True,
-        collections: Collections = None,
-        scope: str | None = None,
-        min_persisted: MinPersisted | None = None,
-        on_data_loss: OnDataLoss = "raise",
-        **unknown: Never,
+        **options: Unpack[ChangesOptions],
     ) -> Connecting[AsyncChanges]:
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
 
@@ -511,47 +505,17 @@ class AsyncClient(_Connected, AsyncDocuments):
         """
         from headwater.client.feeds import AsyncChanges  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
 
-        refuse_unknown(unknown, DrainOptions, "start", "vbuckets", "until")
-        options = DrainOptions(
-            name=name,
-            window_bytes=window_bytes,
-            noop_interval_seconds=noop_interval_seconds,
-            batch_bytes=batch_bytes,
-            xattrs=xattrs,
-            no_value=no_value,
-            patience_seconds=patience_seconds,
-            max_wait_seconds=max_wait_seconds,
-            answer_seconds=answer_seconds,
-            map_poll_seconds=map_poll_seconds,
-            markers=markers,
-            collections=collections,
-            scope=scope,
-            min_persisted=min_persisted,
-            on_data_loss=on_data_loss,
-        )
-        return self._open(AsyncChanges, start, vbuckets, until, options)
+        chosen = drain_options(ChangesOptions, {"markers": True, **options})
+        return self._open(AsyncChanges, start, vbuckets, until, chosen)
 
+    @shows(BatchesOptions, DrainOptions)
     def batches(
         self,
         start: Start = None,
         *,
         vbuckets: Iterable[int] | None = None,
         until: Until = None,
-        name: str = "",
-        window_bytes: int = 10 * MEBI,
-        noop_interval_seconds: float = 20.0,
-        batch_bytes: int = MEBI,
-        xattrs: bool = False,
-        no_value: bool = False,
-        patience_seconds: float | None = 60.0,
-        max_wait_seconds: float | None = None,
-        answer_seconds: float = 30.0,
-        map_poll_seconds: float | None = 5.0,
-        collections: Collections = None,
-        scope: str | None = None,
-        min_persisted: MinPersisted | None = None,
-        on_data_loss: OnDataLoss = "raise",
-        **unknown: Never,
+        **options: Unpack[BatchesOptions],
     ) -> Connecting[AsyncBatches]:
         """Iterate over the changes of a bucket in Arrow record batches; as `changes`, but a batch at a time.
 
@@ -560,49 +524,26 @@ class AsyncClient(_Connected, AsyncDocuments):
         """
         from headwater.client.feeds import AsyncBatches  # noqa: PLC0415
 
-        refuse_unknown(unknown, DrainOptions, "start", "vbuckets", "until", without=("markers",))
-        options = DrainOptions(
-            name=name,
-            window_bytes=window_bytes,
-            noop_interval_seconds=noop_interval_seconds,
-            batch_bytes=batch_bytes,
-            xattrs=xattrs,
-            no_value=no_value,
-            patience_seconds=patience_seconds,
-            max_wait_seconds=max_wait_seconds,
-            answer_seconds=answer_seconds,
-            map_poll_seconds=map_poll_seconds,
-            collections=collections,
-            scope=scope,
-            min_persisted=min_persisted,
-            on_data_loss=on_data_loss,
-        )
-        return self._open(AsyncBatches, start, vbuckets, until, options)
+        chosen = drain_options(BatchesOptions, options)
+        return self._open(AsyncBatches, start, vbuckets, until, chosen)
 
 
 # ====================================================================== connect
 
 
+@shows(ConnectOptions, settings_for)
 def connect(
     connection: str,
     user: str | None = None,
     password: str | None = None,
-    *,
-    vbuckets: int | None = None,
-    connect_timeout_seconds: float = 5.0,
-    timeout_seconds: float = 10.0,
-    agent: str = AGENT,
-    mechanisms: tuple[str, ...] | None = None,
-    tls: TlsSettings | None = None,
-    xattrs: bool = False,
-    hello: bool = True,
-    **unknown: Never,
+    **options: Unpack[ConnectOptions],
 ) -> Connecting[AsyncClient]:
     """Connect to a bucket; `async with connect(...) as bucket` closes it as well.
 
     Args:
-        connection: `couchbase://host[:port][,host...]/bucket`; one node that answers is enough to find the others.
-        user, password: None for servers that let everybody in.
+        connection: `couchbase://[user:password@]host[:port][,host...]/bucket`, couchbases:// for TLS; one node that
+            answers is enough to find the others.
+        user, password: None for servers that let everybody in, or where the connection string says who asks.
         vbuckets: how many the bucket has, for servers that hand out no map; None asks the server.
         connect_timeout_seconds: for a connection and its handshake.
         timeout_seconds: for one operation, with its retries.
@@ -618,20 +559,8 @@ def connect(
         TransportError: none of the nodes could be reached in time.
         StatusError: a node refused us: AuthError, NoAccess, KeyNotFound for an unknown bucket.
     """
-    refuse_unknown(unknown, settings_for, without=("clock",))
-    settings = settings_for(
-        connection,
-        user,
-        password,
-        vbuckets=vbuckets,
-        connect_timeout_seconds=connect_timeout_seconds,
-        timeout_seconds=timeout_seconds,
-        agent=agent,
-        mechanisms=mechanisms,
-        tls=tls,
-        xattrs=xattrs,
-        hello=hello,
-    )
+    refuse_unknown(options, ("connection", "user", "password", *ConnectOptions.__annotations__))
+    settings = settings_for(connection, user, password, **options)
     return Connecting(_connected(AsyncClient(settings)))
 
 

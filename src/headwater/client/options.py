@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 from headwater.client.collections import Collections, read_names
 from headwater.errors import OptionError
@@ -25,38 +25,41 @@ Until: TypeAlias = Mapping[int, int] | Literal["now"] | None
 OnDataLoss: TypeAlias = Literal["raise", "read_again"]
 """The answer to deletions that were purged before they were read."""
 
+Function = TypeVar("Function", bound=Callable[..., object])
+
 MEBI = 1 << 20
 BATCH_BYTES_MAX = 256 * MEBI
 NOOP_SECONDS = (0.1, 10_800.0)
 
 
+class BatchesOptions(TypedDict, total=False):
+    """The keywords of `batches`; `Client.changes` says what each is for."""
+
+    name: str
+    window_bytes: int
+    noop_interval_seconds: float
+    batch_bytes: int
+    xattrs: bool
+    no_value: bool
+    patience_seconds: float | None
+    max_wait_seconds: float | None
+    answer_seconds: float
+    map_poll_seconds: float | None
+    collections: Collections
+    scope: str | None
+    min_persisted: MinPersisted | None
+    on_data_loss: OnDataLoss
+
+
+class ChangesOptions(BatchesOptions, total=False):
+    """The keywords of `changes`."""
+
+    markers: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOptions:
-    """How to drain.
-
-    Args:
-        name: of the DCP connections, at most 200 bytes; a second connection of the same name ends the first. Empty
-            for a name of our own.
-        window_bytes: how much a node may send before it hears that it was processed; 0 for no limit.
-        noop_interval_seconds: the node says something at least this often; twice as long a silence is a dead node.
-        batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
-        xattrs: deliver extended attributes (datatype bit 4) in front of the value.
-        no_value: deliver keys and metadata only.
-        patience_seconds: how long a vbucket may fail without coming on before its last error is raised, and how long
-            a drain with an end may stand still; None for ever.
-        max_wait_seconds: when nothing came for so long, `changes` raises NothingCame, `batches` hands out an empty
-            batch; None waits for ever.
-        answer_seconds: how long a node may take to answer a stream request.
-        map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never asks,
-            then only what ends a stream or a connection leads to a new map.
-        markers: report snapshot markers as events.
-        collections: "all" for the whole bucket, or names "scope.collection"; None, without a `scope`, is the default
-            collection alone.
-        scope: all collections of this scope, future ones too.
-        min_persisted: hand a change out only when so many copies of its vbucket have it on disk, the active one
-            included: a number, "majority" or "all"; None as soon as it comes.
-        on_data_loss: when deletions were purged before we came to them: "raise" DataLoss, or "read_again" the vbuckets
-            from the beginning, behind an event that says so (`DeletionsPurged`).
+    """The options of a drain with their defaults; `Client.changes` says what each is for.
 
     Raises:
         OptionError: a value out of its bounds.
@@ -106,16 +109,42 @@ class DrainOptions:
         return self.collections is not None or self.scope is not None
 
 
-def refuse_unknown(
-    unknown: Mapping[str, object], known: Callable[..., object], *more: str, without: tuple[str, ...] = ()
-) -> None:
-    """Raise OptionError for the first name that is no keyword of `known` nor among `more`; says the nearest that is."""
-    takes = [each.name for each in inspect.signature(known).parameters.values() if each.kind is not each.VAR_KEYWORD]
-    names = [name for name in (*more, *takes) if name not in without]
-    for name, value in unknown.items():
-        near = nearest(name, names)
-        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(names)}"
-        raise OptionError(name, value, f"taken under this name; {hint}")
+def drain_options(names: type, options: Mapping[str, Any]) -> DrainOptions:
+    """Return the options of a drain that takes the keywords of a TypedDict. Raises OptionError."""
+    refuse_unknown(options, ("start", "vbuckets", "until", *names.__annotations__))
+    return DrainOptions(**options)
+
+
+def refuse_unknown(options: Mapping[str, object], names: Iterable[str]) -> None:
+    """Raise OptionError for the first option that is not among the names; says the nearest one that is."""
+    known = list(names)
+    for name in [name for name in options if name not in known]:
+        near = nearest(name, known)
+        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(known)}"
+        raise OptionError(name, options[name], f"taken under this name; {hint}")
+
+
+def shows(names: type, table: Callable[..., object], **defaults: object) -> Callable[[Function], Function]:
+    """Let `help` and completion list the keywords of a function that takes them as `**options: Unpack[names]`.
+
+    Type checkers read the TypedDict. Python knows no more of it than `**options`, so each keyword is written into the
+    function's signature.
+
+    Args:
+        table: what has a parameter for each keyword, with its default.
+        defaults: those of keywords for which the function has another default.
+    """
+
+    def show(function: Function) -> Function:
+        own, known = inspect.signature(function), inspect.signature(table).parameters
+        first = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        keywords = [
+            known[name].replace(default=defaults.get(name, known[name].default)) for name in names.__annotations__
+        ]
+        vars(function)["__signature__"] = own.replace(parameters=[*first, *keywords])
+        return function
+
+    return show
 
 
 def _bounded(name: str, number: float, lowest: float, highest: float) -> None:

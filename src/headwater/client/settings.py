@@ -1,10 +1,11 @@
-"""The parameters of `connect`, as a table that both clients share."""
+"""The parameters of `connect`, which both clients share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypedDict
 
 from headwater.client.nodes import ConnectSettings
 from headwater.client.routing import parse
@@ -15,6 +16,19 @@ from headwater.wire.cluster_map import MAP_VBUCKETS_MAX
 from headwater.wire.features import Feature
 
 AGENT = "headwater"
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The keywords of `connect`, which says what each is for."""
+
+    vbuckets: int | None
+    connect_timeout_seconds: float
+    timeout_seconds: float
+    agent: str
+    mechanisms: tuple[str, ...] | None
+    tls: TlsSettings | None
+    xattrs: bool
+    hello: bool
 
 
 def settings_for(
@@ -35,17 +49,7 @@ def settings_for(
     """Return checked settings.
 
     Args:
-        connection: "couchbase://[user:password@]host[:port][,host...]/bucket", couchbases:// for TLS.
-        user, password: None for servers that let everybody in, or where the connection string says who asks.
-        vbuckets: how many the bucket has, for servers that hand out no map; None asks the server.
-        connect_timeout_seconds: for a connection and its handshake.
-        timeout_seconds: for one operation, with its retries.
-        agent: how we call ourselves, shown by the server.
-        mechanisms: of SASL, strongest first. None: SCRAM, and PLAIN where it is TLS that carries the password to a node
-            that has proved who it is. With PLAIN among those given, it crosses the network as it is.
-        tls: whom to trust and as whom to come, in place of the connection string's parameters; for couchbases://.
-        xattrs: values with extended attributes may be written with metadata (`write_many`).
-        hello: whether to ask for features; plain memcached can't be asked (`Login`).
+        connection, user, password, and so on: as `connect` describes them.
         clock: seconds, monotonic.
 
     Raises:

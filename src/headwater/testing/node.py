@@ -13,6 +13,7 @@ second or two (processes.py says how, and when not).
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import select
@@ -321,7 +322,7 @@ def node(
         NodeError: the node did not come up, or left a traceback behind; with its log.
     """
     options = {name: value for name, value in locals().items() if value is not None and name not in _OWN}
-    refuse_unknown(unknown, node)
+    refuse_unknown(unknown, [name for name in inspect.signature(node).parameters if name != "unknown"])
     with _running(options, environment, tls=tls) as made:
         yield made
 
