@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from headwater.client import bulk, cluster, drainer
-from headwater.client.backoff import Backoff
+from headwater.transport.backoff import Backoff
 
 from .drivers import Aio, Blocking
 

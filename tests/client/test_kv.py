@@ -6,7 +6,6 @@ import pytest
 
 from headwater import testing
 from headwater.client import cluster
-from headwater.client.backoff import for_requests
 from headwater.client.kv import Document, DocumentMeta, Operations, as_expiry
 from headwater.client.settings import settings_for
 from headwater.client.writes import WriteWithMeta
@@ -26,6 +25,7 @@ from headwater.errors import (
     TemporaryFailure,
 )
 from headwater.testing.peers import Peer, cluster_map, serve
+from headwater.transport.backoff import for_requests
 from headwater.transport.blocking import run
 from headwater.wire import xattr
 from headwater.wire.header import Frame, response

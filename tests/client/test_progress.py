@@ -1,8 +1,8 @@
 """When a trouble begins and when it is over."""
 
-from headwater.client.backoff import Backoff
 from headwater.client.progress import STEADY_SECONDS, VBucketProgress
 from headwater.protocol.dcp.position import Position
+from headwater.transport.backoff import Backoff
 
 
 def vbucket_at(seqno: int = 0) -> VBucketProgress:

@@ -11,11 +11,11 @@ import pytest
 
 from headwater import testing
 from headwater.client import Client, tap
-from headwater.client.backoff import Backoff
 from headwater.errors import ConnectionLost, NoAccess, OptionError, TemporaryFailure, TransportError
 from headwater.protocol.tap.consumer import MESSAGES, TapMessage
 from headwater.testing.peers import Peer, serve
 from headwater.testing.proxy import Fault, FaultProxy, Way
+from headwater.transport.backoff import Backoff
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
 from headwater.wire.layout import Request

@@ -7,7 +7,6 @@ import pytest
 
 from headwater import testing
 from headwater.client import Client, Write, WriteWithMeta, bulk, connect
-from headwater.client.backoff import Backoff
 from headwater.client.bulk import BulkItem
 from headwater.client.cluster import Cluster
 from headwater.client.routing import Address, map_of_one
@@ -25,6 +24,7 @@ from headwater.errors import (
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
 from headwater.testing.peers import Peer, serve
+from headwater.transport.backoff import Backoff
 from headwater.transport.blocking import run
 from headwater.wire.datatype import Datatype
 from headwater.wire.documents import Set

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from headwater.errors import BadFrame, ConnectionLost, KeyNotFound, RemoteProtocolError
-from headwater.node.calling import connect, converse
+from headwater.node.calling import connect, converse, keep_asking
 from headwater.protocol.handshake import Conversation, refused
+from headwater.transport.backoff import Backoff
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -185,3 +186,35 @@ def test_a_host_that_can_be_no_name_is_an_error_of_the_system_as_an_unknown_one_
 
     with pytest.raises(OSError, match="not known"):
         asyncio.run(work())
+
+
+def test_a_node_is_asked_ever_more_seldom_while_it_fails_and_at_its_pace_when_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[Exception | None] = [OSError("a"), KeyNotFound("c"), TimeoutError("b"), None, None, OSError("c")]
+    pauses, problems = list[float](), list[str]()
+
+    async def ask() -> None:
+        if answers and (error := answers.pop(0)):
+            raise error
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if not answers:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    backoff = Backoff(1.0, 3.0, chance=lambda: 1.0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(keep_asking(ask, lambda error: problems.append(type(error).__name__), backoff, 10.0))
+    assert [pauses[each] for each in (0, 1, 2, 5)] == [1.0, 2.0, 3.0, 1.0]
+    assert all(5.0 <= pauses[each] <= 10.0 for each in (3, 4))
+    assert problems == ["OSError", "KeyNotFound", "TimeoutError", "OSError"]
+
+
+def test_a_fault_of_ours_ends_the_asking() -> None:
+    async def ask() -> None:
+        raise ValueError("never seen before")
+
+    with pytest.raises(ValueError, match="never seen before"):
+        asyncio.run(keep_asking(ask, lambda error: None, Backoff()))

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from headwater.client.backoff import for_requests
 from headwater.client.cluster import Cluster, tried
 from headwater.client.collections import CollectionId
 from headwater.client.kv import U32_MAX, Document, Expiry, Value, as_expiry, as_key, as_value, document, unsigned
@@ -31,6 +30,7 @@ from headwater.errors import (
     UnknownScope,
 )
 from headwater.protocol.handshake import refused
+from headwater.transport.backoff import for_requests
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.documents import Delete, Get, GetResponse, Set
 from headwater.wire.header import HEADER, Frame, Magic

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headwater.client.backoff import for_requests
 from headwater.client.nodes import Nodes
 from headwater.client.pipeline import lost_write
 from headwater.client.routing import Address
 from headwater.client.waiting import WaitTeller
 from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError, error_for
 from headwater.protocol.handshake import refused
+from headwater.transport.backoff import for_requests
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.cluster_map import NOBODY
 from headwater.wire.header import Frame

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from headwater.client.backoff import for_requests
 from headwater.client.cluster import Cluster
 from headwater.client.routing import Address
 from headwater.errors import (
@@ -32,6 +31,7 @@ from headwater.errors import (
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 from headwater.protocol.handshake import refused
+from headwater.transport.backoff import for_requests
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire import leb128
 from headwater.wire.admin import GetManifest

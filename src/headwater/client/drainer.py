@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from headwater.client.backoff import Backoff
 from headwater.client.cluster import Cluster, tried
 from headwater.client.collections import Streamed, manifest_of
 from headwater.client.losses import ReadAgain, explained
@@ -53,6 +52,7 @@ from headwater.protocol.dcp.events import (
     Vanished,
 )
 from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position
+from headwater.transport.backoff import Backoff
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.dcp import EndReason, SystemEvent
 from headwater.wire.manifest import EventKind

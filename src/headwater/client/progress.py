@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.client.backoff import Backoff
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import FailoverLog, Position, place
+from headwater.transport.backoff import Backoff
 
 HELD = [LAST, HELD_START, HELD_END]
 

@@ -14,7 +14,6 @@ from base64 import b64encode
 from contextlib import suppress
 from dataclasses import dataclass
 
-from headwater.client.backoff import for_requests
 from headwater.client.cluster import Cluster, tried
 from headwater.client.collections import CollectionId
 from headwater.client.kv import check_vbuckets
@@ -30,6 +29,7 @@ from headwater.errors import (
     UnknownCollection,
 )
 from headwater.protocol.handshake import refused
+from headwater.transport.backoff import for_requests
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire import leb128
 from headwater.wire.datatype import Datatype

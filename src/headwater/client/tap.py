@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headwater.client.backoff import LONGEST_SECONDS, Backoff
 from headwater.client.link import Link
 from headwater.client.nodes import ConnectSettings
 from headwater.client.settings import settings_for
@@ -32,6 +31,7 @@ from headwater.protocol.tap.consumer import (
 )
 from headwater.protocol.tap.options import NOW, TapOptions
 from headwater.transport import blocking
+from headwater.transport.backoff import LONGEST_SECONDS, Backoff
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.header import Frame
 from headwater.wire.status import Status

@@ -29,7 +29,6 @@ from typing import Self
 
 import numpy as np
 
-from headwater.client.backoff import Backoff
 from headwater.cluster.admin import Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.alternation import Alternation
@@ -54,6 +53,7 @@ from headwater.errors import (
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.opening import HAND_OVER
 from headwater.tracing import span
+from headwater.transport.backoff import Backoff
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 CONCURRENCY = 4

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headwater.errors import ConnectionLost, TlsError
+from headwater.errors import ConnectionLost, HeadwaterError, TlsError
 from headwater.protocol.handshake import Agreed, Conversation, Handshake
 from headwater.tls.socket import TlsSocket
+from headwater.transport.backoff import Backoff
 from headwater.transport.channel import refuse_itself
 
 RECEIVE_BYTES = 1 << 16
@@ -143,6 +145,32 @@ async def converse(
             if isinstance(event, Agreed):
                 return event.result
             raise ConnectionLost(peer, "it hung up before the connection was set up")
+
+
+async def keep_asking(
+    ask: Callable[[], Awaitable[None]],
+    failed: Callable[[Exception], None],
+    backoff: Backoff,
+    again_seconds: float = 0.0,
+) -> None:
+    """Ask a node again and again, until this is cancelled.
+
+    Args:
+        ask: asks once. failed: called with the OSError, TimeoutError or HeadwaterError that ended an attempt.
+        backoff: the pauses after attempts that failed; one that succeeded resets it.
+        again_seconds: the longest pause after an attempt that succeeded.
+    """
+    again = Backoff(again_seconds, again_seconds)  # spread too: a cluster's nodes don't ask in step
+    while True:
+        try:
+            await ask()
+        except (OSError, TimeoutError, HeadwaterError) as error:
+            failed(error)
+            pause = backoff.next_seconds()
+        else:
+            backoff.reset()
+            pause = again.next_seconds()
+        await asyncio.sleep(pause)
 
 
 async def _send(loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, data: bytes) -> None:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from headwater.client.backoff import Backoff
 from headwater.pipelines.failures import passes, reason
 from headwater.pipelines.watch import NOBODY, BatchWatch
+from headwater.transport.backoff import Backoff
 
 LOOK_SECONDS = 0.1
 RETRY_SECONDS, RETRY_SECONDS_ONCE = 300.0, 30.0

@@ -14,9 +14,9 @@ from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Network
 from harness.world.machines import MachineClock
 from harness.world.system import simulated, unwatched
-from headwater.client.backoff import Backoff
 from headwater.transport import channel
 from headwater.transport.aio import Waiters
+from headwater.transport.backoff import Backoff
 
 
 def test_clocks_and_chance_are_those_of_the_world_and_real_again_behind_it() -> None:

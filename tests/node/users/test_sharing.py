@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -149,7 +148,6 @@ def test_a_member_that_has_answered_is_asked_again_soon_however_often_it_was_los
                 await loop.create_future()
 
         monkeypatch.setattr(sharing, "_hear", hear)
-        monkeypatch.setattr(secrets, "randbelow", lambda _: 600)
         monkeypatch.setattr(asyncio, "sleep", pause)
         task = loop.create_task(sharing._ask_on(Address("127.0.0.1", 1)))
         await enough.wait()

@@ -14,8 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from headwater.errors import HeadwaterError
-from headwater.node.calling import converse
+from headwater.node.calling import converse, keep_asking
 from headwater.node.membership.peers import (
     ANSWER_SECONDS_MAX,
     ASK_AGAIN_SECONDS,
@@ -25,6 +24,7 @@ from headwater.node.membership.peers import (
 from headwater.node.users.binding import bound
 from headwater.protocol.handshake import Login, greet
 from headwater.tls.socket import TlsSocket
+from headwater.transport.backoff import Backoff
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 
@@ -69,20 +69,22 @@ class OwnAddress:
         self.watch(None)
 
     async def _ask_on(self, address: Address) -> None:
-        wait, silent = RETRY_SECONDS_MIN, 0
-        while True:
-            pause = ASK_AGAIN_SECONDS
-            try:
-                async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                    told = await self._ask(address)
-                self._told(told)
-                wait, silent = RETRY_SECONDS_MIN, 0
-            except (OSError, TimeoutError, HeadwaterError) as error:
-                silent = silent + 1 if isinstance(error, TimeoutError) else SILENCES
-                pause = wait = min(2 * wait, RETRY_SECONDS_MAX)
-                if silent >= SILENCES:  # a busy node is slow, but not for ever
-                    self._told(None)
-            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+        silent = 0
+
+        async def ask() -> None:
+            nonlocal silent
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                other = await self._ask(address)
+            self._told(other)
+            silent = 0
+
+        def failed(error: Exception) -> None:
+            nonlocal silent
+            silent = silent + 1 if isinstance(error, TimeoutError) else SILENCES
+            if silent >= SILENCES:  # a busy node is slow, but not for ever
+                self._told(None)
+
+        await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
 
     async def _ask(self, address: Address) -> bytes | None:
         """The map of another node that answers there; None if it is this one."""

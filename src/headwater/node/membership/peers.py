@@ -7,21 +7,21 @@ that a map an orchestrator could not bring here arrives all the same.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from headwater.errors import HeadwaterError, RemoteProtocolError
-from headwater.node.calling import converse
+from headwater.errors import RemoteProtocolError
+from headwater.node.calling import converse, keep_asking
 from headwater.node.users.binding import bound
 from headwater.protocol.handshake import Login, greet
 from headwater.tls.socket import TlsSocket
+from headwater.transport.backoff import Backoff
 from headwater.wire.address import Address
 from headwater.wire.features import Feature
 
 ANSWER_SECONDS_MAX = 2.0
-RETRY_SECONDS_MIN = 0.05
+RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 2.0
 ASK_AGAIN_SECONDS = 10.0
 FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
@@ -76,20 +76,16 @@ class Peers:
         self.watch(())
 
     async def _ask_on(self, address: Address, peer: MapPeer) -> None:
-        wait = RETRY_SECONDS_MIN
-        while True:
-            try:
-                async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                    config = await self._ask(address)
-                await self._told(address, config)
-            except (OSError, TimeoutError, HeadwaterError) as error:
-                peer.problem = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
-                wait = min(2 * wait, RETRY_SECONDS_MAX)
-                pause = wait
-            else:
-                peer.heard_at, peer.problem = self._loop().time(), ""
-                wait, pause = RETRY_SECONDS_MIN, ASK_AGAIN_SECONDS
-            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+        async def ask() -> None:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                config = await self._ask(address)
+            await self._told(address, config)
+            peer.heard_at, peer.problem = self._loop().time(), ""
+
+        def failed(error: Exception) -> None:
+            peer.problem = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
+
+        await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
 
     async def _ask(self, address: Address) -> bytes:
         """The map of a node, as JSON."""

@@ -33,6 +33,7 @@ from headwater.protocol.dcp.opening import NAME_BYTES_MAX
 from headwater.protocol.handshake import DCP_FEATURES, Conversation, Login, Opening, greet, open_producer
 from headwater.protocol.one_bucket import contradiction
 from headwater.tls.socket import TlsSocket
+from headwater.transport.backoff import Backoff
 from headwater.wire.address import Address
 from headwater.wire.admin import GetManifest
 from headwater.wire.cluster_map import ClusterMap
@@ -77,6 +78,10 @@ def _manifest() -> Conversation[CollectionsManifest]:
         raise RemoteProtocolError(f"its collections manifest: {error}") from None
 
 
+def _backoff() -> Backoff:
+    return Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
+
+
 def _why_over(event: Refused | Ended) -> str:
     """Why a stream is no more, for people."""
     if isinstance(event, Refused):
@@ -107,7 +112,7 @@ class Dialer:
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._heard_at = server.loop.time()
-        self._waits: dict[int, float] = {}
+        self._waits: dict[int, Backoff] = {}
         self._fetched: dict[int, tuple[int, int]] = {}  # by vbucket: after which seqno again, and how often
 
     # --- what the owner asks ----------------------------------------------------------------------------------------
@@ -196,7 +201,7 @@ class Dialer:
             self._server.loop.call_soon(self._finish_if_idle)
             return
         self._note(vbucket, _why_over(event))
-        wait = self._waits[vbucket] = min(max(2 * self._waits.get(vbucket, 0.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
+        wait = self._waits.setdefault(vbucket, _backoff()).next_seconds()
         self._server.loop.call_later(wait, self._begin, vbucket)
 
     def stream_opened(self, vbucket: int) -> None:
@@ -252,24 +257,24 @@ class Dialer:
             self.stop()
 
     async def _run(self) -> None:
-        wait = RETRY_SECONDS_MIN
+        backoff, pause = _backoff(), RETRY_SECONDS_MIN
         while self.wanted:
             try:
                 await self._connect()
             except (OSError, TimeoutError, HeadwaterError) as error:
                 self._failed(str(error) or type(error).__name__)
-                wait = min(2 * wait, RETRY_SECONDS_MAX)
             except Exception as error:  # a fault of ours: told in full, and tried again, or the replicas stand still
                 log.exception("replication from %s", self.source, extra=event("node.failed"))
                 self._failed(f"{type(error).__name__}: {error}")
-                wait = RETRY_SECONDS_MAX
+                backoff.slow_down()
             else:
                 begun = self._server.loop.time()
                 await self._lost.wait()
-                # Who lets us in only to hang up is no better than who does not answer.
-                has_lasted = self._server.loop.time() - begun > wait
-                wait = RETRY_SECONDS_MIN if has_lasted else min(2 * wait, RETRY_SECONDS_MAX)
-            await asyncio.sleep(wait * (0.5 + secrets.randbelow(1000) / 1000))
+                # A producer that lets us in only to hang up is no better than one that does not answer.
+                if self._server.loop.time() - begun > pause:
+                    backoff.reset()
+            pause = backoff.next_seconds()
+            await asyncio.sleep(pause)
         self._task = None
 
     def _failed(self, problem: str) -> None:

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from headwater.errors import HeadwaterError, OptionError, RemoteProtocolError
-from headwater.node.calling import converse
+from headwater.errors import OptionError, RemoteProtocolError
+from headwater.node.calling import converse, keep_asking
 from headwater.node.reporting.log_lines import event
 from headwater.node.users.binding import bound
 from headwater.node.users.file import accounts_of
 from headwater.protocol.handshake import Conversation, Login, greet, refused
+from headwater.transport.backoff import Backoff
 from headwater.wire.admin import IoctlGet
 from headwater.wire.users import UserList, UserListRefused
 
@@ -142,20 +143,12 @@ class Sharing:
         return known.uuid if known is not None and self._peers() else ""
 
     async def _ask_on(self, address: Address) -> None:
-        wait = ASK_SECONDS
+        def failed(error: Exception) -> None:
+            unknown = event("users.unknown", member=str(address))
+            log.debug("%s: its users are not known: %s", address, error, extra=unknown)
 
-        def answered() -> None:
-            nonlocal wait
-            wait = ASK_SECONDS
-
-        while True:
-            try:
-                await self._talk(address, answered)
-            except (OSError, TimeoutError, HeadwaterError) as error:
-                told = event("users.unknown", member=str(address))
-                log.debug("%s: its users are not known: %s", address, error, extra=told)
-            await asyncio.sleep(wait * (0.5 + secrets.randbelow(1000) / 1000))
-            wait = min(2 * wait, RETRY_SECONDS_MAX)
+        backoff = Backoff(ASK_SECONDS, RETRY_SECONDS_MAX)
+        await keep_asking(partial(self._talk, address, backoff.reset), failed, backoff)
 
     async def _talk(self, address: Address, answered: Callable[[], None]) -> None:
         """Ask a member again and again, on one connection, until it is lost."""

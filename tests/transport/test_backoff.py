@@ -1,6 +1,6 @@
 """Delays double, spread, and have an end."""
 
-from headwater.client.backoff import Backoff
+from headwater.transport.backoff import Backoff
 
 
 def test_delays_double_up_to_the_longest():
@@ -22,3 +22,11 @@ def test_success_starts_from_the_beginning():
 
 def test_weeks_of_failures_are_still_a_number():
     assert Backoff(1.0, 5.0, chance=lambda: 1.0, failures=1_000_000).next_seconds() == 5.0
+
+
+def test_what_only_a_mend_can_change_is_tried_seldom_at_once_until_something_works():
+    backoff = Backoff(1.0, 5.0, chance=lambda: 1.0)
+    backoff.slow_down()
+    assert backoff.next_seconds() == 5.0
+    backoff.reset()
+    assert backoff.next_seconds() == 1.0

@@ -15,6 +15,9 @@ LONGEST_SECONDS = 5.0
 LONGEST_FOR_REQUESTS_SECONDS = 1.0
 """A vbucket that moves is back within a fraction of a second, and somebody waits for the answer."""
 
+_DOUBLINGS_MAX = 32
+"""2.0 ** 1024 does not fit a float, and a client may try for weeks."""
+
 
 @dataclass(slots=True)
 class Backoff:
@@ -33,14 +36,17 @@ class Backoff:
 
     def next_seconds(self) -> float:
         """Count one more failure and return how long to wait."""
-        # The exponent is bounded as well: 2.0 ** 1024 does not fit a float, and a client may try for weeks.
-        bound = min(self.first_seconds * 2.0 ** min(self.failures, 32), self.longest_seconds)
+        bound = min(self.first_seconds * 2.0 ** min(self.failures, _DOUBLINGS_MAX), self.longest_seconds)
         self.failures += 1
         return bound * (0.5 + 0.5 * self.chance())
 
     def reset(self) -> None:
         """Something worked: the next failure waits the first delay again."""
         self.failures = 0
+
+    def slow_down(self) -> None:
+        """Wait the longest delay from now on, until something works."""
+        self.failures = _DOUBLINGS_MAX
 
 
 def for_requests() -> Backoff:
