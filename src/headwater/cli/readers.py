@@ -28,9 +28,9 @@ import decimal
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -201,39 +201,45 @@ class _Headed(io.RawIOBase):
         return len(part)
 
 
+Rows = Iterator[tuple[str, Any, int]]
+"""Of a file: the place of each row as an error names it, the row, and the position in the file."""
+
+
+def _documents(
+    rows: Rows, reading: Reading, document: Callable[[str, Any, int], InputDocument | None]
+) -> Iterator[InputDocument]:
+    """Yield what `document` makes of the rows, one at a time; None is a row about no document."""
+    for place, row, position in rows:
+        found = None
+        with reading.row():
+            found = document(place, row, position)
+        if found:
+            yield found
+
+
 # ---------------------------------------------------------------------- JSON lines
 
 
-def _open_lines(path: Path, key_field: str, reading: Reading) -> InputFile:
-    return InputFile(_lines(path, key_field, reading), _bytes_of(path))
-
-
-def _lines(path: Path, key_field: str, reading: Reading) -> Iterator[InputDocument]:
-    with _Counted(path) as raw:
-        for number, line in _numbered(path, raw, reading):
-            text = line.strip()
-            if text:
-                place, found = f"line {number}", None
-                with reading.row():
-                    key = _key(path, place, _object(path, place, text), key_field)
-                    found = _document(path, place, key, text, raw.taken)
-                if found:
-                    yield found
-
-
-def _open_changes(path: Path, _: str, reading: Reading) -> InputFile:
-    return InputFile(_changes(path, reading), _bytes_of(path))
-
-
-def _changes(path: Path, reading: Reading) -> Iterator[InputDocument]:
+def _text_rows(path: Path, reading: Reading) -> Rows:
     with _Counted(path) as raw:
         for number, line in _numbered(path, raw, reading):
             if text := line.strip():
-                place, found = f"line {number}", None
-                with reading.row():
-                    found = _change(path, place, _object(path, place, text), raw.taken)
-                if found:
-                    yield found
+                yield f"line {number}", text, raw.taken
+
+
+def _open_lines(path: Path, key_field: str, reading: Reading) -> InputFile:
+    def document(place: str, text: bytes, position: int) -> InputDocument:
+        key = _key(path, place, _object(path, place, text), key_field)
+        return _document(path, place, key, text, position)
+
+    return InputFile(_documents(_text_rows(path, reading), reading, document), _bytes_of(path))
+
+
+def _open_changes(path: Path, _: str, reading: Reading) -> InputFile:
+    def document(place: str, text: bytes, position: int) -> InputDocument | None:
+        return _change(path, place, _object(path, place, text), position)
+
+    return InputFile(_documents(_text_rows(path, reading), reading, document), _bytes_of(path))
 
 
 def _change(path: Path, place: str, row: dict[str, Any], position: int) -> InputDocument | None:
@@ -332,26 +338,27 @@ def _whole(digits: str) -> int | decimal.Decimal:
 # ---------------------------------------------------------------------- CSV
 
 
-def _open_csv(path: Path, key_field: str, reading: Reading, delimiter: str = ",") -> InputFile:
-    return InputFile(_csv(path, key_field, reading, delimiter), _bytes_of(path))
-
-
-def _open_tsv(path: Path, key_field: str, reading: Reading) -> InputFile:
-    return _open_csv(path, key_field, reading, "\t")
-
-
-def _csv(path: Path, key_field: str, reading: Reading, delimiter: str) -> Iterator[InputDocument]:
+def _csv_rows(
+    path: Path, reading: Reading, delimiter: str, columns: Callable[[list[str], bytes], Any], *, strict: bool
+) -> Rows:
+    """The rows behind the first line, each with what `columns` makes of that line and of the file's beginning."""
     with _Counted(path) as raw, _told_as_csv(path):
         stream = _Headed(_stream(raw, path, reading.encoding))
-        types = _types(path, stream.head, key_field, reading, delimiter)
-        for number, row in enumerate(islice(rows_of(stream, delimiter), 1, None), 1):
-            place, found = f"row {number}", None
-            with reading.row():
-                members = _members(path, place, types, row)
-                key = _key(path, place, members, key_field)
-                found = _document(path, place, key, _json(path, place, members), raw.taken)
-            if found:
-                yield found
+        table = rows_of(stream, delimiter, strict=strict)
+        named = columns(next(table, []), stream.head)
+        for number, row in enumerate(table, 1):
+            yield f"row {number}", (named, row), raw.taken
+
+
+def _open_csv(path: Path, key_field: str, reading: Reading, delimiter: str = ",") -> InputFile:
+    def columns(_: list[str], head: bytes) -> dict[str, str]:
+        return _types(path, head, key_field, reading, delimiter)
+
+    def document(place: str, row: tuple[dict[str, str], list[str]], position: int) -> InputDocument:
+        return _of_members(path, place, _members(path, place, *row), key_field, position)
+
+    rows = _csv_rows(path, reading, delimiter, columns, strict=False)
+    return InputFile(_documents(rows, reading, document), _bytes_of(path))
 
 
 def _members(path: Path, place: str, types: Mapping[str, str], row: list[str]) -> dict[str, Any]:
@@ -404,8 +411,19 @@ def _types(path: Path, head: bytes, key_field: str, reading: Reading, delimiter:
 
 
 def _open_parquet(path: Path, key_field: str, reading: Reading) -> InputFile:
+    def document(place: str, row: tuple[list[str], list[Any]], position: int) -> InputDocument:
+        return _of_members(path, place, dict(zip(*row, strict=True)), key_field, position)
+
     file = _parquet_file(path)
-    return InputFile(_rows(path, key_field, _batches(path, file), reading), file.metadata.num_rows)
+    return InputFile(_documents(_parquet_rows(path, file), reading, document), file.metadata.num_rows)
+
+
+def _parquet_rows(path: Path, file: Any) -> Rows:
+    number = 0
+    for batch in _batches(path, file):
+        for row in _columns(path, batch):
+            number += 1
+            yield f"row {number}", (batch.schema.names, list(row)), number
 
 
 def _parquet_file(path: Path) -> Any:
@@ -468,39 +486,25 @@ _OR_ROWS = "; --key FIELD names the field whose value becomes the key of a row"
 
 
 def _open_exported_csv(path: Path, _: str, reading: Reading, delimiter: str = ",") -> InputFile:
-    return InputFile(_exported_csv(path, reading, delimiter), _bytes_of(path))
-
-
-def _open_exported_tsv(path: Path, _: str, reading: Reading) -> InputFile:
-    return _open_exported_csv(path, "", reading, "\t")
-
-
-def _exported_csv(path: Path, reading: Reading, delimiter: str) -> Iterator[InputDocument]:
-    with _Counted(path) as raw, _told_as_csv(path):
-        stream = _Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
-        table = rows_of(stream, delimiter, strict=True)
-        names = next(table, [])
+    def columns(names: list[str], _: bytes) -> list[str]:
         _check_layout(path, names)
-        for number, row in enumerate(table, 1):
-            if found := _exported(path, number, names, row, reading, raw.taken):
-                yield found
+        return names
+
+    rows = _csv_rows(path, reading, delimiter, columns, strict=True)
+    return InputFile(_documents(rows, reading, partial(_exported, path)), _bytes_of(path))
 
 
-def _exported(
-    path: Path, number: int, names: list[str], row: list[Any], reading: Reading, position: int
-) -> InputDocument | None:
-    place, found = f"row {number}", None
-    with reading.row():
-        _check_length(path, place, row, len(names))
-        try:
-            told = dict(zip(names, row, strict=True))
-            key, value, flags, expiry, whose = of_cells(told)
-        except ValueError as error:
-            raise InputError(path, place, str(error)) from None
-        gone = told.get("event") in DELETIONS  # of `tail --format csv`
-        made = _document(path, place, key, None if gone else value, position)
-        found = made._replace(flags=flags, expiry=expiry, collection=whose)
-    return found  # noqa: RET504 - None where a bad row is left out
+def _exported(path: Path, place: str, row: tuple[list[str], list[Any]], position: int) -> InputDocument:
+    names, cells = row
+    _check_length(path, place, cells, len(names))
+    try:
+        fields = dict(zip(names, cells, strict=True))
+        key, value, flags, expiry, whose = of_cells(fields)
+    except ValueError as error:
+        raise InputError(path, place, str(error)) from None
+    gone = fields.get("event") in DELETIONS  # of `tail --format csv`
+    made = _document(path, place, key, None if gone else value, position)
+    return made._replace(flags=flags, expiry=expiry, collection=whose)
 
 
 def _check_layout(path: Path, names: list[str]) -> None:
@@ -512,34 +516,11 @@ def _check_layout(path: Path, names: list[str]) -> None:
 def _open_exported_parquet(path: Path, _: str, reading: Reading) -> InputFile:
     file = _parquet_file(path)
     _check_layout(path, file.schema_arrow.names)
-    return InputFile(_exported_rows(path, file, reading), file.metadata.num_rows)
+    rows = _parquet_rows(path, file)
+    return InputFile(_documents(rows, reading, partial(_exported, path)), file.metadata.num_rows)
 
 
-def _exported_rows(path: Path, file: Any, reading: Reading) -> Iterator[InputDocument]:
-    number = 0
-    for batch in _batches(path, file):
-        for row in _columns(path, batch):
-            number += 1
-            if found := _exported(path, number, batch.schema.names, list(row), reading, number):
-                yield found
-
-
-# ---------------------------------------------------------------------- rows
-
-
-def _rows(path: Path, key_field: str, batches: Iterable[Any], reading: Reading) -> Iterator[InputDocument]:
-    """Rows as JSON objects."""
-    number = 0
-    for batch in batches:
-        for row in _columns(path, batch):
-            number += 1
-            place, found = f"row {number}", None
-            with reading.row():
-                members = dict(zip(batch.schema.names, row, strict=True))
-                key = _key(path, place, members, key_field)
-                found = _document(path, place, key, _json(path, place, members), number)
-            if found:
-                yield found
+# ---------------------------------------------------------------------- values
 
 
 def _values(column: Any) -> list[Any]:
@@ -574,6 +555,11 @@ def _nanoseconds(at: Any, value: int | None) -> str | None:
     text = at.isoformat(timespec="microseconds")
     end = text.index(".") + 7
     return f"{text[:end]}{value % 1000:03d}{text[end:]}"
+
+
+def _of_members(path: Path, place: str, members: dict[str, Any], key_field: str, position: int) -> InputDocument:
+    key = _key(path, place, members, key_field)
+    return _document(path, place, key, _json(path, place, members), position)
 
 
 def _key(path: Path, place: str, row: dict[str, Any], field: str) -> bytes:
@@ -656,13 +642,13 @@ _FORMATS = {
 _OPENERS: dict[str, Callable[[Path, str, Reading], InputFile]] = {
     "jsonl": _open_lines,
     "csv": _open_csv,
-    "tsv": _open_tsv,
+    "tsv": partial(_open_csv, delimiter="\t"),
     "parquet": _open_parquet,
     "changes": _open_changes,
 }
 _OPENERS_OF_EXPORTS = _OPENERS | {
     "jsonl": _open_changes,
     "csv": _open_exported_csv,
-    "tsv": _open_exported_tsv,
+    "tsv": partial(_open_exported_csv, delimiter="\t"),
     "parquet": _open_exported_parquet,
 }
