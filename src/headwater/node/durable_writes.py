@@ -28,6 +28,7 @@ from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.refused import CommandRefused
 from headwater.node.storage.staging import ArenaFull
 from headwater.node.vbucket.prepares import Key, key_of
+from headwater.wire.durability import DurabilityLevel, majority_of
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -72,7 +73,7 @@ class Copies(NamedTuple):
     @property
     def majority(self) -> int:
         """How many must have a prepare."""
-        return self.wanted // 2 + 1
+        return majority_of(self.wanted)
 
     @property
     def there(self) -> int:
@@ -114,11 +115,13 @@ class DurableWrites:
     Attributes:
         copies_of: the copies of a vbucket, by the cluster map; a node without one is alone.
         held: the vbuckets in which something may wait.
+        begun: how many requests asked for each level.
     """
 
     def __init__(self, bucket: WritesOwner) -> None:
         self.copies_of: Callable[[int], Copies] = lambda vb: Copies()
         self.held: set[int] = set()
+        self.begun = dict.fromkeys(DurabilityLevel, 0)
         self._bucket = bucket
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}
@@ -174,6 +177,7 @@ class DurableWrites:
         write = DurableWrite(vbucket, key_of(prepare.key), seqno, loop.create_future())
         self._writes[vbucket, write.key] = write
         self.held.add(vbucket)
+        self.begun[DurabilityLevel(prepare.durability_level)] += 1
         found.show_state()
         seconds = TIMEOUT_SECONDS if timeout_ms is None else timeout_ms / 1000
         write.timer = loop.call_later(seconds, self._out_of_time, write)

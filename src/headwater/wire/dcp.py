@@ -7,6 +7,7 @@ a consumer node which streams to add. The older UPR forms are in `headwater.wire
 
 from __future__ import annotations
 
+from headwater.wire.durability import DurabilityLevel
 from headwater.wire.flags import PRODUCES_OR_CONSUMES, TAKES_OVER, EndReason, OpenFlag, SnapshotFlag, StreamFlag
 from headwater.wire.layout import (
     ANY_STATUS,
@@ -26,6 +27,8 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import LOGIN, REPLICATE, STREAM
 from headwater.wire.records import CacheItem, CacheItems, FailoverLog
 from headwater.wire.status import Status
+
+_LEVELS = tuple(map(int, DurabilityLevel))
 
 __all__ = [
     "Abort",
@@ -303,7 +306,7 @@ class Prepare(Request, opcode=Opcode.DCP_PREPARE, privilege=REPLICATE, key=REQUI
     lock_time: u32 = about("0", default=0)
     nru: u8 = about("the sender's cache hint", default=0)
     deleted: u8 = about("1 when the waiting write is a deletion", default=0, only=(0, 1))
-    durability_level: u8 = about("1 majority, 2 and persist on active, 3 persist to majority", only=(1, 2, 3))
+    durability_level: u8 = about("1 majority, 2 and persist on active, 3 persist to majority", only=_LEVELS)
 
 
 class SeqnoAcknowledged(Request, opcode=Opcode.DCP_SEQNO_ACKNOWLEDGED, privilege=REPLICATE):

@@ -16,15 +16,18 @@ from typing import NamedTuple
 
 from headwater.errors import BadFrame, BadMessage, LocalProtocolError
 from headwater.wire.codec import NUMBERS
+from headwater.wire.durability import DurabilityLevel
 from headwater.wire.header import HEADER_BYTES, Frame, lengths
+from headwater.wire.status import Status
 
 __all__ = [
-    "Durability",
+    "DurabilityInfo",
     "FrameBuffer",
     "FrameInfo",
     "RequestInfo",
     "decode_durability",
     "decode_framing",
+    "durability_framing",
     "encode_framing",
     "stream_id_framing",
     "stream_id_of",
@@ -139,20 +142,34 @@ def _take(framing: bytes, at: int, count: int) -> bytes:
     return framing[at : at + count]
 
 
-class Durability(NamedTuple):
-    """The object that asks for a durable write: a level (1 majority, 2 and persisted by the active, 3 persisted by a
-    majority), and how many milliseconds it may take where that is given."""
+class DurabilityInfo(NamedTuple):
+    """The object that asks for a durable write: its level, and the milliseconds it may take where they are given."""
 
-    level: int
+    level: DurabilityLevel
     timeout_ms: int | None
 
 
-def decode_durability(data: bytes) -> Durability:
-    """Return what a DURABILITY object asks for; BadMessage when it is neither 1 nor 3 bytes long."""
+def decode_durability(data: bytes) -> DurabilityInfo:
+    """Return what a DURABILITY object asks for.
+
+    Raises:
+        BadMessage: it is neither 1 nor 3 bytes long; with status DURABILITY_INVALID_LEVEL: there is no such level.
+    """
     if len(data) not in (1, 3):
         raise BadMessage("framing extras", 0, f"an object of {len(data)} bytes, expected (1, 3)")
-    level, at = NUMBERS[8].read(data, 0)
-    return Durability(level, NUMBERS[16].read(data, at)[0] if at < len(data) else None)
+    number, at = NUMBERS[8].read(data, 0)
+    try:
+        level = DurabilityLevel(number)
+    except ValueError:
+        problem = f"durability level {number} is not 1, 2 or 3"
+        raise BadMessage("framing extras", 0, problem, Status.DURABILITY_INVALID_LEVEL) from None
+    return DurabilityInfo(level, NUMBERS[16].read(data, at)[0] if at < len(data) else None)
+
+
+def durability_framing(level: DurabilityLevel, timeout_ms: int | None = None) -> bytes:
+    """Return the framing extras that make a write durable; `timeout_ms` is how long it may take (1 to 65534)."""
+    data = NUMBERS[8].write(level) + (b"" if timeout_ms is None else NUMBERS[16].write(timeout_ms))
+    return encode_framing([FrameInfo(RequestInfo.DURABILITY, data)])
 
 
 def stream_id_framing(stream_id: int) -> bytes:

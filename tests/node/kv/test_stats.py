@@ -1,5 +1,6 @@
 """STAT groups."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_durable_writes_that_wait_are_told_with_how_far_each_replica_is(talk: Ta
     assert stats(talk, "durability-monitor") == stats(talk, "durability-monitor 1") == told
     assert stats(talk, "durability-monitor 2")["vb_2:num_tracked"] == "0"
     assert stats(talk)["ep_prepares_waiting"] == "2" and metrics(talk, "prepares_waiting") == 2
+
+
+def test_durable_writes_are_counted_by_the_level_that_they_ask_for(talk: Talk) -> None:
+    node: Any = SimpleNamespace(bucket=talk.desk.bucket)
+    (metric,) = [each for each in METRICS if each.name == "durable_writes_total"]
+
+    async def begin(level: int, key: bytes) -> None:
+        prepare = Prepare(by_seqno=0, rev_seqno=1, durability_level=level, key=key, cas=9)
+        talk.desk.bucket.durable_writes.begin(1, prepare, 60_000)
+
+    for level, key in ((3, b"\0a"), (1, b"\0b"), (3, b"\0c")):
+        asyncio.run(begin(level, key))
+    names = ("majority", "majority-and-persist-to-active", "persist-to-majority")
+    assert dict(metric.read(node)) == dict(zip([(each,) for each in names], (1, 0, 2), strict=True))
 
 
 def test_range_scans_that_are_open_are_told_until_they_are_over(talk: Talk) -> None:

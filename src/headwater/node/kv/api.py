@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headwater.protocol.tap.options import TapOptions
     from headwater.wire.cluster_map import ClusterMap
     from headwater.wire.dcp import Prepare
-    from headwater.wire.framing import Durability
+    from headwater.wire.framing import DurabilityInfo
     from headwater.wire.header import Frame
     from headwater.wire.layout import Answer
     from headwater.wire.privilege import Privilege
@@ -260,7 +260,7 @@ class Session(Protocol):
     collection: int
     config_seen: tuple[int, int]
     written_gate: int
-    durability: Durability | None
+    durability: DurabilityInfo | None
 
     @property
     def server(self) -> Services:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from headwater.errors import BadMessage
 from headwater.node.kv.subdoc.editing import EDITS
 from headwater.node.refused import CommandRefused
-from headwater.wire.framing import Durability, RequestInfo, decode_durability, decode_framing
+from headwater.wire.durability import DURABILITY_TIMEOUT_MS_MAX
+from headwater.wire.framing import DurabilityInfo, RequestInfo, decode_durability, decode_framing
 from headwater.wire.header import Frame
 from headwater.wire.layout import Request
 from headwater.wire.opcodes import Opcode
@@ -42,7 +43,7 @@ _KEEPS_TTL = _SUBDOCS | frozenset(
 )
 
 
-def check_framing(frame: Frame, loud: int) -> Durability | None:
+def check_framing(frame: Frame, loud: int) -> DurabilityInfo | None:
     """Refuse what the framing extras ask for and this node does not do; BadMessage when they are cut short.
 
     Args:
@@ -79,12 +80,10 @@ def _check(loud: int, kind: int, data: bytes) -> None:
         raise CommandRefused(Status.UNKNOWN_FRAME_INFO, f"frame info {kind} is not known")
 
 
-def _durability(loud: int, data: bytes) -> Durability:
+def _durability(loud: int, data: bytes) -> DurabilityInfo:
     asked = decode_durability(data)
-    if asked.level not in (1, 2, 3):
-        raise CommandRefused(Status.DURABILITY_INVALID_LEVEL, f"durability level {asked.level} is not 1, 2 or 3")
-    if asked.timeout_ms in (0, 65535):
-        raise CommandRefused(Status.EINVAL, "a durability timeout is 1 to 65534 ms")
+    if asked.timeout_ms is not None and not 0 < asked.timeout_ms <= DURABILITY_TIMEOUT_MS_MAX:
+        raise CommandRefused(Status.EINVAL, f"a durability timeout is 1 to {DURABILITY_TIMEOUT_MS_MAX} ms")
     if loud not in _DURABLE:
         raise CommandRefused(Status.EINVAL, "this command has no durability")
     return asked

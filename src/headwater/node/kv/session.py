@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from headwater.node.users.places import Places
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.wire.dcp import Prepare
-    from headwater.wire.framing import Durability
+    from headwater.wire.framing import DurabilityInfo
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class KvSession:
         self._pending: tuple[Bucket, int] | None = None  # whose state a request waits for
         self._lasts = False  # the command that it runs
         self._finishes = False
-        self.durability: Durability | None = None
+        self.durability: DurabilityInfo | None = None
         self._write: DurableWrite | None = None
         self._states: dict[type, object] = {}
         self._fast: TakeRequests | None = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.durability import majority_of
 
 
 class Fence:
@@ -30,7 +31,7 @@ class Fence:
         self._peers = frozenset(known.peers)
         # A majority, this node counted: it shares a node with every other majority, and so with one that has a newer
         # map.
-        self._needed = len(known.servers) // 2 + 1
+        self._needed = majority_of(len(known.servers))
         self.is_open = is_open or self._needed <= 1 or known.this is None  # one that is no member has nobody to ask
 
     @property

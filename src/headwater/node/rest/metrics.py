@@ -110,6 +110,10 @@ def _commands(node: Services) -> Values:
     return [((name,), counters[f"cmd_{name}"]) for name in ("get", "set", "delete", "flush")]
 
 
+def _durable_writes(node: Services) -> Values:
+    return [((level.label,), count) for level, count in node.bucket.durable_writes.begun.items()]
+
+
 def _memory(what: str) -> Callable[[Services], Values]:
     def read(node: Services) -> Values:
         figures = dict(node.figures())
@@ -246,6 +250,7 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("damaged_batches", "damaged batches of the log", lambda node: len(node.bucket.store.quarantine.damage)),
     _gauge("damaged_vbuckets", "vbuckets that lost changes", lambda node: len(node.bucket.store.quarantine.vbuckets)),
     _gauge("prepares_waiting", "durable writes that are not over", lambda node: node.bucket.prepares_waiting),
+    _counter("durable_writes", "durable writes begun, by the level asked for", _durable_writes, "level"),
     _gauge("range_scans", "range scans that are open", lambda node: len(node.bucket.scans)),
     _gauge("refused_changes", "changes of producers that replicas here refused", _refused),
     _gauge("dcp_connections", "DCP connections by this node's part", _dcp, "part"),

@@ -19,6 +19,7 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import Literal, TypeAlias, TypeVar
 
 from headwater.errors import OptionError
+from headwater.wire.durability import majority_of
 from headwater.wire.meta import ObserveSeqnoFailedOver, ObserveSeqnoResponse
 
 MinPersisted: TypeAlias = int | Literal["majority", "all"]
@@ -54,7 +55,7 @@ def copies_needed(wanted: MinPersisted, named: int, configured: int) -> int:
             a cluster of too few nodes) are not waited for: they can't be promoted, so nothing rolls back to them.
         configured: how many copies the bucket is to have; a majority is one of these.
     """
-    most = {"all": named, "majority": configured // 2 + 1}
+    most = {"all": named, "majority": majority_of(configured)}
     return min(wanted if isinstance(wanted, int) else most[wanted], named)
 
 
