@@ -365,7 +365,7 @@ class DurabilityInvalidLevel(StatusError, status=0xA0):
 
 
 class DurabilityImpossible(StatusError, status=0xA1):
-    """Not enough replicas are configured for the durability asked."""
+    """Fewer nodes have a copy than a majority needs, nothing was done; bring one back, or rebalance."""
 
 
 class SyncWriteInProgress(StatusError, status=0xA2, retriable=True):

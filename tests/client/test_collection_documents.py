@@ -61,6 +61,16 @@ def test_every_operation_is_of_the_collection(driver, node) -> None:
     assert a.delete_many(["ops", "json"]) == {}
 
 
+def test_durable_documents_are_of_the_collection_as_well(driver, node) -> None:
+    bucket = driver.connect(f"{node.address}/default")
+    a = bucket.collection("shop.a")
+    a.set("durable", "one", durability="majority")
+    assert a.set_many({"durable-1": "x", "durable-2": "y"}, durability="persist-to-majority") == {}
+    assert [a.get(key).text for key in ("durable", "durable-1", "durable-2")] == ["one", "x", "y"]
+    assert bucket.get_many(["durable", "durable-1"]) == {}
+    assert a.delete_many(["durable", "durable-1", "durable-2"], durability="majority") == {}
+
+
 def test_many_at_once_are_stored_read_and_deleted_in_their_collection(driver, node) -> None:
     bucket = driver.connect(f"{node.address}/default")
     a = bucket.collection("shop.a")

@@ -86,6 +86,10 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/container.md": {
         "": Shown("a container engine and Kubernetes, which tests do not need; tests/test_deploy.py reads the files"),
     },
+    "docs/howto/durable-writes.md": {
+        "from headwater import client": Ran(),
+        "headwater set": Elsewhere("tests/cli/test_set.py::test_a_document_can_be_stored_on_a_majority_of_its_copies"),
+    },
     "docs/howto/traces.md": {
         "export OTEL": Elsewhere("tests/test_tracing.py::test_a_command_sends_its_spans_where_the_environment_says"),
         "receivers:": Shown("a file of OpenTelemetry's collector, which is not here"),

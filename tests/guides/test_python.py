@@ -42,7 +42,7 @@ def run(block: Block, names: dict[str, Any], instead: dict[str, str]) -> None:
 
 
 def test_every_page_that_is_run_has_a_test() -> None:
-    here = {"docs/howto/move.md", "docs/howto/read-changes.md", "docs/howto/spark.md"}
+    here = {"docs/howto/durable-writes.md", "docs/howto/move.md", "docs/howto/read-changes.md", "docs/howto/spark.md"}
     assert {page for page in pages() if ran(page)} == here
 
 
@@ -90,6 +90,14 @@ def test_the_guide_that_reads_changes(
         for feed in ending.opened:
             feed.close()
     assert "new: shop orders" in capsys.readouterr().out
+
+
+def test_the_guide_that_writes_durably(bucket: tuple[testing.Node, client.Client]) -> None:
+    node, connected = bucket
+    for block in ran("docs/howto/durable-writes.md"):
+        run(block, {}, {PRINTED: node.url})
+    assert connected.get("stock").text == "9" and connected.get("order:2").text == "paid"
+    assert not connected.exists("order:1")
 
 
 def test_the_mover_of_the_guide_moves_every_vbucket(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,14 @@ from headwater.cli.forms import report
 from headwater.cli.options import (
     DEFAULT_URL,
     CollectionName,
+    DurabilityName,
+    DurabilityTimeout,
     NodeUrl,
     Password,
     User,
     connect,
     documents,
+    durability,
     examples,
     typed,
 )
@@ -31,6 +34,8 @@ def delete(
             help="Delete only if it still has this CAS; 0: whatever it has.",
         ),
     ] = 0,
+    durability_level: DurabilityName = None,
+    durability_timeout: DurabilityTimeout = None,
     collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -40,6 +45,7 @@ def delete(
 
     Exit status 1 when there is none.
     """
+    wanted = durability(durability_level, durability_timeout)
     with connect(node, user, password) as client:
-        deleted = documents(client, collection).delete(typed(key), cas=cas)
+        deleted = documents(client, collection).delete(typed(key), cas=cas, durability=wanted)
     report(f"cas {deleted}", key=key, cas=deleted)

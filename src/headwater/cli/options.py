@@ -14,7 +14,7 @@ from headwater.errors import OptionError
 from headwater.wire import vbucket
 
 if TYPE_CHECKING:
-    from headwater.client import Client, Documents
+    from headwater.client import Client, Documents, Durability
     from headwater.cluster.admin import Endpoint
 
 DEFAULT_URL = "couchbase://127.0.0.1:11210/default"
@@ -53,6 +53,23 @@ CollectionName = Annotated[
     ),
 ]
 
+DurabilityName = Annotated[
+    str | None,
+    typer.Option(
+        "--durability",
+        metavar="LEVEL",
+        help="Return when so many copies have it: majority, majority-and-persist-to-active or persist-to-majority.",
+    ),
+]
+DurabilityTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--durability-timeout",
+        metavar="SECONDS",
+        help="How long the copies may take, less than 10; 9 when left out.",
+    ),
+]
+
 ChosenCollections = Annotated[
     str | None,
     typer.Option("--collections", metavar="NAMES", help="Which collections: all, or names such as shop.orders,..."),
@@ -73,6 +90,21 @@ Loss = Annotated[
     OnDataLoss,
     typer.Option("--on-data-loss", help="When deletions were purged unread: read again whole and say so, or end."),
 ]
+
+
+def durability(level: str | None, timeout_seconds: float | None) -> "Durability | None":
+    """The durability of a write that was asked for; None for none.
+
+    Raises:
+        OptionError: there is no such level, or the time can't be, or it stands alone.
+    """
+    from headwater.client import Durability
+
+    if level is not None:
+        return Durability(level, timeout_seconds)
+    if timeout_seconds is not None:
+        raise OptionError("--durability-timeout", timeout_seconds, "given with --durability")
+    return None
 
 
 def source_options(user: str | None, password: str | None, loss: OnDataLoss, **more: str | None) -> dict[str, str]:

@@ -9,11 +9,14 @@ from headwater.cli.forms import report
 from headwater.cli.options import (
     DEFAULT_URL,
     CollectionName,
+    DurabilityName,
+    DurabilityTimeout,
     NodeUrl,
     Password,
     User,
     connect,
     documents,
+    durability,
     examples,
     typed,
 )
@@ -21,6 +24,7 @@ from headwater.cli.options import (
 EXAMPLES = examples(
     "headwater set greeting 'hello world'",
     "headwater set session:7 '{\"user\": 7}' --expiry 3600",
+    "headwater set order:1 paid --durability majority",
     "headwater set temperature -- -40",
     "headwater set picture - < picture.png",
 )
@@ -47,13 +51,21 @@ def set_(
             help="Store only if it still has this CAS; 0: whatever is there.",
         ),
     ] = 0,
+    durability_level: DurabilityName = None,
+    durability_timeout: DurabilityTimeout = None,
     collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
     password: Password = None,
 ) -> None:
-    """Store VALUE under KEY and print the new CAS; it is on the disk when the command returns."""
+    """Store VALUE under KEY and print the new CAS; it is on the disk of its node when the command returns.
+
+    With --durability other copies have it as well. SYNC_WRITE_AMBIGUOUS says that nobody knows whether it was stored:
+    read the document before storing it again.
+    """
     body = sys.stdin.buffer.read() if value == "-" else typed(value)
+    wanted = durability(durability_level, durability_timeout)
     with connect(node, user, password) as client:
-        stored = documents(client, collection).set(typed(key), body, expiry=expiry, flags=flags, cas=cas)
+        chosen = documents(client, collection)
+        stored = chosen.set(typed(key), body, expiry=expiry, flags=flags, cas=cas, durability=wanted)
     report(f"cas {stored}", key=key, cas=stored)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.client.blocking import Client, CollectionClient, Documents, connect
 from headwater.client.collections import CollectionName
+from headwater.client.durability import Durability
 from headwater.client.kv import Document, DocumentMeta, Observed
 from headwater.client.options import DrainOptions
 from headwater.client.writes import Write, WriteWithMeta
@@ -72,6 +73,7 @@ from headwater.errors import (
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
 from headwater.tls.settings import TlsSettings
+from headwater.wire.durability import DurabilityLevel
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -137,8 +139,10 @@ __all__ = [
     "DocumentMeta",
     "Documents",
     "DrainOptions",
+    "Durability",
     "DurabilityImpossible",
     "DurabilityInvalidLevel",
+    "DurabilityLevel",
     "Event",
     "Expiration",
     "HeadwaterError",

@@ -18,6 +18,7 @@ from headwater.client import bulk
 from headwater.client import writes as writing
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId, Collections, manifest_of, newest_manifest, parse_path, resolve
+from headwater.client.durability import DurabilityChoice
 from headwater.client.kv import (
     JSON_FLAGS,
     RAISES,
@@ -180,9 +181,33 @@ class AsyncDocuments(_Turns):
         """Read documents; keys that do not exist are left out."""
         return await self._run(bulk.get_many(self._cluster, keys, self._do.collection))
 
-    async def set(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
-        """Store a document, if `cas` is given only over that version; returns the new CAS."""
-        return await self._run(self._do.store(documents.Set, key, value, flags=flags, expiry=expiry, cas=cas))
+    async def set(
+        self,
+        key: Key,
+        value: Value,
+        *,
+        flags: int = 0,
+        expiry: Expiry = 0,
+        cas: int = 0,
+        durability: DurabilityChoice = None,
+    ) -> int:
+        """Store a document, if `cas` is given only over that version; returns the new CAS.
+
+        Args:
+            durability: return when so many copies have it: "majority", "majority-and-persist-to-active",
+                "persist-to-majority", or a `Durability`, which names a time as well. None: the active copy's disk.
+
+        Raises:
+            SyncWriteAmbiguous: the copies did not have it in time; whether it happened is not known, so read the
+                document before anything else. TransportError: as above, for the answer was lost.
+            DurabilityImpossible: fewer nodes have a copy than a majority needs; nothing was done.
+            SyncWriteInProgress, SyncWriteReCommitInProgress: another durable write of the document was still under way
+                when `timeout_seconds` were over; nothing was done.
+            NotSupported: the server knows no durable writes; nothing was done.
+        """
+        return await self._run(
+            self._do.store(documents.Set, key, value, flags=flags, expiry=expiry, cas=cas, durability=durability)
+        )
 
     async def set_json(
         self,
@@ -192,19 +217,29 @@ class AsyncDocuments(_Turns):
         flags: int = JSON_FLAGS,
         expiry: Expiry = 0,
         cas: int = 0,
+        durability: DurabilityChoice = None,
     ) -> int:
         """Store whatever `json.dumps` takes, as `set`; NaN and infinities are no JSON and refused with OptionError.
 
         The flags say "JSON" to the SDKs of Couchbase. `Document.json()` and `Mutation.json()` read it back.
         """
-        return await self.set(key, as_json(value), flags=flags, expiry=expiry, cas=cas)
+        return await self.set(key, as_json(value), flags=flags, expiry=expiry, cas=cas, durability=durability)
 
     async def set_many(
-        self, items: Mapping[Any, Value] | Iterable[tuple[Key, Value]], *, flags: int = 0, expiry: Expiry = 0
+        self,
+        items: Mapping[Any, Value] | Iterable[tuple[Key, Value]],
+        *,
+        flags: int = 0,
+        expiry: Expiry = 0,
+        durability: DurabilityChoice = None,
     ) -> dict[bytes, StatusError]:
-        """Store documents; returns the failures by key, so an empty answer means that all were stored."""
+        """Store documents; returns the failures by key, so an empty answer means that all were stored.
+
+        With `durability` (as for `set`) each node carries them out one after the other, each within that time.
+        """
         pairs = items.items() if isinstance(items, Mapping) else items
-        return await self._run(bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection))
+        steps = bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection, durability=durability)
+        return await self._run(steps)
 
     async def write_many(self, writes: Iterable[Write | WriteWithMeta]) -> writing.Failed:
         """Store and delete documents, each write with its own flags, expiry, CAS or metadata.
@@ -214,45 +249,87 @@ class AsyncDocuments(_Turns):
         """
         return await self._run(writing.write_many(self._cluster, writes, self._do.collection))
 
-    async def add(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0) -> int:
-        """Store a document that does not exist yet; KeyExists if it does."""
-        return await self._run(self._do.store(documents.Add, key, value, flags=flags, expiry=expiry))
+    async def add(
+        self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, durability: DurabilityChoice = None
+    ) -> int:
+        """Store a document that does not exist yet; KeyExists if it does. `durability` as for `set`."""
+        steps = self._do.store(documents.Add, key, value, flags=flags, expiry=expiry, durability=durability)
+        return await self._run(steps)
 
-    async def replace(self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, cas: int = 0) -> int:
-        """Store a document that exists; KeyNotFound if it does not."""
-        return await self._run(self._do.store(documents.Replace, key, value, flags=flags, expiry=expiry, cas=cas))
+    async def replace(
+        self,
+        key: Key,
+        value: Value,
+        *,
+        flags: int = 0,
+        expiry: Expiry = 0,
+        cas: int = 0,
+        durability: DurabilityChoice = None,
+    ) -> int:
+        """Store a document that exists; KeyNotFound if it does not. `durability` as for `set`."""
+        return await self._run(
+            self._do.store(documents.Replace, key, value, flags=flags, expiry=expiry, cas=cas, durability=durability)
+        )
 
-    async def append(self, key: Key, value: Value, *, cas: int = 0) -> int:
-        """Put bytes behind a document's value; NotStored if there is none."""
-        return await self._run(self._do.extend(documents.Append, key, value, cas))
+    async def append(self, key: Key, value: Value, *, cas: int = 0, durability: DurabilityChoice = None) -> int:
+        """Put bytes behind a document's value; NotStored if there is none. `durability` as for `set`."""
+        return await self._run(self._do.extend(documents.Append, key, value, cas, durability))
 
-    async def prepend(self, key: Key, value: Value, *, cas: int = 0) -> int:
-        """Put bytes before a document's value; NotStored if there is none."""
-        return await self._run(self._do.extend(documents.Prepend, key, value, cas))
+    async def prepend(self, key: Key, value: Value, *, cas: int = 0, durability: DurabilityChoice = None) -> int:
+        """Put bytes before a document's value; NotStored if there is none. `durability` as for `set`."""
+        return await self._run(self._do.extend(documents.Prepend, key, value, cas, durability))
 
-    async def delete(self, key: Key, *, cas: int = 0) -> int:
-        """Delete a document; KeyNotFound if there is none."""
-        return await self._run(self._do.delete(key, cas))
+    async def delete(self, key: Key, *, cas: int = 0, durability: DurabilityChoice = None) -> int:
+        """Delete a document; KeyNotFound if there is none. `durability` as for `set`."""
+        return await self._run(self._do.delete(key, cas, durability))
 
-    async def delete_many(self, keys: Iterable[Key]) -> dict[bytes, StatusError]:
-        """Delete documents; returns the failures by key."""
-        return await self._run(bulk.delete_many(self._cluster, keys, self._do.collection))
+    async def delete_many(
+        self,
+        keys: Iterable[Key],
+        *,
+        durability: DurabilityChoice = None,
+    ) -> dict[bytes, StatusError]:
+        """Delete documents; returns the failures by key. `durability` as for `set_many`."""
+        return await self._run(bulk.delete_many(self._cluster, keys, self._do.collection, durability=durability))
 
-    async def incr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
-        """Count a decimal number up and return it; a missing one is created as `initial`, if that is given."""
-        return await self._run(self._do.count(documents.Increment, key, delta, initial, expiry))
+    async def incr(
+        self,
+        key: Key,
+        delta: int = 1,
+        *,
+        initial: int | None = None,
+        expiry: Expiry = 0,
+        durability: DurabilityChoice = None,
+    ) -> int:
+        """Count a decimal number up and return it; a missing one is created as `initial`, if that is given.
 
-    async def decr(self, key: Key, delta: int = 1, *, initial: int | None = None, expiry: Expiry = 0) -> int:
+        `durability` as for `set`.
+        """
+        return await self._run(
+            self._do.count(documents.Increment, key, delta, initial=initial, expiry=expiry, durability=durability)
+        )
+
+    async def decr(
+        self,
+        key: Key,
+        delta: int = 1,
+        *,
+        initial: int | None = None,
+        expiry: Expiry = 0,
+        durability: DurabilityChoice = None,
+    ) -> int:
         """Count a decimal number down, to 0 at most, and return it; as `incr`."""
-        return await self._run(self._do.count(documents.Decrement, key, delta, initial, expiry))
+        return await self._run(
+            self._do.count(documents.Decrement, key, delta, initial=initial, expiry=expiry, durability=durability)
+        )
 
-    async def touch(self, key: Key, expiry: Expiry) -> int:
-        """Give a document a new expiry; returns its CAS."""
-        return await self._run(self._do.touch(key, expiry))
+    async def touch(self, key: Key, expiry: Expiry, *, durability: DurabilityChoice = None) -> int:
+        """Give a document a new expiry; returns its CAS. `durability` as for `set`."""
+        return await self._run(self._do.touch(key, expiry, durability))
 
-    async def gat(self, key: Key, expiry: Expiry) -> Document:
-        """Read a document and give it a new expiry."""
-        return await self._run(self._do.gat(key, expiry))
+    async def gat(self, key: Key, expiry: Expiry, *, durability: DurabilityChoice = None) -> Document:
+        """Read a document and give it a new expiry. `durability` as for `set`."""
+        return await self._run(self._do.gat(key, expiry, durability))
 
     async def observe(self, key: Key) -> Observed:
         """Ask whether a key is persisted."""
@@ -335,8 +412,7 @@ class AsyncClient(_Connected, AsyncDocuments):
         off would be asked for what it no longer owns."""
         if self._aware is None:
             self._aware = self._cluster.twin(Feature.COLLECTIONS)
-        if self._cluster.map.version > self._aware.map.version:
-            self._aware._map = self._cluster._map
+        self._aware.catch_up(self._cluster)
         return self._aware
 
     def scope(self, name: str) -> AsyncScopeClient:

@@ -3,6 +3,9 @@
 Requests are encoded back to back and sent 256 KiB at a time to each node, a chunk ahead of the answers, so neither end
 waits for the other. Quiet requests are not answered when there is nothing to say (kv.md: SETQ succeeds, GETKQ misses),
 and the no-op behind each chunk tells when all of it was dealt with.
+
+Durable writes go the same way, on connections of their own, a few at a time: a node carries them out one after the
+other, and each may take as long as a request alone.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import TypeAlias
 
 from headwater.client.cluster import Cluster, tried
 from headwater.client.collections import CollectionId
+from headwater.client.durability import DurabilityChoice, as_durability, check_granted
 from headwater.client.kv import U32_MAX, Document, Expiry, Value, as_expiry, as_key, as_value, document, unsigned
 from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
@@ -25,6 +29,7 @@ from headwater.errors import (
     NotMyVbucket,
     RemoteProtocolError,
     StatusError,
+    SyncWriteAmbiguous,
     TransportError,
     UnknownCollection,
     UnknownScope,
@@ -40,6 +45,8 @@ from headwater.wire.status import Status
 
 CHUNK_BYTES = 256 * 1024
 CHUNKS_AHEAD = 2
+DURABLE_CHUNK = 16
+"""So many durable writes go out together: each may take all of its time."""
 _SET = Set.layout.extras_struct  # requests are put together by the thousand, so none is made as an object
 
 Failure: TypeAlias = StatusError | TransportError
@@ -105,9 +112,17 @@ class BulkWriter:
         failed: the same by place, for items that have one.
     """
 
-    def __init__(self, cluster: Cluster, request: type[Request], collection: CollectionId | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        request: type[Request],
+        collection: CollectionId | None = None,
+        durability: DurabilityChoice = None,
+    ) -> None:
         """Items that name no opcode are `request`s; keys are those of a collection, if one is given."""
-        self._cluster, self._opcode = cluster, request.layout.quiet
+        self._durability = as_durability(durability, cluster.settings.timeout_seconds)
+        self._cluster = cluster = cluster if self._durability is None else cluster.for_durable_writes()
+        self._opcode = request.layout.quiet
         self._collection, self._prefix, self._looked_up = collection, b"", collection is None
         self._reads = request is Get
         # Not the newest map but one for all that is under way: the same key must not go two ways.
@@ -144,7 +159,8 @@ class BulkWriter:
         chunk.items.append(item)
         chunk.vbuckets.append(vbucket)
         chunk.size_bytes += HEADER.size + len(item.key) + len(item.extras) + len(item.value)
-        return owner if chunk.size_bytes >= CHUNK_BYTES else None
+        is_full = self._durability is not None and len(chunk.items) >= DURABLE_CHUNK
+        return owner if is_full or chunk.size_bytes >= CHUNK_BYTES else None
 
     def _flush(self) -> Steps[None]:
         """Send what has gathered, and wait for all answers."""
@@ -232,6 +248,8 @@ class BulkWriter:
             for item in chunk.items:
                 self._put_off(item, error)
             return
+        if self._durability is not None:
+            check_granted(link.greeting.features, self._name(chunk.items[0]), owner)
         first = link.reserve(len(chunk.items) + 1)
         requests = b"".join(self._encode(chunk, first))
         try:
@@ -243,11 +261,20 @@ class BulkWriter:
 
     def _encode(self, chunk: Chunk, opaque: int) -> Iterator[bytes]:
         pack, usual, prefix = HEADER.pack, self._opcode, self._prefix
+        framing, magic = b"", Magic.CLIENT_REQUEST
+        if self._durability is not None:
+            framing, magic = (
+                self._durability.framing_within(self._cluster.settings.timeout_seconds),
+                Magic.FLEXIBLE_REQUEST,
+            )
+        before_key = len(framing) << 8  # in a flexible frame the upper byte of the key's length
         for item, vbucket in zip(chunk.items, chunk.vbuckets, strict=True):
             key, extras = prefix + item.key if prefix else item.key, item.extras
-            body = len(key) + len(extras) + len(item.value)
+            body = len(framing) + len(key) + len(extras) + len(item.value)
             code, cas = item.opcode or usual, item.cas
-            yield pack(Magic.CLIENT_REQUEST, code, len(key), len(extras), item.datatype, vbucket, body, opaque, cas)
+            key_field = before_key | len(key)
+            yield pack(magic, code, key_field, len(extras), item.datatype, vbucket, body, opaque, cas)
+            yield framing
             yield extras
             yield key
             yield item.value
@@ -257,7 +284,7 @@ class BulkWriter:
         """Wait for the oldest chunk and sort its answers."""
         sent = self._sent.popleft()
         try:
-            frames = yield from sent.link.finish_bulk(sent.bulk, self._cluster.deadline())
+            frames = yield from sent.link.finish_bulk(sent.bulk, self._deadline(len(sent.items)))
         except TransportError as error:
             self._lost(sent.items, error)
             return
@@ -280,12 +307,20 @@ class BulkWriter:
         if refusals or self._again:
             self._sort(sent.items, refusals)
 
+    def _deadline(self, count: int) -> float:
+        """When so many requests must have been dealt with; of durable ones, each may take all of its time."""
+        each_seconds = 0.0 if self._durability is None else self._cluster.settings.timeout_seconds
+        return self._cluster.deadline() + count * each_seconds
+
     def _sort(self, items: list[BulkItem], refusals: dict[int, StatusError]) -> None:
         """Keep what is to be tried again; what was carried out behind it under the same key may make it void."""
         for place, item in enumerate(items):
             refusal = refusals.get(place)
             if refusal is None:
                 self._forget(item)
+            elif isinstance(refusal, SyncWriteAmbiguous):  # it may have happened: what is older must not follow it
+                self._forget(item)
+                self._fail(item, refusal)
             elif refusal.retriable or (isinstance(refusal, UnknownCollection) and not self._looked_up):
                 self._put_off(item, refusal)
             else:  # refused for good it changed nothing, so what was put off before it still counts
@@ -325,9 +360,11 @@ def set_many(
     flags: int,
     expiry: Expiry,
     collection: CollectionId | None = None,
+    *,
+    durability: DurabilityChoice = None,
 ) -> Steps[dict[bytes, StatusError]]:
     """Store documents; returns the failures by key."""
-    writer = BulkWriter(cluster, Set, collection)
+    writer = BulkWriter(cluster, Set, collection, durability)
     yield from writer.run(set_items(items, flags, expiry))
     return writer.errors
 
@@ -340,10 +377,14 @@ def _keyed(keys: Iterable[str | bytes]) -> Iterator[BulkItem]:
 
 
 def delete_many(
-    cluster: Cluster, keys: Iterable[str | bytes], collection: CollectionId | None = None
+    cluster: Cluster,
+    keys: Iterable[str | bytes],
+    collection: CollectionId | None = None,
+    *,
+    durability: DurabilityChoice = None,
 ) -> Steps[dict[bytes, StatusError]]:
     """Delete documents; returns the failures by key (KeyNotFound among them)."""
-    writer = BulkWriter(cluster, Delete, collection)
+    writer = BulkWriter(cluster, Delete, collection, durability)
     yield from writer.run(_keyed(keys))
     return writer.errors
 

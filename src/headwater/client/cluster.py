@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from headwater.client.durability import check_granted, within
 from headwater.client.nodes import Nodes
 from headwater.client.pipeline import lost_write
 from headwater.client.routing import Address
@@ -30,7 +31,12 @@ class Cluster(Nodes):
 
         Answers that say "not now" or "not here" are retried with a growing delay until the deadline. So is a
         connection that could not be made, or that broke under a request that only `reads`; a write whose answer was
-        lost may have been carried out, so that is for the caller to decide.
+        lost may have been carried out, so that is for the caller to decide. So may a durable write that is answered
+        with SyncWriteAmbiguous.
+
+        Args:
+            asked: the request; one with framing extras is a durable write (for the nodes of `for_durable_writes`).
+            what: the request in words, for errors.
 
         Raises:
             StatusError: the server said no, or still says "not now" at the deadline.
@@ -67,6 +73,9 @@ class Cluster(Nodes):
                 raise
             yield from self.look_around(without=owner, until=deadline)  # the others may know who has taken its place
             return error
+        if asked.framing:
+            check_granted(link.greeting.features, what, owner)
+            asked = within(asked, deadline - self.clock())
         try:
             answer = yield from link.call(asked, deadline)
         except ConnectionLost as error:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, SupportsIndex, TypeVar
 
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId
+from headwater.client.durability import Durability, DurabilityChoice, as_durability
 from headwater.client.routing import Address
 from headwater.errors import (
     BucketNotFound,
@@ -249,29 +250,35 @@ class Operations:
     def __init__(self, cluster: Cluster, collection: CollectionId | None = None) -> None:
         self.cluster, self.collection = cluster, collection
 
-    def _call(self, asked: Request, answer: type[Answered]) -> Steps[Answered]:
-        """Send a request to the node that owns its key, and read the answer."""
+    def _call(self, asked: Request, answer: type[Answered], choice: DurabilityChoice = None) -> Steps[Answered]:
+        """Send a request to the node that owns its key, and read the answer; `choice` makes a write durable."""
         unsigned("cas", asked.cas, U64_MAX)
+        durability = as_durability(choice, self.cluster.settings.timeout_seconds)
         if self.collection is None:
-            return (yield from self._send(asked, answer))
+            return (yield from self._send(asked, answer, durability))
         prefix = yield from self.collection.prefix()
         try:
-            return (yield from self._send(asked, answer, prefix))
+            return (yield from self._send(asked, answer, durability, prefix))
         except UnknownCollection:  # nothing was done; under its name there may be another by now
             if not (yield from self.collection.look_up()):
                 raise
             prefix = yield from self.collection.prefix()
-            return (yield from self._send(asked, answer, prefix))
+            return (yield from self._send(asked, answer, durability, prefix))
 
-    def _send(self, asked: Request, answer: type[Answered], prefix: bytes = b"") -> Steps[Answered]:
-        asked = replace(asked, vbucket=self.cluster.map.vbucket_of(asked.key))
+    def _send(
+        self, asked: Request, answer: type[Answered], durability: Durability | None, prefix: bytes = b""
+    ) -> Steps[Answered]:
+        cluster = self.cluster if durability is None else self.cluster.for_durable_writes()
+        asked = replace(asked, vbucket=cluster.map.vbucket_of(asked.key))
         what = f'{name_of(asked.layout.opcode).lower()} "{asked.key.decode(errors="backslashreplace")}"'
         reads = isinstance(asked, documents.Get | GetMeta | subdoc.SubdocGet) and not isinstance(
             asked, documents.GetAndTouch
         )
         if prefix:
             asked = replace(asked, key=prefix + asked.key)
-        frame = yield from self.cluster.call(asked.vbucket, asked.frame(), what, reads=reads)
+        if durability is not None:
+            asked = replace(asked, framing=durability.framing())
+        frame = yield from cluster.call(asked.vbucket, asked.frame(), what, reads=reads)
         return answer.decode(frame)
 
     # ------------------------------------------------------------------ documents
@@ -316,10 +323,10 @@ class Operations:
         asked = subdoc.SubdocGet(key=as_key(key), path_bytes=len(path), flags=flags, value=path)
         return (yield from self._call(asked, subdoc.SubdocValue)).value
 
-    def gat(self, key: str | bytes, expiry: Expiry) -> Steps[Document]:
+    def gat(self, key: str | bytes, expiry: Expiry, durability: DurabilityChoice) -> Steps[Document]:
         """Read a document and give it a new expiry."""
         asked = documents.GetAndTouch(key=as_key(key), expiration=as_expiry(expiry))
-        return document(asked.key, (yield from self._call(asked, documents.GetResponse)))
+        return document(asked.key, (yield from self._call(asked, documents.GetResponse, durability)))
 
     def store(
         self,
@@ -330,6 +337,7 @@ class Operations:
         flags: int,
         expiry: Expiry,
         cas: int = 0,
+        durability: DurabilityChoice,
     ) -> Steps[int]:
         """SET, ADD or REPLACE; returns the new CAS."""
         asked = request(
@@ -339,22 +347,36 @@ class Operations:
             expiration=as_expiry(expiry),
             cas=cas,
         )
-        answer = yield from self._call(asked, documents.Stored)
+        answer = yield from self._call(asked, documents.Stored, durability)
         return answer.cas
 
-    def extend(self, request: type[documents.Append], key: str | bytes, value: Value, cas: int) -> Steps[int]:
+    def extend(
+        self,
+        request: type[documents.Append],
+        key: str | bytes,
+        value: Value,
+        cas: int,
+        durability: DurabilityChoice,
+    ) -> Steps[int]:
         """APPEND or PREPEND; returns the new CAS."""
         asked = request(key=as_key(key), value=as_value(value), cas=cas)
-        answer = yield from self._call(asked, documents.Stored)
+        answer = yield from self._call(asked, documents.Stored, durability)
         return answer.cas
 
-    def delete(self, key: str | bytes, cas: int) -> Steps[int]:
+    def delete(self, key: str | bytes, cas: int, durability: DurabilityChoice) -> Steps[int]:
         """Delete a document; returns the CAS of the deletion."""
-        answer = yield from self._call(documents.Delete(key=as_key(key), cas=cas), documents.Stored)
+        answer = yield from self._call(documents.Delete(key=as_key(key), cas=cas), documents.Stored, durability)
         return answer.cas
 
     def count(
-        self, request: type[documents.Increment], key: str | bytes, delta: int, initial: int | None, expiry: Expiry
+        self,
+        request: type[documents.Increment],
+        key: str | bytes,
+        delta: int,
+        *,
+        initial: int | None,
+        expiry: Expiry,
+        durability: DurabilityChoice,
     ) -> Steps[int]:
         """INCREMENT or DECREMENT; returns the new number."""
         asked = request(
@@ -363,13 +385,13 @@ class Operations:
             initial=0 if initial is None else unsigned("initial", initial, U64_MAX),
             expiration=NO_CREATE if initial is None else as_expiry(expiry),
         )
-        answer = yield from self._call(asked, documents.IncrementResponse)
+        answer = yield from self._call(asked, documents.IncrementResponse, durability)
         return answer.counter
 
-    def touch(self, key: str | bytes, expiry: Expiry) -> Steps[int]:
+    def touch(self, key: str | bytes, expiry: Expiry, durability: DurabilityChoice) -> Steps[int]:
         """Give a document a new expiry; returns its CAS."""
         asked = documents.Touch(key=as_key(key), expiration=as_expiry(expiry))
-        answer = yield from self._call(asked, documents.TouchResponse)
+        answer = yield from self._call(asked, documents.TouchResponse, durability)
         return answer.cas
 
     def observe(self, key: str | bytes) -> Steps[Observed]:

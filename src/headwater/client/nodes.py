@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from headwater.client import durability
 from headwater.client.pipeline import Pipeline
 from headwater.client.routing import Address, ClusterMap, Target, map_of_one
 from headwater.errors import (
@@ -62,6 +63,7 @@ class Nodes:
         self._map: ClusterMap | None = None
         self._links: dict[Address, Pipeline] = {}
         self._opening: dict[Address, Pipeline] = {}
+        self._durable: Self | None = None
         self._closed = False
         self._refreshing, self._refreshed_at = False, float("-inf")
 
@@ -72,6 +74,25 @@ class Nodes:
         made = type(self)(replace(self.settings, login=asked) if features else self.settings)
         made._map = self._map
         return made
+
+    def for_durable_writes(self) -> Self:
+        """Return the nodes by connections of their own for durable writes, which hold up what stands behind them.
+
+        Raises:
+            OptionError: the client says no HELLO, and so can't ask for what such writes need.
+        """
+        self.check_open()
+        if not self.settings.login.features:
+            raise OptionError("durability", "given", "left out by a client that was connected with hello=False")
+        if self._durable is None:
+            self._durable = self.twin(*durability.FEATURES)
+        self._durable.catch_up(self)
+        return self._durable
+
+    def catch_up(self, other: Self) -> None:
+        """Take the map of another one if it is newer: a node that was cut off would be asked for what it lost."""
+        if self._map is None or (other._map is not None and other._map.version > self._map.version):
+            self._map = other._map
 
     @property
     def map(self) -> ClusterMap:
@@ -97,6 +118,8 @@ class Nodes:
         for link in (*self._links.values(), *self._opening.values()):
             link.close()
         self._links.clear()
+        if self._durable is not None:
+            self._durable.close()
 
     def deadline(self) -> float:
         """When an operation that begins now must be over."""

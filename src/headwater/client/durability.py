@@ -1,0 +1,109 @@
+"""Durable writes: those that a node answers when enough copies of the document have them.
+
+A node carries out the requests of a connection in order, so whatever stands behind a durable write waits as long as
+that does. Durable writes therefore have connections of their own (`Nodes.for_durable_writes`); see decision 0130.
+
+Each attempt names a time to the node that ends before the operation does: the answer, even "ambiguous", comes while it
+is waited for. Source: wire.md 1.4; kv.md 2, "Durable mutations".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from headwater.errors import NotSupported, OptionError
+from headwater.wire.durability import DURABILITY_TIMEOUT_MS_MAX, DurabilityLevel
+from headwater.wire.features import Feature
+from headwater.wire.framing import decode_durability, decode_framing, durability_framing
+from headwater.wire.header import Frame
+
+FEATURES = (Feature.ALT_REQUEST_SUPPORT, Feature.SYNC_REPLICATION)
+"""Granted by every server that takes durable writes: frames with framing extras, and the statuses of such writes."""
+SHARE = 0.9
+"""The part of the time that is left which a node may take; the rest is for its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """The durability of a write.
+
+    Args:
+        level: a DurabilityLevel, or its name: "majority", "majority-and-persist-to-active", "persist-to-majority".
+        timeout_seconds: how long the copies may take, 0.001 to 65.534 and less than the client's `timeout_seconds`.
+            None: nine tenths of what is left of that.
+
+    Raises:
+        OptionError: there is no such level, or the time can't be.
+    """
+
+    level: DurabilityLevel | str
+    timeout_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "level", _level(self.level))
+        seconds = self.timeout_seconds
+        if seconds is not None and not 0.001 <= seconds <= DURABILITY_TIMEOUT_MS_MAX / 1000:
+            allowed = f"0.001 to {DURABILITY_TIMEOUT_MS_MAX / 1000} seconds"
+            raise OptionError("timeout_seconds", seconds, allowed)
+
+    def framing(self) -> bytes:
+        """Return the framing extras of a request."""
+        seconds = self.timeout_seconds
+        milliseconds = DURABILITY_TIMEOUT_MS_MAX if seconds is None else int(seconds * 1000)
+        return durability_framing(_level(self.level), milliseconds)
+
+    def framing_within(self, left_seconds: float) -> bytes:
+        """Return the framing extras of a request whose operation has so much time left."""
+        return _framing_within(self.framing(), left_seconds)
+
+
+DurabilityChoice: TypeAlias = Durability | DurabilityLevel | str | None
+"""The argument `durability` of a write: a level or its name, one with a time, or None for a plain write."""
+
+
+def _level(level: DurabilityLevel | str) -> DurabilityLevel:
+    try:
+        return DurabilityLevel.read(level) if isinstance(level, str) else DurabilityLevel(level)
+    except ValueError:
+        raise OptionError("durability", level, ", ".join(each.label for each in DurabilityLevel)) from None
+
+
+def as_durability(choice: DurabilityChoice, timeout_seconds: float) -> Durability | None:
+    """Return the durability that is chosen.
+
+    Args:
+        timeout_seconds: of one operation of the client.
+
+    Raises:
+        OptionError: there is no such level, or the client would not wait as long as the node may take.
+    """
+    if choice is None:
+        return None
+    chosen = choice if isinstance(choice, Durability) else Durability(choice)
+    if chosen.timeout_seconds is not None and chosen.timeout_seconds >= timeout_seconds:
+        allowed = f"less than {timeout_seconds:g} s, the timeout_seconds of the client"
+        raise OptionError("durability", f"{chosen.timeout_seconds:g} s", allowed)
+    return chosen
+
+
+def within(asked: Frame, left_seconds: float) -> Frame:
+    """Return a durable write that its node gives up before its operation ends."""
+    return replace(asked, framing=_framing_within(asked.framing, left_seconds))
+
+
+def _framing_within(framing: bytes, left_seconds: float) -> bytes:
+    (info,) = decode_framing(framing)
+    level, timeout_ms = decode_durability(info.data)
+    most = max(1, min(int(left_seconds * SHARE * 1000), DURABILITY_TIMEOUT_MS_MAX))
+    return durability_framing(level, most if timeout_ms is None else min(timeout_ms, most))
+
+
+def check_granted(granted: frozenset[int], what: str, peer: object) -> None:
+    """Refuse to send a durable write on a connection that can't carry one.
+
+    Raises:
+        NotSupported: the node did not grant the features of such writes; nothing was sent.
+    """
+    if not granted.issuperset(FEATURES):
+        raise NotSupported(f"{what}: {peer} knows no durable writes; leave durability out")
