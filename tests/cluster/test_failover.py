@@ -117,6 +117,34 @@ def with_flaw(flaw, complete):
     return dead(found, A, B=one, C=view(C, "r", found, seqnos=[7]))
 
 
+def damaged_owner(dead_one, seqno):
+    """A owns the vbucket, of which its disk lost changes; B and C have replicas, and one of them does not answer."""
+    found = a_map("ABC", replicas=2)
+    owner = view(A, "A", found, seqnos=[9], damaged={0: 1})
+    return dead(
+        found,
+        dead_one,
+        A=owner,
+        **{"C" if dead_one == B else "B": view({B: C, C: B}[dead_one], "r", found, seqnos=[seqno])},
+    )
+
+
+def test_the_replica_that_may_be_the_only_whole_copy_of_a_damaged_owners_vbucket_is_taken_out_only_by_force():
+    with pytest.raises(ClusterError, match=r"node-a:11210 owns the vbuckets 0 and has damaged .* are on node-b:11210"):
+        plan_failover(damaged_owner(B, 8), [B], {})
+    assert plan_failover(damaged_owner(B, 8), [B], {}, force=True).after.copies(0) == (A, C)
+
+
+def test_where_another_replica_of_a_damaged_owner_is_whole_the_dead_one_is_taken_out():
+    assert plan_failover(damaged_owner(B, 9), [B], {}).after.copies(0) == (A, C)
+
+
+def test_a_dead_node_without_a_copy_of_what_is_damaged_is_taken_out():
+    found = a_map("AB", "BC")
+    told = dead(found, C, A=view(A, "A .", found, damaged={0: 1}))
+    assert plan_failover(told, [C], {}).after.servers == (A, B)
+
+
 LOGS = {(node, 0): [(1, 0)] for node in (B, C)}
 FLAWS = pytest.mark.parametrize(
     ("flaw", "told"), [("refused", "B refused changes of the vbuckets 0"), ("damaged", "B has damaged changes of the")]

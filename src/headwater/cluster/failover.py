@@ -97,8 +97,8 @@ def plan_failover(
 
     Raises:
         ClusterError: copies are missing and `lose_data` was not given; or a majority is dead, or half and nobody else
-            serves, or no copy is complete further than one with a flaw, or two have histories of their own, and `force`
-            was not.
+            serves, or no copy is complete further than one with a flaw, or two have histories of their own, or an owner
+            that stays is damaged and the dead have the other copies, and `force` was not.
         OptionError: nobody would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
@@ -111,6 +111,7 @@ def plan_failover(
     if not force:
         check_flaws(promotions)
         check_rivals(promotions)
+        _check_damaged_owners(survey, gone)
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
         raise ClusterError(
@@ -157,6 +158,37 @@ def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Add
             f"{_names(gone)} may have gone on alone, and have what was written since",
             "start one of those first, or --force if they never come back",
         )
+
+
+def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
+    """Refuse to take out a replica of a damaged owner, if no living replica is sound and complete as far.
+
+    The replica on the dead node may be the only whole copy. Once the map leaves the node out, it deletes that copy when
+    it is back.
+
+    Raises:
+        ClusterError: it is so.
+    """
+    for owner in survey.map.servers:
+        node = survey.nodes[owner]
+        only = [vb for vb in sorted(node.damaged) if owner not in gone and _is_only_with(survey, vb, owner, gone)]
+        if only:
+            raise ClusterError(
+                f"{owner} owns the vbuckets {vbucket_list(only)} and has damaged changes of them; the other copies are"
+                f" on {_names([dead for dead in gone if any(dead in survey.map.copies(vb) for vb in only)])}",
+                f"start that node, then replace the damaged one: headwater cluster failover --dead {owner} --force;"
+                " or type this with --force if it never comes back",
+            )
+
+
+def _is_only_with(survey: Survey, vb: int, owner: Address, gone: Sequence[Address]) -> bool:
+    """Return True if the map has a copy of a vbucket on a dead node, and no living one is as good as its owner's."""
+    copies = survey.map.copies(vb)
+    if copies[:1] != (owner,) or not any(node in gone for node in copies):
+        return False
+    needed = survey.nodes[owner].seqnos.get(vb, 0)
+    others = (survey.nodes[node].copy(vb, ()) for node in _living(survey, (*gone, owner), vb))
+    return not any(not other.flaw and other.complete >= needed for other in others)
 
 
 def _names(nodes: Sequence[Address]) -> str:
