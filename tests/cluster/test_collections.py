@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
-from headwater import testing
+from headwater import client, testing
 from headwater.client.routing import Address
 from headwater.cluster.admin import NodeAdmin
 from headwater.cluster.collections import CollectionPath, Edit, change, creation, current, drop_everywhere, removal
@@ -18,6 +19,8 @@ from headwater.errors import ClusterError
 from headwater.testing.node import Node
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.manifest import CollectionsManifest, ManifestRefused, NoSuchName
+
+from .nodes import at, init, rebalance
 
 Result = TypeVar("Result")
 REVISION = time.time_ns() // 1_000_000 + 86_400_000
@@ -184,6 +187,37 @@ def test_nodes_that_differ_are_brought_together_by_the_next_change() -> None:
         assert {each.name for _, each in made.each_collection()} == {"_default", "a", "b", "d"}
         assert made.scope("other") is not None
         assert on(two, lambda members, seeds: members.admin(seeds[0]).manifest()) == made
+
+
+def test_a_node_that_dropped_a_collection_while_it_was_out_joins_without_dropping_it_for_all() -> None:
+    """It was failed over before the others heard of the drop; its manifest is the newest of all."""
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4, vbucket_state="none") as two:
+        init(one)
+        on(one, lambda members, seeds: change(members, seeds, creation(A)))
+        made = on(one, lambda members, seeds: members.admin(seeds[0]).manifest())
+
+        async def drop_alone(members: Members, seeds: list[Address]) -> None:
+            for manifest in (made, made.without_collection("shop", "a")):
+                await members.admin(seeds[0]).set_manifest(replace(manifest, uid=manifest.uid + 5))
+
+        on(two, drop_alone)
+        with client.connect(one.url) as bucket:
+            bucket.collection("shop.a").set_many((f"k{number}".encode(), b"v") for number in range(20))
+        rebalance(one, add=at(two))
+        with client.connect(one.url) as bucket:
+            shop = bucket.collection("shop.a")
+            assert [shop.get(f"k{number}".encode()).value for number in range(20)] == [b"v"] * 20
+        both = [on(node, lambda members, seeds: members.admin(seeds[0]).manifest()) for node in (one, two)]
+        assert both == [replace(made, uid=made.uid + 6 + 1)] * 2
+
+
+def test_an_id_with_two_names_keeps_a_node_from_joining() -> None:
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4, vbucket_state="none") as two:
+        init(one)
+        on(one, lambda members, seeds: change(members, seeds, creation(A)))
+        on(two, lambda members, seeds: apart(members, seeds[0], B))
+        with pytest.raises(ClusterError, match=r"are not of one bucket: shop.a of the one and shop.b of the other"):
+            rebalance(one, add=at(two))
 
 
 def test_an_id_with_two_names_stops_every_change_and_is_dropped_by_force_alone() -> None:

@@ -42,6 +42,13 @@ def test_what_needs_a_hand_is_told(nodes, problem):
     assert problem in found.problems and not found.is_healthy
 
 
+def test_damage_of_a_node_that_is_no_member_is_told_before_it_joins_again():
+    found = status(survey(a_map("AB", servers=(A, B)), C=view(C, "r", None, damaged={0: 1})))
+    assert found.problems[-1] == (
+        "node-c:11210 has damaged changes of vbucket 0 on its disk: see its log; empty its folder before it joins"
+    )
+
+
 def test_a_node_behind_its_fence_is_told():
     told = survey(LEVEL)
     fenced = {**told.nodes, B: replace(told.nodes[B], fenced="1 answer of 2")}

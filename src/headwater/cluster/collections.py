@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from headwater.cluster.manifests import NodeManifest, together
 from headwater.errors import ClusterError, StatusError
-from headwater.protocol.one_bucket import contradiction, only_in, why_not_from
+from headwater.protocol.one_bucket import contradiction, is_alike, only_in, why_not_from
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, ManifestRefused, NoSuchName
 from headwater.wire.status import Status
@@ -265,6 +265,50 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
     for node, theirs in known[len(members) :]:
         if problem := why_not_from(newest, theirs):
             raise _of_two_buckets(owner, node, problem)
+
+
+async def refuse_joining(members: Sequence[NodeAdmin], joining: Sequence[NodeAdmin]) -> None:
+    """See to it that the members of a cluster are of one bucket, and that joining nodes can take its collections.
+
+    A node that was failed over may know of changes that the cluster never heard of. It has no documents of its own to
+    lose, and is given the manifest of the cluster before it joins (`outrank`).
+
+    Raises: as `refuse_strangers`.
+    """
+    await refuse_foreign(members)
+    told = await asyncio.gather(*map(_told, (*members, *joining)))
+    newest = max(told[: len(members)], key=lambda each: each.uid)
+    owner = members[list(told).index(newest)].address
+    uid = max(each.uid for each in told) + 1
+    for node, theirs in zip(joining, told[len(members) :], strict=True):
+        if problem := contradiction(replace(newest, uid=uid), theirs) if theirs.uid else "":
+            raise _of_two_buckets(owner, node.address, problem)
+
+
+async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[Address]) -> None:
+    """Give joining nodes the manifest of the cluster, which gets a higher uid than theirs first.
+
+    Of two manifests a node goes by the newer one: with its own, a node that had dropped a collection before it was
+    failed over would drop it again in each vbucket that it comes to own.
+
+    Raises:
+        ClusterError, TransportError, StatusError: a node did not take it; nothing joined, and the same again goes on.
+    """
+    told = await asyncio.gather(*(_told(members.admin(each)) for each in joining))
+    known = {node: theirs for node, theirs in zip(joining, told, strict=True) if theirs.uid}
+    if not known:
+        return
+    newest = await current(members, seeds)
+    differing = {node: theirs for node, theirs in known.items() if not is_alike(theirs, newest)}
+    highest = max((each.uid for each in differing.values()), default=0)
+    if highest >= newest.uid:
+        newest = await _change(members, seeds, lambda answers: _above(together(answers), highest))
+    for node in differing:
+        await members.admin(node).set_manifest(newest)
+
+
+def _above(manifest: CollectionsManifest, uid: int) -> CollectionsManifest:
+    return manifest if manifest.uid > uid else replace(manifest, uid=uid + 1)
 
 
 def _of_two_buckets(one: Address, other: Address, problem: str) -> ClusterError:

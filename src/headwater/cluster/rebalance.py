@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
-from headwater.cluster.collections import refuse_foreign
+from headwater.cluster.collections import outrank, refuse_joining
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
@@ -126,6 +126,8 @@ class Rebalance:
         self._publisher = Publisher(self._members, start.after(survey_rev))
         if plan.is_empty:
             return plan.before
+        joining = [each for each in plan.after.servers if each not in plan.before.servers]
+        await outrank(self._members, plan.before.servers, joining)
         await self._members.send(self._publisher.current)
         async with AsyncExitStack() as movers:
             if not await self._move_all(plan.moves, movers):
@@ -150,7 +152,7 @@ class Rebalance:
         strangers = dict(zip(unknown, views, strict=True))
         plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
         joining = [each for each in dict.fromkeys(self._add) if each not in survey.map.servers]
-        await refuse_foreign(*([self._members.admin(each) for each in some] for some in (survey.map.servers, joining)))
+        await refuse_joining(*([self._members.admin(each) for each in some] for some in (survey.map.servers, joining)))
         return plan, survey.latest_rev()
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:

@@ -120,8 +120,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             yield f"{node.address} is not the member that the map means: {STRANGER}"
         if node.damaged:
             yield (
-                f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log; a"
-                " replica there counts for no durable write: headwater cluster rebalance"
+                f"{_damage(node)}; a replica there counts for no durable write: headwater cluster rebalance"
                 f" --add NODE --remove {node.address}"
             )
         if node.fenced:
@@ -144,6 +143,12 @@ def _outside(survey: Survey) -> Iterator[str]:
         if node.answers and not {address, node.this} & set(survey.map.servers):
             is_out = "is no member any more" if node.map is not None else "is no member"
             yield f"{address} {is_out}, and serves nothing of this; headwater cluster rebalance --add {address}"
+            if node.damaged:
+                yield f"{_damage(node)}; empty its folder before it joins"
+
+
+def _damage(node: NodeView) -> str:
+    return f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log"
 
 
 def _possible(found: ClusterMap) -> int:

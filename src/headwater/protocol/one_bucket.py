@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from headwater.wire.manifest import CollectionsManifest, ManifestRefused
 
-__all__ = ["contradiction", "only_in", "why_not_from"]
+__all__ = ["contradiction", "is_alike", "only_in", "why_not_from"]
 
 
 def contradiction(one: CollectionsManifest, other: CollectionsManifest) -> str:
@@ -23,13 +23,18 @@ def contradiction(one: CollectionsManifest, other: CollectionsManifest) -> str:
         if here != there:
             return f"{here} of the one and {there} of the other have the same id, {number:x}"
     if one.uid == other.uid:
-        return "" if _meaning(one) == _meaning(other) else f"both have a manifest {one.uid:x}, and it is not the same"
+        return "" if is_alike(one, other) else f"both have a manifest {one.uid:x}, and it is not the same"
     older, newer = sorted((one, other), key=lambda each: each.uid)
     try:
         older.check_next(newer)
     except ManifestRefused as error:
         return str(error)
     return ""
+
+
+def is_alike(one: CollectionsManifest, other: CollectionsManifest) -> bool:
+    """Return True if two manifests have the same scopes and collections, whatever their uids."""
+    return _meaning(one) == _meaning(other)
 
 
 def _meaning(manifest: CollectionsManifest) -> object:

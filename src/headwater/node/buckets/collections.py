@@ -185,7 +185,13 @@ class Collections:
             return made
 
     def _check_ids(self, made: CollectionsManifest) -> None:
-        """Ids are never given again (kv.md 4): documents of the collection that had it may still be in the log."""
+        """Ids are never given again (kv.md 4): documents of the collection that had it may still be in the log.
+
+        A node that owns nothing takes back what it had dropped: it was failed over before the others heard of the drop,
+        and goes by their manifest when it joins them again.
+        """
+        if not any(vbucket.state is State.ACTIVE for vbucket in self._bucket.vbuckets.values()):
+            return
         known, scopes = self.manifest.by_id(), {each.id for each in self.manifest.scopes}
         for scope, collection in made.each_collection():
             if collection.id not in known and 0 < collection.id < self._next_collection:
