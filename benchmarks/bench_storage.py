@@ -74,7 +74,7 @@ def streams(store: Store, vbuckets: int) -> StreamTable:
     """Open streams that may bring whatever comes after what the store has."""
     table = StreamTable()
     for vbucket in range(vbuckets):
-        table.open(vbucket, 0, store.high_seqno(vbucket))
+        table.open(vbucket, 0, store.index.high_seqno(vbucket))
         table.enter(vbucket, 0, 1 << 48)
     return table
 
@@ -83,14 +83,14 @@ def stage(store: Store, table: StreamTable, data: NDArray[np.uint8]) -> int:
     """Stage the changes of a buffer, as a node that follows another does; return how many."""
     code, offset, count = apply.GROW, 0, 0
     while code == apply.GROW:
-        arena, used = store.stage_arena()
+        arena, used = store.staging.room()
         code, offset, used, taken, vbucket = apply.apply(
-            table.rows, store.table, store.segments, data, offset, store.stage_slot, used, len(arena), 1, 0
+            table.rows, store.table, store.segments, data, offset, store.staging.slot, used, len(arena), 1, 0
         )
-        store.stage_used(int(used))
+        store.staging.use(int(used))
         count += int(taken)
         if code == apply.GROW:
-            store.grow(int(vbucket))
+            store.staging.grow(int(vbucket))
     return count
 
 
@@ -250,7 +250,7 @@ def timed(run: Callable[[], object]) -> float:
 
 def compaction(place: Path, store: Store) -> None:
     """Five of six versions go; the pauses are what the event loop would feel."""
-    store.seal()
+    store.log.seal()
     pauses: list[float] = []
 
     def ours() -> None:
@@ -268,12 +268,11 @@ def compaction(place: Path, store: Store) -> None:
         job.forget()
 
     taken = timed(ours)
-    live = np.empty(store.live_bytes, np.uint8)
+    live = np.empty(store.index.live_bytes, np.uint8)
     raw = timed(raw_writer(place / "raw", live))
     once("compaction of a million items, 6 versions each", "times/s", 1, taken, "write + fdatasync of them", raw, 1.0)
-    print(
-        f"compaction: longest pause {1000 * max(pauses):.1f} ms, {store.log_bytes / store.live_bytes:.2f} x live bytes"
-    )
+    size = store.log.bytes / store.index.live_bytes
+    print(f"compaction: longest pause {1000 * max(pauses):.1f} ms, {size:.2f} x live bytes")
 
 
 def rollback(place: Path) -> None:
@@ -282,7 +281,7 @@ def rollback(place: Path) -> None:
         load(store, changes(200_000, 1))
         load(store, changes(200_000, 1, 1)[: 100_000 * FRAME])
         taken = timed(lambda: store.rollback(0, 200_000))
-        assert int(store.table[0, index.ROWS]) == store.items(0) == 200_000
+        assert int(store.table[0, index.ROWS]) == store.index.items(0) == 200_000
         part = changes(100_000, 1)
         target = np.empty_like(part)
         np.copyto(target, part)

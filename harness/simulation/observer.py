@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.committer import Committer
     from headwater.node.served import ServedBucket
-    from headwater.node.storage.store import Store
+    from headwater.node.storage.api import Storage
     from headwater.node.vbucket.vbucket import VBucket
 
 
@@ -46,7 +46,7 @@ class Placed:
         return self.served.bucket
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Storage:
         """The documents as they are stored."""
         return self.bucket.store
 
@@ -93,8 +93,8 @@ class Observer:
     def gone(self) -> None:
         """The process is about to die: what it had made durable must be there again."""
         store = self.host.store
-        durable = store.committing.records
-        self._durable_before = {vb: store.durable_seqno(vb) for vb, at in durable.items() if store.record(vb) is at}
+        durable, staged = store.committing.records, store.staging.records
+        self._durable_before = {vb: store.index.durable_seqno(vb) for vb, at in durable.items() if staged.get(vb) is at}
 
     def vanished(self) -> None:
         """The bucket was dropped here: the node owns nothing of it any more."""
@@ -109,7 +109,7 @@ class Observer:
         if self.host.bucket.map_changes != self._map_changes:
             self._map_changes = self.host.bucket.map_changes
             for vb, seqno in self._read.items():
-                self._read[vb] = min(seqno, self.host.store.durable_seqno(vb))
+                self._read[vb] = min(seqno, self.host.store.index.durable_seqno(vb))
             self._look_at_states(restarted=False)
 
     def durable(self) -> None:
@@ -124,16 +124,16 @@ class Observer:
             if records[0] is not None:
                 self._owners[vb].on_disk(self.host.name, records[0].failover)
             vbucket = self.host.bucket.vbuckets.get(vb)
-            if vbucket is not None and store.durable_seqno(vb) > self._read.get(vb, 0):
+            if vbucket is not None and store.index.durable_seqno(vb) > self._read.get(vb, 0):
                 self._look_at_rows(vbucket)
-            if purged := store.purge_seqno(vb):
+            if purged := store.index.purge_seqno(vb):
                 self._histories.purged(vb, purged)
 
     def _look_at_rows(self, vbucket: VBucket) -> None:
         vb, store, log = vbucket.id, self.host.store, vbucket.failover.entries
         columns = store.index.columns[vb]
         first = store.index.rows_up_to(vb, self._read.get(vb, 0))
-        last = store.index.rows_up_to(vb, store.durable_seqno(vb))
+        last = store.index.rows_up_to(vb, store.index.durable_seqno(vb))
         for row in range(first, last):
             if columns.loc[row] == LOST:
                 continue
@@ -145,7 +145,7 @@ class Observer:
                 self._histories.wrote(self.host.name, vb, uuid, document.seqno, change_of(document))
             else:
                 self._histories.shown(self.host.name, vb, log, document.seqno, change_of(document))
-        self._read[vb] = store.durable_seqno(vb)
+        self._read[vb] = store.index.durable_seqno(vb)
 
     def _look_at_states(self, *, restarted: bool) -> None:
         for vb, owner in self._owners.items():
@@ -183,7 +183,7 @@ class Observer:
         """Every vbucket here is what the histories say."""
         for vb in self._owners:
             vbucket = self.host.bucket.vbuckets.get(vb)
-            if vbucket is None or self.host.store.durable_seqno(vb) != vbucket.high_seqno:
+            if vbucket is None or self.host.store.index.durable_seqno(vb) != vbucket.high_seqno:
                 continue
             if vbucket.high_seqno > self._read.get(vb, 0):
                 self._look_at_rows(vbucket)  # promoted within a snapshot: what it had of that is the new branch's

@@ -282,8 +282,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         (UPR["one branch"], 300, ((A, 0),)),
         (UPR["two branches"], 300, ((B, 200), (A, 0))),
     ):
-        store.stage_mutation(vb, b"key", b"value", seqno=high, cas=1, rev_seqno=1)
-        store.stage_record(vb, VBucketRecord(state=State.ACTIVE, failover=table))
+        store.staging.mutation(vb, b"key", b"value", seqno=high, cas=1, rev_seqno=1)
+        store.staging.record(vb, VBucketRecord(state=State.ACTIVE, failover=table))
     store.close(clean=True)
     running = Node(folder, {"vbuckets": 4})
     running.start()

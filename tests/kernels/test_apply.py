@@ -43,15 +43,15 @@ def run(kernel: ModuleType, store: Store, streams: StreamTable, data: bytes) -> 
     """(why it stopped, where, changes taken)"""
     frames, offset, taken = np.frombuffer(data, np.uint8), 0, 0
     while True:
-        arena, used = store.stage_arena()
+        arena, used = store.staging.room()
         code, offset, used, count, vb = kernel.apply(
-            streams.rows, store.table, store.segments, frames, offset, store.stage_slot, used, len(arena), NOW, 0
+            streams.rows, store.table, store.segments, frames, offset, store.staging.slot, used, len(arena), NOW, 0
         )
-        store.stage_used(int(used))
+        store.staging.use(int(used))
         taken += int(count)
         if code != kernel.GROW:
             return int(code), int(offset), taken
-        store.grow(int(vb))
+        store.staging.grow(int(vb))
 
 
 def mutation(seqno: int, key: bytes = b"k", **more: Any) -> bytes:
@@ -69,7 +69,7 @@ def test_changes_are_stored_as_they_came(store: Store) -> None:
     )
     streams = table()
     assert run(compiled, store, streams, data) == (compiled.DONE, len(data), 5)
-    assert int(streams.rows[1, LAST]) == store.high_seqno(1) == 9
+    assert int(streams.rows[1, LAST]) == store.index.high_seqno(1) == 9
     found = {key: store.document(1, key) for key in (b"a", b"b", b"c", b"d")}
     assert [(d.seqno, d.cas, d.rev_seqno, d.deleted, d.delete_time) for d in found.values() if d] == [
         (3, 8, 3, True, NOW),
@@ -113,7 +113,7 @@ def test_what_is_not_plainly_right_is_left_to_python(store: Store, frame: bytes)
     first = mutation(1)
     streams = table()
     assert run(compiled, store, streams, first + frame + mutation(3)) == (compiled.PLAIN, len(first), 1)
-    assert store.high_seqno(1) == int(streams.rows[1, LAST]) == 1
+    assert store.index.high_seqno(1) == int(streams.rows[1, LAST]) == 1
 
 
 def test_compressed_documents_and_those_with_attributes_are_taken(store: Store) -> None:
@@ -137,7 +137,7 @@ def test_the_layouts_of_upr_are_stored_in_the_form_of_the_log(store: Store) -> N
         + dcp.Expiration(vbucket=1, cas=9, key=b"c", by_seqno=3, rev_seqno=4, delete_time=NOW).encode()
     )
     assert run(compiled, store, table(), data) == (compiled.DONE, len(data), 3)
-    arena, used = store.stage_arena()
+    arena, used = store.staging.room()
     assert arena[:used].tobytes() == stored
 
 
@@ -149,10 +149,10 @@ def stage_plainly(store: Store, data: bytes) -> None:
         numbers = {"seqno": change.seqno, "cas": change.cas, "rev_seqno": change.rev_seqno}
         if change.deleted:
             when = NOW if change.delete_time is None else change.delete_time
-            store.stage_deletion(1, change.key, **numbers, delete_time=when, now=NOW, expired=change.expired)
+            store.staging.deletion(1, change.key, **numbers, delete_time=when, now=NOW, expired=change.expired)
         else:
             more = {"flags": change.flags, "expiry": change.expiry, "datatype": change.datatype}
-            store.stage_mutation(1, change.key, change.value, **numbers, **more)
+            store.staging.mutation(1, change.key, change.value, **numbers, **more)
 
 
 KINDS = {0x57: (30, 31), 0x58: (18, 21), 0x59: (18, 20)}
@@ -186,8 +186,8 @@ def test_the_kernel_stores_what_the_plain_path_stores(tmp_path_factory: pytest.T
     for stage in (lambda store: run(compiled, store, table(), data), lambda store: stage_plainly(store, data)):
         store = Store.open(tmp_path_factory.mktemp("s"), vbuckets=2, arena_bytes=1 << 20, random=bytes)
         stage(store)
-        arena, used = store.stage_arena()
-        arenas.append((arena[:used].tobytes(), store.items(1), store.high_seqno(1)))
+        arena, used = store.staging.room()
+        arenas.append((arena[:used].tobytes(), store.index.items(1), store.index.high_seqno(1)))
         store.close(clean=False)
     assert arenas[0] == arenas[1]
 
@@ -202,7 +202,7 @@ def test_a_full_arena_stops_before_the_change_that_does_not_fit(store: Store) ->
     data = b"".join(mutation(n, b"k%d" % n, value=bytes(200_000)) for n in range(1, 8))
     code, offset, taken = run(compiled, store, table(), data)
     assert code == compiled.ARENA_FULL
-    assert store.high_seqno(1) == taken < 7
+    assert store.index.high_seqno(1) == taken < 7
     assert data[offset + 24 : offset + 32] == (taken + 1).to_bytes(8)
 
 
@@ -218,11 +218,11 @@ def test_the_checked_build_does_the_same_with_whatever_arrives(
         if kernel is not compiled:
             from headwater.kernels import guard  # noqa: PLC0415 - the checked build must know the store's memory
 
-            arena, _ = store.stage_arena()
+            arena, _ = store.staging.room()
             guard.register(arena)
-            store.grow(1)
+            store.staging.grow(1)
             for array in (store.index.columns[1].block, store.index.columns[1].slots):
                 guard.register(array)
-        results.append((run(kernel, store, streams, data), store.high_seqno(1), streams.rows[1].tolist()))
+        results.append((run(kernel, store, streams, data), store.index.high_seqno(1), streams.rows[1].tolist()))
         store.close(clean=False)
     assert results[0] == results[1]

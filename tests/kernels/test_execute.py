@@ -199,21 +199,21 @@ def test_lying_lengths_and_garbage_touch_no_memory_they_should_not(
 def _run_checked(counter: Desk, data: bytes, *, out_bytes: int, arena_bytes: int) -> tuple[int, np.ndarray]:
     store = counter.store
     counter.bucket.refresh()
-    arena, used = store.stage_arena()
+    arena, used = store.staging.room()
     state = np.zeros(kernel.STATE_FIELDS, np.uint64)
-    state[kernel.ARENA], state[kernel.STAGED] = store.stage_slot, used
+    state[kernel.ARENA], state[kernel.STAGED] = store.staging.slot, used
     state[kernel.LIMIT] = min(len(arena), used + arena_bytes)
     state[kernel.NOW_NS], state[kernel.NOW] = counter.clock.time_ns(), counter.bucket.now()
     state[kernel.FEATURES] = int(kernel.FEATURE_WRITE)
     buffer, out = np.frombuffer(bytearray(data) or bytearray(1), np.uint8)[: len(data)], np.zeros(out_bytes, np.uint8)
     for vb in range(4):
-        store.grow(vb)
+        store.staging.grow(vb)
     columns = [column for vb in range(4) for column in _columns(counter, vb)]
     with registered(arena, *columns):
         stop = checked.execute(
             buffer, out, store.table, store.segments, counter.bucket.uuids, np.zeros(SCRATCH_BYTES, np.uint8), state
         )
-    store.stage_used(int(state[kernel.STAGED]))
+    store.staging.use(int(state[kernel.STAGED]))
     return int(stop), state
 
 
@@ -232,7 +232,7 @@ def test_what_does_not_fit_into_the_arena_has_not_happened(tmp_path: Path, room:
         stop, state = _run_checked(counter, _set(b"k", b"vv"), out_bytes=100, arena_bytes=room)
         assert stop == kernel.STOP_STAGE_FULL
         assert (state[kernel.OFFSET], state[kernel.ANSWERED], state[kernel.FLAGS]) == (0, 0, 0)
-        assert counter.store.high_seqno(0) == 0
+        assert counter.store.index.high_seqno(0) == 0
 
 
 def test_a_change_that_fits_exactly_happens(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_change_that_fits_exactly_happens(tmp_path: Path) -> None:
         request = _set(b"k", b"vv")
         stop, state = _run_checked(counter, request, out_bytes=40, arena_bytes=58)
         assert (stop, state[kernel.OFFSET], state[kernel.ANSWERED]) == (kernel.STOP_MORE, len(request), 24)
-        assert counter.store.high_seqno(0) == 1
+        assert counter.store.index.high_seqno(0) == 1
 
 
 def test_an_answer_that_does_not_fit_stops_before_its_request(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_many_keys_grow_the_index_under_the_kernel(count: int) -> None:
         talk = counter.session()
         talk.give(b"".join(_set(b"key-%d" % number, b"v", Opcode.SETQ) for number in range(count)))
         assert talk.bytes_sent() == b""
-        assert counter.store.items(0) == counter.store.high_seqno(0) == count
+        assert counter.store.index.items(0) == counter.store.index.high_seqno(0) == count
 
 
 def test_answers_are_held_back_until_the_batch_of_their_writes_is_durable(talk_and_desk: tuple[Talk, Desk]) -> None:

@@ -28,11 +28,11 @@ def store_of(count: int) -> Store:
         common: dict[str, Any] = {"cas": number + 1, "rev_seqno": number}
         if number % 5 == 3:
             xattr = b"\x00\x00\x00\x00" if number % 2 else b""
-            store.stage_deletion(
+            store.staging.deletion(
                 1, key, xattr, delete_time=77, datatype=4 if xattr else 0, expired=number % 3 == 0, **common
             )
         else:
-            store.stage_mutation(1, key, b"v" * (number % 40), flags=3, expiry=9, datatype=number % 2, **common)
+            store.staging.mutation(1, key, b"v" * (number % 40), flags=3, expiry=9, datatype=number % 2, **common)
         if number % 20 == 7:
             commit(store)
     commit(store)
@@ -98,7 +98,7 @@ def test_every_form_comes_out_as_specified_however_small_the_buffer(encoding: in
 
 def test_a_deletion_in_its_three_forms() -> None:
     store = open_store(FaultyDisk())
-    store.stage_deletion(0, b"k", seqno=1, cas=2, rev_seqno=3, delete_time=4, expired=True)
+    store.staging.deletion(0, b"k", seqno=1, cas=2, rev_seqno=3, delete_time=4, expired=True)
     commit(store)
     seen = []
     for encoding in (gather.EXPIRY_OPCODE | gather.DELETE_TIMES, gather.DELETE_TIMES, 0):
@@ -141,8 +141,8 @@ def test_a_frame_with_a_slow_datatype_is_left_to_python() -> None:
 
 def test_a_frame_larger_than_the_buffer_is_left_to_python() -> None:
     store = open_store(FaultyDisk())
-    store.stage_mutation(0, b"small", b"", cas=1, rev_seqno=1)
-    store.stage_mutation(0, b"large", b"x" * 500, cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"small", b"", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"large", b"x" * 500, cas=1, rev_seqno=1)
     commit(store)
     out = np.zeros(200, np.uint8)
     with store.view(0) as view:

@@ -23,11 +23,11 @@ def store_of(count: int, *, deletions: bool = True) -> Store:
     for number in range(count):
         key = b"key %d" % (number % 7)
         if deletions and number % 5 == 3:
-            store.stage_deletion(
+            store.staging.deletion(
                 1, key, cas=number + 1, rev_seqno=number, delete_time=77, datatype=0, expired=number % 3 == 0
             )
         else:
-            store.stage_mutation(1, key, b"v" * (number % 90), cas=number + 1, rev_seqno=number, datatype=number % 2)
+            store.staging.mutation(1, key, b"v" * (number % 90), cas=number + 1, rev_seqno=number, datatype=number % 2)
         if number % 20 == 19:
             commit(store)
     commit(store)
@@ -37,7 +37,7 @@ def store_of(count: int, *, deletions: bool = True) -> Store:
 def live(
     store: Store, after: int, *, encoding: int = BOTH, slow: int = 0, room: int = 1 << 20, out: int = 1 << 17
 ) -> bytes:
-    last = store.durable_seqno(1)
+    last = store.index.durable_seqno(1)
     memory = np.zeros(out, np.uint8)
     size, changes = store.gather_live(1, (after, last, after + 1, 5), memory, OPAQUE, encoding, slow, room)
     assert bool(size) == bool(changes)
@@ -47,7 +47,7 @@ def live(
 
 def by_view(store: Store, after: int, encoding: int = BOTH) -> bytes:
     out = np.zeros(1 << 17, np.uint8)
-    last = store.durable_seqno(1)
+    last = store.index.durable_seqno(1)
     marker = dcp.SnapshotMarker(vbucket=1, opaque=OPAQUE, start_seqno=after + 1, end_seqno=last, flags=5)
     with store.view(1, after) as view:
         filled = view.fill(out, OPAQUE, encoding)
@@ -73,7 +73,7 @@ def test_without_room_for_all_of_it_nothing_happens(after: int, room: int) -> No
 @pytest.mark.parametrize("encoding", [0, gather.DELETE_TIMES, BOTH | gather.NO_VALUE, BOTH | gather.KEEP_DATATYPE])
 def test_what_is_not_sent_as_it_is_stored_goes_the_long_way(encoding: int) -> None:
     store = store_of(3, deletions=False)
-    store.stage_deletion(1, b"gone", cas=9, rev_seqno=1, delete_time=77, expired=True)
+    store.staging.deletion(1, b"gone", cas=9, rev_seqno=1, delete_time=77, expired=True)
     commit(store)
     assert live(store, 0, encoding=BOTH)
     assert live(store, 0, encoding=encoding) == b""
@@ -94,5 +94,5 @@ def test_the_reader_that_has_everything_and_the_one_far_behind_go_the_long_way()
 
 def test_what_is_only_staged_is_not_seen() -> None:
     store = store_of(3, deletions=False)
-    store.stage_mutation(1, b"later", b"v", cas=9, rev_seqno=1)
+    store.staging.mutation(1, b"later", b"v", cas=9, rev_seqno=1)
     assert live(store, 1) == by_view(store, 1)

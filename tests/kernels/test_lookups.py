@@ -273,12 +273,12 @@ def test_lying_lengths_and_garbage_touch_no_memory_they_should_not(
 def _run_checked(counter: Desk, data: bytes, out_bytes: int) -> tuple[int, np.ndarray]:
     store = counter.store
     counter.bucket.refresh()
-    arena, _ = store.stage_arena()
+    arena, _ = store.staging.room()
     state = np.zeros(kernel.STATE_FIELDS, np.uint64)
     state[kernel.NOW] = NOON
     buffer, out = np.frombuffer(bytearray(data) or bytearray(1), np.uint8)[: len(data)], np.zeros(out_bytes, np.uint8)
     for vb in range(4):
-        store.grow(vb)
+        store.staging.grow(vb)
     with registered(arena, *(column for vb in range(4) for column in _columns(counter, vb))):
         stop = checked.look_up(buffer, out, store.table, store.segments, np.zeros(SCRATCH_BYTES, np.uint8), state)
     return int(stop), state

@@ -69,7 +69,7 @@ def test_what_has_expired_becomes_an_expiration_and_nothing_else(talk: Talk, cou
     assert made.page() == 0
     counter.clock.seconds += 50
     assert made.page() == 10 and made.page() == 0
-    assert counter.store.items(0) + counter.store.items(1) == 20
+    assert counter.store.index.items(0) + counter.store.index.items(1) == 20
     counter.clock.seconds += 100
     assert made.page(limit=4) == 4 and made.page() == 6
 
@@ -98,16 +98,16 @@ def test_documents_of_a_dropped_collection_are_left_to_compaction(counter: Desk)
     vbucket.become(CollectionsManifest.decode(manifest(1, a=8, b=9)), lambda: counter.bucket.next_cas(0))
     past = counter.clock.seconds - 5
     for collection in (8, 8, 9, 0):
-        key = b"%d" % store.high_seqno(0)
-        store.stage_mutation(
+        key = b"%d" % store.index.high_seqno(0)
+        store.staging.mutation(
             0, key, b"v", cas=counter.bucket.next_cas(0), rev_seqno=1, expiry=past, collection=collection
         )
     vbucket.become(CollectionsManifest.decode(manifest(2, b=9)), lambda: counter.bucket.next_cas(0))
     counter.committer.commit()
-    high = store.high_seqno(0)
+    high = store.index.high_seqno(0)
     made = pager(counter)
     assert (made.page(limit=1), made.page(), made.page()) == (1, 1, 0)
-    assert store.high_seqno(0) == high + 2
+    assert store.index.high_seqno(0) == high + 2
     vbucket.roll_back(high - 1)
     assert made.page() == 4, "the drop was taken back"
 
@@ -116,7 +116,7 @@ def test_large_documents_expire_in_several_turns(counter: Desk, monkeypatch: pyt
     monkeypatch.setattr(pager_module, "SLICE_BYTES", 3000)
     past = counter.clock.seconds - 5
     for number in range(5):
-        counter.store.stage_mutation(0, b"%d" % number, bytes(1000), cas=1, rev_seqno=1, expiry=past)
+        counter.store.staging.mutation(0, b"%d" % number, bytes(1000), cas=1, rev_seqno=1, expiry=past)
     made = pager(counter)
     assert (made.page(), made.page(), made.page()) == (3, 2, 0)
 
@@ -133,7 +133,7 @@ def test_it_looks_once_in_every_interval(talk: Talk, counter: Desk) -> None:
     store(talk, 2, 10)
     pager(counter, loop, 60).start()
     counter.clock.seconds += 60
-    assert loop.pass_time() == 60 and counter.store.items(0) == 0
+    assert loop.pass_time() == 60 and counter.store.index.items(0) == 0
     assert loop.pass_time() == 60
 
 
@@ -142,8 +142,8 @@ def test_more_than_a_slice_is_gone_on_with_at_once_but_after_the_others(talk: Ta
     store(talk, SLICE + 1, 10)
     pager(counter, loop, 60).start()
     counter.clock.seconds += 60
-    assert loop.pass_time() == 60 and counter.store.items(0) == 1
-    assert loop.pass_time() == 0 and counter.store.items(0) == 0
+    assert loop.pass_time() == 60 and counter.store.index.items(0) == 1
+    assert loop.pass_time() == 0 and counter.store.index.items(0) == 0
     assert loop.pass_time() == 60
 
 
@@ -201,7 +201,7 @@ def test_a_vbucket_that_fails_is_told_once_and_the_others_expire(
     loop = Loop()
     pager(counter, loop, 60).start()
     assert loop.pass_time() == 60 and loop.pass_time() == 60 and loop.due
-    assert [counter.store.items(vb) for vb in range(4)] == [0, 1, 1, 0]
+    assert [counter.store.index.items(vb) for vb in range(4)] == [0, 1, 1, 0]
     assert [record.getMessage() for record in caplog.records] == [
         "vbucket 1: what has expired can't be turned into tombstones: 1.log: byte 7: a byte turned over; restore the "
         "directory from a copy",
@@ -214,9 +214,9 @@ def test_a_full_arena_ends_the_look_and_the_rest_comes_with_the_next(
 ) -> None:
     store(talk, 2, 10)
     counter.clock.seconds += 50
-    stage = counter.store.stage_deletion
-    monkeypatch.setattr(counter.store, "stage_deletion", Mock(side_effect=[stage, ArenaFull(100)]))
+    stage = counter.store.staging.deletion
+    monkeypatch.setattr(counter.store.staging, "deletion", Mock(side_effect=[stage, ArenaFull(100)]))
     made = pager(counter)
     assert made.page() == 1
-    monkeypatch.setattr(counter.store, "stage_deletion", stage)
+    monkeypatch.setattr(counter.store.staging, "deletion", stage)
     assert made.page() == 2

@@ -126,11 +126,11 @@ def test_what_a_map_takes_away_is_not_served_though_there_is_no_room_for_its_new
 def test_a_flush_that_was_put_off_empties_its_bucket_only(tmp_path: Path) -> None:
     async def story(two: Two) -> None:
         for served in (two.server.first, two.other):
-            served.bucket.store.stage_mutation(0, b"k", b"v", cas=1, rev_seqno=1)
+            served.bucket.store.staging.mutation(0, b"k", b"v", cas=1, rev_seqno=1)
             await served.committer.wait(served.committer.wrote())
         two.other.flush_later(0)
-        while two.other.bucket.store.items(0):
+        while two.other.bucket.store.index.items(0):
             await asyncio.sleep(0)
-        assert two.server.first.bucket.store.items(0) == 1
+        assert two.server.first.bucket.store.index.items(0) == 1
 
     run(tmp_path, story)

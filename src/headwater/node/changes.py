@@ -24,7 +24,7 @@ def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
     """
     cas, seqno = change.cas or bucket.next_cas(vbucket), change.seqno or None
     if not change.deleted:
-        return bucket.store.stage_mutation(
+        return bucket.store.staging.mutation(
             vbucket,
             change.key,
             change.value,
@@ -37,7 +37,7 @@ def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
             hops=hops,
             collection=change.collection,
         )
-    return bucket.store.stage_deletion(
+    return bucket.store.staging.deletion(
         vbucket,
         change.key,
         change.value,

@@ -52,7 +52,7 @@ from headwater.wire.users import UserList
 if TYPE_CHECKING:
     from headwater.node.kv.api import UserSession
     from headwater.node.membership.member import Membership
-    from headwater.node.storage.store import Store
+    from headwater.node.storage.api import Storage
 
 RECEIVE_BYTES = 256 << 10
 SOCKET_BUFFER_BYTES = 1 << 20
@@ -98,7 +98,7 @@ class Warnings:
         return True
 
 
-def _keep_users(store: Store) -> None:
+def _keep_users(store: Storage) -> None:
     with suppress(StorageError):
         store.declarations.keep_users()
 
@@ -184,7 +184,7 @@ class Server:
         Raises:
             StorageError: a batch could not be written.
         """
-        done: list[Store] = []
+        done: list[Storage] = []
         try:
             for committer, store in ((self.committer, self.first.bucket.store), *self.catalog.stores()):
                 committer.commit_now()
@@ -422,7 +422,7 @@ class Server:
             for connection in tuple(self.connections):
                 connection.session.users_changed()
 
-    def _refuse_lost_users(self, store: Store) -> None:
+    def _refuse_lost_users(self, store: Storage) -> None:
         """A list that is gone may not let everybody in: that there was one the store knows."""
         config, file = self.config, self.users.file
         if file is None or not store.declarations.has_users or self.users.required or config.insecure:

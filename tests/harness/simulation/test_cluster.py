@@ -57,7 +57,7 @@ def test_a_replica_that_is_changed_behind_everybodys_back_is_found() -> None:
         cluster.first.set(0, 0, b"key")
         cluster.run(0.5)
         store = cluster.hosts[1].store
-        store.stage_mutation(0, b"key", b"never sent", cas=9, rev_seqno=9)
+        store.staging.mutation(0, b"key", b"never sent", cas=9, rev_seqno=9)
         cluster.hosts[1].committer.wrote()
         with pytest.raises(Broken, match="identity: n1"):
             cluster.run(0.5)
@@ -189,7 +189,7 @@ def promoted_before_its_disk_has_anything(cluster: SimCluster) -> list[int | Non
     host, answers = cluster.hosts[2], list[int | None]()
 
     def has_acknowledged_changes_in_memory_only() -> bool:
-        on_disk, received = host.store.durable_seqno(0), host.store.high_seqno(0)
+        on_disk, received = host.store.index.durable_seqno(0), host.store.index.high_seqno(0)
         return any(on_disk < seqno <= received for _, seqno in cluster.first.owners[0].acknowledged)
 
     cluster.first.set(0, 0, b"key")
@@ -203,7 +203,7 @@ def promoted_before_its_disk_has_anything(cluster: SimCluster) -> list[int | Non
         vbucket=0,
     )
     assert cluster.run(0.1, lambda: host.bucket.state(0) is State.ACTIVE)
-    return answers if host.store.durable_seqno(0) == 0 else None
+    return answers if host.store.index.durable_seqno(0) == 0 else None
 
 
 @pytest.mark.parametrize("how", [None, Crash.KILL, Crash.POWER])
@@ -211,7 +211,7 @@ def test_a_promotion_that_did_not_come_to_the_disk_is_not_answered_and_changes_n
     """The batch that failed had both what was received and the new branch: the node is dead again, with less."""
     with received_and_promoted_in_one_batch() as (cluster, answers):
         assert cluster.first.owners[0].holder == "n2" and answers == []
-        assert cluster.hosts[2].store.durable_seqno(0) == 0 and len(cluster.first.owners[0].acknowledged) == 1
+        assert cluster.hosts[2].store.index.durable_seqno(0) == 0 and len(cluster.first.owners[0].acknowledged) == 1
         if how is None:
             cluster.hosts[2].disk.fail(1)
             cluster.run(0.1)

@@ -49,7 +49,7 @@ def test_what_was_answered_is_there_again_however_the_process_ended(how: Crash |
     assert not host.is_up
     assert host.start() and host.starts == 2
     assert host.store.clean is (how is None)
-    assert host.bucket.is_active(0) and host.store.durable_seqno(0) == 1
+    assert host.bucket.is_active(0) and host.store.index.durable_seqno(0) == 1
 
 
 @pytest.mark.parametrize("how", Crash)
@@ -59,12 +59,12 @@ def test_what_was_on_its_way_to_the_disk_may_be_there_or_not(how: Crash) -> None
     for seed in range(12):
         machine = Machine(seed)
         machine.write()
-        assert machine.schedule.run(1.0, lambda host=machine.host: host.store.high_seqno(0) == 1)  # type: ignore[misc]
+        assert machine.schedule.run(1.0, lambda host=machine.host: host.store.index.high_seqno(0) == 1)  # type: ignore[misc]
         machine.schedule.run(1.0, lambda host=machine.host: bool(host.under_way))  # type: ignore[misc]
         machine.host.crash(how)
         assert machine.answered == 0
         machine.host.start()
-        found.add(machine.host.store.high_seqno(0))
+        found.add(machine.host.store.index.high_seqno(0))
     assert found == {0, 1}
 
 

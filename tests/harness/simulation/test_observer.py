@@ -27,9 +27,9 @@ def cluster() -> Iterator[SimCluster]:
 def test_the_model_knows_a_change_once_it_is_durable(cluster: SimCluster) -> None:
     cluster.first.set(0, 0, b"key")
     host = cluster.hosts[0]
-    assert cluster.run(0.5, lambda: host.store.high_seqno(0) == 1)
+    assert cluster.run(0.5, lambda: host.store.index.high_seqno(0) == 1)
     assert cluster.first.histories.recorded == 0
-    assert cluster.run(0.5, lambda: host.store.durable_seqno(0) == 1)
+    assert cluster.run(0.5, lambda: host.store.index.durable_seqno(0) == 1)
     assert cluster.first.histories.recorded == 1
     ((seqno, change),) = cluster.first.observers[0].held(0).values()
     assert (seqno, change.key, change.value) == (1, b"key", b"1")
@@ -44,7 +44,7 @@ def test_superseded_versions_are_recorded_as_well(cluster: SimCluster) -> None:
 
 def test_a_node_that_writes_what_nobody_sent_is_found(cluster: SimCluster) -> None:
     host = cluster.hosts[0]
-    host.store.stage_mutation(0, b"key", b"made up", cas=9, rev_seqno=1)
+    host.store.staging.mutation(0, b"key", b"made up", cas=9, rev_seqno=1)
     host.committer.wrote()
     with pytest.raises(Broken, match="nobody sent"):
         cluster.run(0.5)

@@ -75,10 +75,10 @@ def test_a_store_on_it_is_full_within_its_quota_and_may_delete(tmp_path: Path) -
     count = 0
     with pytest.raises(DiskFull):
         while count < 100:
-            store.stage_mutation(0, b"k%d" % count, bytes(MIB), cas=count + 1, rev_seqno=1)
+            store.staging.mutation(0, b"k%d" % count, bytes(MIB), cas=count + 1, rev_seqno=1)
             batch = store.freeze()
             store.write(batch)
             store.settle(batch)
             count += 1
-    assert 20 < count < 64 and store.may_delete and disk.used <= 64 * MIB
+    assert 20 < count < 64 and store.staging.may_delete and disk.used <= 64 * MIB
     store.close()

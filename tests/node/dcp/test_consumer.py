@@ -121,7 +121,7 @@ def test_without_room_in_the_batch_reading_stops_until_the_commit(
     desk: StreamDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed = Fed(desk)
-    monkeypatch.setattr(type(desk.store.staging), "_limit", desk.store.stage_arena()[1] + RECORDS_BYTES)
+    monkeypatch.setattr(type(desk.store.staging), "_limit", desk.store.staging.room()[1] + RECORDS_BYTES)
     frame = dcp.SnapshotMarker(vbucket=VB, opaque=fed.opaque, start_seqno=1, end_seqno=2, flags=1).encode()
     assert fed.give(frame) == 0 and fed.connection.is_paused
     monkeypatch.undo()
@@ -143,9 +143,9 @@ def test_a_change_too_large_for_the_next_batch_is_made_room_for_or_the_disk_is_s
     change = dcp.Mutation(
         vbucket=VB, opaque=fed.opaque, cas=9, key=b"k", by_seqno=1, rev_seqno=1, value=value, datatype=datatype
     ).encode()
-    assert len(change) > desk.store.stage_arena()[0].nbytes
+    assert len(change) > desk.store.staging.room()[0].nbytes
     assert fed.give(change) == (len(change) if left else 0)
-    assert (desk.bucket.vbuckets[VB].high_seqno == 1) == (not desk.store.lacks_room) == (left > 0)
+    assert (desk.bucket.vbuckets[VB].high_seqno == 1) == (not desk.store.staging.lacks_room) == (left > 0)
     assert not desk.store.full
 
 
@@ -182,7 +182,7 @@ def test_what_still_comes_for_a_vbucket_that_became_active_is_dropped(desk: Stre
     desk.bucket.vbuckets[VB].set_state(State.ACTIVE)
     assert session_of(fed).streams == {}
     fed.give(fed.changes(2))
-    assert desk.store.high_seqno(VB) == 2 and not fed.connection.is_closed
+    assert desk.store.index.high_seqno(VB) == 2 and not fed.connection.is_closed
 
 
 def test_what_was_staged_and_lost_cuts_the_connection(desk: StreamDesk) -> None:
@@ -294,9 +294,9 @@ def test_a_commit_waits_until_the_document_of_its_prepare_has_room(desk: StreamD
     takes_durable_writes(fed)
     fed.announce(3, 1)
     fed.give(prepared(fed, 1, bytes(1 << 20)))
-    arena, _ = desk.store.stage_arena()
-    while len(arena) - desk.store.stage_arena()[1] > 1 << 20:
-        desk.store.stage_mutation(0, b"other", bytes(900_000), cas=9, rev_seqno=1)
+    arena, _ = desk.store.staging.room()
+    while len(arena) - desk.store.staging.room()[1] > 1 << 20:
+        desk.store.staging.mutation(0, b"other", bytes(900_000), cas=9, rev_seqno=1)
     frame = committed(fed, 1, 3)
     assert fed.give(frame) == 0 and fed.connection.is_paused
     desk.commit()

@@ -120,7 +120,7 @@ def test_a_flush_drops_the_data_begins_a_history_and_keeps_the_stream(desk: Stre
     replica.marked(1, 2)
     replica.changed(1, 2)
     replica.stream.obey(Flushed(ENTRY))  # type: ignore[arg-type]
-    assert desk.store.items(VB) == 0 and replica.vbucket.high_seqno == 0
+    assert desk.store.index.items(VB) == 0 and replica.vbucket.high_seqno == 0
     assert len(replica.vbucket.failover) == 1 and replica.vbucket.failover.entries != LOG
     assert replica.vbucket.inbound is replica.stream
     replica.changed(1)

@@ -100,7 +100,7 @@ def test_the_index_is_prepared_for_what_was_announced(desk: StreamDesk) -> None:
     fed.give(fed.changes(1))
     assert desk.store.table[VB, index.CAPACITY] == 3000
     fed.give(fed.changes(2999))
-    assert desk.store.items(VB) == desk.store.table[VB, index.CAPACITY] == 3000
+    assert desk.store.index.items(VB) == desk.store.table[VB, index.CAPACITY] == 3000
 
 
 def test_an_announcement_is_believed_within_reason(desk: StreamDesk) -> None:

@@ -90,9 +90,9 @@ def stage(store: Store, vb: int, vector: dict[str, Any]) -> None:
     """Make the vbucket of a vector: its failover table, its purge seqno, and one change at its high seqno."""
     table = tuple((entry["vb_uuid"], entry["seqno"]) for entry in vector["table"])
     purged = PURGED_UP_TO if vector["id"] == "F41" else vector["purge_seqno"]
-    store.stage_mutation(vb, b"key", b"value", seqno=vector["high_seqno"], cas=1, rev_seqno=1)
+    store.staging.mutation(vb, b"key", b"value", seqno=vector["high_seqno"], cas=1, rev_seqno=1)
     store.table[vb, index.PURGE] = purged
-    store.stage_record(vb, VBucketRecord(state=State.ACTIVE, failover=table))
+    store.staging.record(vb, VBucketRecord(state=State.ACTIVE, failover=table))
 
 
 @pytest.fixture(scope="module")

@@ -27,19 +27,19 @@ def test_flush_deletes_every_document_by_a_deletion_of_its_own(talk: Talk) -> No
             talk.one(1, key=b"k%d" % number, extras=bytes(8), vbucket=vb)
     talk.one(4, key=b"k7", vbucket=1)
     assert talk.one(FLUSH).status == 0
-    assert [talk.desk.store.items(vb) for vb in range(3)] == [0, 0, 0]
-    assert [talk.desk.store.high_seqno(vb) for vb in range(3)] == [100, 100, 100]
+    assert [talk.desk.store.index.items(vb) for vb in range(3)] == [0, 0, 0]
+    assert [talk.desk.store.index.high_seqno(vb) for vb in range(3)] == [100, 100, 100]
     stored = talk.desk.store.document(1, b"k7")
     assert stored is not None and stored.rev_seqno == 2 and stored.delete_time == NOON
     assert talk.ask(FLUSHQ) == []
-    assert talk.desk.store.high_seqno(0) == 100
+    assert talk.desk.store.index.high_seqno(0) == 100
 
 
 def test_flush_spares_vbuckets_that_are_not_active(talk: Talk) -> None:
     talk.one(1, key=b"k", extras=bytes(8))
     talk.one(0x3D, extras=b"\2")
     assert talk.one(FLUSH, extras=bytes(4)).status == 0
-    assert talk.desk.store.items(0) == 1
+    assert talk.desk.store.index.items(0) == 1
 
 
 def test_flush_can_come_later(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_flush_can_come_later(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(talk.desk, "flush_later", asked.append, raising=False)
     talk.one(1, key=b"k", extras=bytes(8))
     assert talk.one(FLUSH, extras=(20).to_bytes(4, "big")).status == 0
-    assert asked == [NOON + 20] and talk.desk.store.items(0) == 1
+    assert asked == [NOON + 20] and talk.desk.store.index.items(0) == 1
 
 
 def test_while_traffic_is_disabled_documents_are_not_served(talk: Talk) -> None:

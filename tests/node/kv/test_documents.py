@@ -117,10 +117,10 @@ def test_what_can_not_be_read_can_be_deleted_and_written_anew(
     talk: Talk, opcode: int, value: bytes, datatype: int
 ) -> None:
     store = talk.desk.store
-    store.stage_mutation(0, b"k", value, cas=1, rev_seqno=1, datatype=datatype)
+    store.staging.mutation(0, b"k", value, cas=1, rev_seqno=1, datatype=datatype)
     extras = bytes(8) if opcode == Opcode.SET else b""
     assert talk.one(opcode, key=b"k", extras=extras).status == Status.SUCCESS
-    store.stage_mutation(0, b"k", value, cas=9, rev_seqno=9, datatype=datatype, expiry=1)
+    store.staging.mutation(0, b"k", value, cas=9, rev_seqno=9, datatype=datatype, expiry=1)
     assert talk.one(Opcode.GET, key=b"k").status == Status.KEY_ENOENT, "its time is over"
 
 
@@ -148,7 +148,7 @@ def test_an_expired_document_can_be_added_anew(talk: Talk) -> None:
     put(talk, expiry=NOON - 5)
     assert talk.one(ADD, key=b"k", extras=bytes(8), value=b"new").status == 0
     assert talk.one(GET, key=b"k").value == b"new"
-    assert talk.desk.store.high_seqno(0) == 3
+    assert talk.desk.store.index.high_seqno(0) == 3
 
 
 @pytest.mark.parametrize(
@@ -318,13 +318,13 @@ def test_what_has_expired_is_not_there_though_there_is_no_room_to_write_that_dow
     desk = talk.desk
     put(talk, expiry=10)
     desk.clock.seconds += 10
-    high = desk.store.high_seqno(0)
+    high = desk.store.index.high_seqno(0)
     with monkeypatch.context() as full:
         full.setattr(type(desk.store), "full", property(lambda store: True))
         assert talk.one(GET, key=b"k").status == ENOENT
     desk.bucket.vbuckets[0].back_up(True)
     assert talk.one(GET, key=b"k").status == ENOENT
-    assert desk.store.high_seqno(0) == high, "nothing is written while the vbucket is about to leave"
+    assert desk.store.index.high_seqno(0) == high, "nothing is written while the vbucket is about to leave"
 
 
 def test_while_the_disk_is_full_reads_go_on_and_writes_fail(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,10 +333,10 @@ def test_while_the_disk_is_full_reads_go_on_and_writes_fail(talk: Talk, monkeypa
     assert talk.one(GET, key=b"k").status == 0
     for opcode in (SET, SETQ, ADD, REPLACE):
         assert talk.one(opcode, key=b"k", extras=bytes(8)).status == TMPFAIL
-    monkeypatch.setattr(type(talk.desk.store), "may_delete", property(lambda store: False))
+    monkeypatch.setattr(type(talk.desk.store.staging), "may_delete", property(lambda store: False))
     assert talk.one(DELETE, key=b"k").status == TMPFAIL
     monkeypatch.setattr(
-        type(talk.desk.store), "may_delete", property(lambda store: True)
+        type(talk.desk.store.staging), "may_delete", property(lambda store: True)
     )  # out of the room kept for it
     assert talk.one(DELETE, key=b"k").status == 0
 

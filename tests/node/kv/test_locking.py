@@ -110,7 +110,7 @@ def test_a_lock_ends_by_itself(told: Talk, extras: bytes, seconds: int) -> None:
 def test_a_document_that_changed_otherwise_is_not_locked_any_more(told: Talk) -> None:
     told.one(LOCK, key=b"k")
     store = told.desk.store
-    store.stage_mutation(0, b"k", b"replicated", cas=told.desk.bucket.next_cas(0), rev_seqno=9)
+    store.staging.mutation(0, b"k", b"replicated", cas=told.desk.bucket.next_cas(0), rev_seqno=9)
     assert put(told, b"w").status == 0
 
 

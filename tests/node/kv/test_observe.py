@@ -36,7 +36,7 @@ def test_a_replica_within_a_snapshot_has_persisted_what_it_received_and_is_compl
     talk.one(0x3D, extras=b"\2", vbucket=1)
     replica.begin_snapshot(2, 9)
     for seqno in (2, 3, 4):
-        talk.desk.store.stage_mutation(1, b"%d" % seqno, b"v", cas=seqno, rev_seqno=1)
+        talk.desk.store.staging.mutation(1, b"%d" % seqno, b"v", cas=seqno, rev_seqno=1)
     talk.desk.committer.commit()
     branch = uuid(talk, 1)
     assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 4, 4)

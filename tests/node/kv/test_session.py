@@ -116,7 +116,7 @@ def test_the_kernel_waits_for_room_as_well(talk: Talk, counter: Desk) -> None:
     taken = 0
     while talk.give(request):
         taken += 1
-    assert taken >= 8 and talk.connection.paused == {"commit"} and counter.store.high_seqno(0) == taken
+    assert taken >= 8 and talk.connection.paused == {"commit"} and counter.store.index.high_seqno(0) == taken
     counter.committer.commit()
     assert talk.give(request) == len(request)
 
@@ -128,7 +128,7 @@ def test_a_store_without_room_is_waited_for_and_a_full_disk_is_told(
     def full(*_: object, **__: object) -> int:
         raise error
 
-    monkeypatch.setattr(type(plain.desk.store), "stage_mutation", full)
+    monkeypatch.setattr(type(plain.desk.store.staging), "mutation", full)
     request = Frame(0x80, 1, b"k", bytes(8)).encode()
     if isinstance(error, ArenaFull):
         assert plain.give(request) == 0 and plain.connection.paused == {"commit"}

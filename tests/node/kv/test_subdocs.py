@@ -404,9 +404,9 @@ def test_what_is_not_there_can_not_be_deleted_by_a_path_either(talking: Talk, wa
     if was_there:
         store(talking, b"other")
         talking.one(Opcode.DELETE, key=b"other")
-    high = talking.desk.store.high_seqno(0)
+    high = talking.desk.store.index.high_seqno(0)
     answer = change_many(talking, (Opcode.DELETE, 0, b"", b""), key=b"other", doc_flags=MKDOC)
-    assert (answer.status, talking.desk.store.high_seqno(0)) == (Status.KEY_ENOENT, high)
+    assert (answer.status, talking.desk.store.index.high_seqno(0)) == (Status.KEY_ENOENT, high)
 
 
 def test_attributes_are_beside_the_body(talking: Talk) -> None:

@@ -82,9 +82,8 @@ class Host:
         arena = np.zeros(1 << 20, np.uint8)
         known = SimpleNamespace(is_member=False)
         known.join = lambda: setattr(known, "is_member", True)
-        store = SimpleNamespace(
-            disk=self.disk, path=FOLDER, full=False, stage_arena=lambda: (arena, 0), declarations=known
-        )
+        staging = SimpleNamespace(room=lambda: (arena, 0))
+        store = SimpleNamespace(disk=self.disk, path=FOLDER, full=False, staging=staging, declarations=known)
         self.bucket = SimpleNamespace(
             store=store,
             name="default",

@@ -52,9 +52,9 @@ def test_vbuckets_take_their_roles_and_replicas_follow(rig: Rig) -> None:
 
 
 def test_without_room_the_rest_waits_for_the_next_batch(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    arena, _ = rig.desk.store.stage_arena()
+    arena, _ = rig.desk.store.staging.room()
     fills = iter([0, len(arena)])
-    monkeypatch.setattr(rig.desk.store, "stage_arena", lambda: (arena, next(fills)))
+    monkeypatch.setattr(rig.desk.store.staging, "room", lambda: (arena, next(fills)))
     assert not rig.ask(*[(1, 0)] * 4)
     monkeypatch.undo()
     assert rig.states == [State.REPLICA, *[State.ACTIVE] * 3] and rig.reconciler.waiting == [1, 2, 3]

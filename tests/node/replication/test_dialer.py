@@ -44,7 +44,7 @@ def test_a_replica_that_was_promoted_while_its_producer_was_away_never_follows_i
     cluster.first.set_state(1, 0, State.DEAD)  # as in the middle of a takeover
     cluster.start(0)
     cluster.run(30.0)
-    assert cluster.hosts[1].store.durable_seqno(0) == 1
+    assert cluster.hosts[1].store.index.durable_seqno(0) == 1
 
 
 def test_a_taken_over_vbucket_leaves_its_dialer_also_if_the_end_of_the_stream_never_comes(cluster: SimCluster) -> None:
@@ -58,7 +58,7 @@ def test_a_taken_over_vbucket_leaves_its_dialer_also_if_the_end_of_the_stream_ne
     cluster.run(0.5)
     cluster.first.follow(1, 0, 0)  # the dialer of before can be used again
     cluster.first.set(0, 0, b"key")
-    assert cluster.run(20.0, lambda: cluster.hosts[1].store.durable_seqno(0) == 1)
+    assert cluster.run(20.0, lambda: cluster.hosts[1].store.index.durable_seqno(0) == 1)
 
 
 def test_a_producer_that_lets_us_in_only_to_hang_up_is_called_ever_more_seldom(

@@ -207,7 +207,7 @@ class Following(RuleBasedStateMachine):
     @invariant()
     def the_replica_holds_what_was_taken(self) -> None:
         store = self.desk.store
-        assert store.high_seqno(VB) == self.last
+        assert store.index.high_seqno(VB) == self.last
         for key in (b"a", b"b", b"c"):
             found = store.document(VB, key)
             assert (None if found is None else (found.seqno, found.value)) == self.held.get(key)

@@ -116,4 +116,4 @@ def test_what_a_mover_brings_teaches_a_replica_in_the_bytes_of_the_marker(desk: 
     vbucket = desk.bucket.vbuckets[VB]
     assert (vbucket.snapshot_end, vbucket.purge_seqno) == (9, 7)
     desk.commit()
-    assert desk.store.purge_seqno(VB) == 7
+    assert desk.store.index.purge_seqno(VB) == 7

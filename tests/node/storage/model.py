@@ -44,7 +44,7 @@ def commit(store: Store) -> None:
 def compact(store: Store, history_rows: int = 0, purge_before: int = 0, part: slice = slice(None)) -> None:
     """A whole compaction, with nothing in between; what is staged is committed."""
     commit(store)
-    store.seal()
+    store.log.seal()
     job = store.compact(history_rows=lambda vb: history_rows, purge_before=purge_before, part=part)
     if job is not None:
         finish(store, job)
@@ -124,7 +124,7 @@ def check_view(store: Store, vb: int, history: History, end: int | None = None) 
     expected = list(history.newest(end).values())
     with store.view(vb, 0, (1 << 64) - 1 if end is None else end) as view:
         seen = [Change(one.seqno, one.key, None if one.deleted else one.value) for one in frames(view)]
-    purge = store.purge_seqno(vb)
+    purge = store.index.purge_seqno(vb)
     missing = [one for one in expected if one not in seen]
     assert [one for one in expected if one in seen] == seen, (vb, end, expected, seen)
     assert all(one.value is None and one.seqno <= purge for one in missing), (vb, end, missing, purge)
@@ -136,9 +136,9 @@ def check_documents(store: Store, vb: int, history: History) -> None:
     for key, change in newest.items():
         found = store.document(vb, key)
         if found is None:
-            assert change.value is None and change.seqno <= store.purge_seqno(vb), (vb, change)
+            assert change.value is None and change.seqno <= store.index.purge_seqno(vb), (vb, change)
         else:
             assert (found.seqno, found.key, found.deleted) == (change.seqno, key, change.value is None)
             assert found.value == (change.value or b"")
-    assert store.items(vb) == sum(change.value is not None for change in newest.values())
-    assert store.high_seqno(vb) == history.high
+    assert store.index.items(vb) == sum(change.value is not None for change in newest.values())
+    assert store.index.high_seqno(vb) == history.high

@@ -21,7 +21,7 @@ def test_a_document_larger_than_a_segment_gets_a_segment_that_holds_it() -> None
     store = open_store(FaultyDisk(), arena_bytes=1 << 17)
     store.log.segment_bytes = 1 << 12
     for number, size in enumerate((10, 90_000, 10, 3000, 3000)):
-        store.stage_mutation(0, b"%d" % number, b"x" * size, cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"%d" % number, b"x" * size, cas=1, rev_seqno=1)
     commit(store)
     compact(store)
     with store.view(0) as view:
@@ -33,8 +33,8 @@ def test_records_come_first_and_what_is_written_is_verified_like_the_log() -> No
     disk = FaultyDisk()
     store = open_store(disk)
     for vb in (0, 1):
-        store.stage_record(vb, VBucketRecord(1 + vb))
-    store.stage_mutation(1, b"k", b"v", cas=1, rev_seqno=1)
+        store.staging.record(vb, VBucketRecord(1 + vb))
+    store.staging.mutation(1, b"k", b"v", cas=1, rev_seqno=1)
     commit(store)
     compact(store)
     first = store.log.segments[0]
@@ -56,7 +56,7 @@ def test_files_that_are_not_wanted_are_removed() -> None:
 
 def filled(store: Store, number: int = 60) -> None:
     for each in range(number):
-        store.stage_mutation(0, b"%d" % each, b"%04d" % each * 250, cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"%d" % each, b"%04d" % each * 250, cas=1, rev_seqno=1)
     commit(store)
 
 
@@ -100,7 +100,7 @@ def test_no_more_batches_gather_than_there_are_buffers(monkeypatch: pytest.Monke
     disk = Watching()
     store = open_store(disk, arena_bytes=1 << 17)
     filled(store)
-    store.seal()
+    store.log.seal()
     job = store.compact(history_rows=lambda vb: 0)
     assert job is not None
     job.survey()
@@ -134,7 +134,7 @@ def test_what_goes_wrong_in_the_other_thread_comes_out_of_copy(
     store = open_store(disk, arena_bytes=1 << 17)
     filled(store)
     before = set(disk.files())
-    store.seal()
+    store.log.seal()
     job = store.compact(history_rows=lambda vb: 0)
     assert job is not None
     job.survey()

@@ -37,14 +37,14 @@ from tests.node.storage.model import (
 def overwritten(store: Store, rounds: int = 6) -> History:
     """Vbucket 0 with ten keys, each stored `rounds` times, two of them deleted at last (at second 50)."""
     history = History()
-    store.stage_record(0, VBucketRecord(1, ((7, 0),)))
+    store.staging.record(0, VBucketRecord(1, ((7, 0),)))
     for number in range(rounds):
         for key in range(10):
             name, value = b"key %d" % key, b"%d" % number * 20
-            history.add(store.stage_mutation(0, name, value, cas=1, rev_seqno=1), name, value)
+            history.add(store.staging.mutation(0, name, value, cas=1, rev_seqno=1), name, value)
         commit(store)
     for name in (b"key 3", b"key 8"):
-        history.add(store.stage_deletion(0, name, cas=1, rev_seqno=1, delete_time=50), name, None)
+        history.add(store.staging.deletion(0, name, cas=1, rev_seqno=1, delete_time=50), name, None)
     commit(store)
     return history
 
@@ -59,7 +59,7 @@ def test_old_versions_go_and_the_newest_stay() -> None:
     store = open_store(disk)
     history = overwritten(store)
     compact(store)
-    assert store.log_bytes - store.live_bytes < 1000
+    assert store.log.bytes - store.index.live_bytes < 1000
     check_documents(store, 0, history)
     check_view(store, 0, history)
     assert int(store.table[0, index.ROWS]) == 10
@@ -73,11 +73,11 @@ def test_a_purged_tombstone_leaves_its_revision_also_where_the_purge_was_known_b
     disk = FaultyDisk()
     store = open_store(disk)
     store.lacks_tombstones(0, 100)
-    store.stage_record(0, VBucketRecord(1, ((7, 0),)))
-    store.stage_mutation(0, b"key", b"value", cas=1, rev_seqno=1)
-    store.stage_deletion(0, b"key", cas=2, rev_seqno=41, delete_time=50)
+    store.staging.record(0, VBucketRecord(1, ((7, 0),)))
+    store.staging.mutation(0, b"key", b"value", cas=1, rev_seqno=1)
+    store.staging.deletion(0, b"key", cas=2, rev_seqno=41, delete_time=50)
     for number in range(3):
-        store.stage_mutation(0, b"other", b"%d" % number, cas=3, rev_seqno=1)
+        store.staging.mutation(0, b"other", b"%d" % number, cas=3, rev_seqno=1)
     commit(store)
     compact(store, purge_before=51)
     assert store.document(0, b"key") is None
@@ -92,7 +92,7 @@ def test_a_vbucket_that_refuses_writes_goes_on_refusing_them() -> None:
     refusing = 5  # what failover 4 calls backed up: active on disk, no writes for now
     store.table[0, index.STATE] = refusing
     compact(store)
-    assert store.rollback_floor(0) == 62  # a record was staged
+    assert store.index.rollback_floor(0) == 62  # a record was staged
     assert int(store.table[0, index.STATE]) == refusing
 
 
@@ -100,23 +100,23 @@ def test_old_tombstones_go_but_for_the_newest_change_and_the_purge_seqno_says_so
     store = open_store(FaultyDisk())
     history = overwritten(store)
     compact(store, purge_before=50)
-    assert store.purge_seqno(0) == 0
+    assert store.index.purge_seqno(0) == 0
     compact(store, purge_before=51)
-    assert store.purge_seqno(0) == 61
+    assert store.index.purge_seqno(0) == 61
     assert store.document(0, b"key 3") is None
     found = store.document(0, b"key 8")
     assert found is not None
     assert found.deleted
-    assert seqnos(store)[-1] == store.high_seqno(0) == 62
+    assert seqnos(store)[-1] == store.index.high_seqno(0) == 62
     check_view(store, 0, history)
 
 
 def test_no_tombstone_goes_that_a_stream_has_yet_to_send() -> None:
     store = open_store(FaultyDisk())
     overwritten(store)
-    store.stage_mutation(0, b"last", b"", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"last", b"", cas=1, rev_seqno=1)
     commit(store)
-    store.seal()
+    store.log.seal()
     job = store.compact(purge_before=100, purge_limit=lambda vb: 61, history_rows=lambda vb: 0)
     assert job is not None
     job.survey()
@@ -124,7 +124,7 @@ def test_no_tombstone_goes_that_a_stream_has_yet_to_send() -> None:
     commit(store)
     job.copy()
     list(job.swap())
-    assert store.purge_seqno(0) == 61
+    assert store.index.purge_seqno(0) == 61
     assert 62 in seqnos(store)
 
 
@@ -132,9 +132,9 @@ def test_versions_that_the_newest_changes_superseded_stay_for_a_rollback() -> No
     store = open_store(FaultyDisk())
     history = overwritten(store)
     compact(store, history_rows=12)
-    assert store.rollback_floor(0) == 50
-    assert not store.exact(0, 49)
-    assert store.exact(0, 50)
+    assert store.index.rollback_floor(0) == 50
+    assert not store.index.exact(0, 49)
+    assert store.index.exact(0, 50)
     check_view(store, 0, history, end=50)
     assert store.rollback(0, 50) == 50
     history.keep(50, 50)
@@ -147,11 +147,16 @@ def test_a_rollback_below_the_floor_empties_the_vbucket() -> None:
     overwritten(store)
     compact(store)
     assert store.rollback(0, 61) == 0
-    assert (store.items(0), store.high_seqno(0), store.rollback_floor(0), store.purge_seqno(0)) == (0, 0, 0, 0)
+    assert (
+        store.index.items(0),
+        store.index.high_seqno(0),
+        store.index.rollback_floor(0),
+        store.index.purge_seqno(0),
+    ) == (0, 0, 0, 0)
     commit(store)
     store.close()
     store = open_store(disk)
-    assert (store.items(0), store.high_seqno(0), seqnos(store)) == (0, 0, [])
+    assert (store.index.items(0), store.index.high_seqno(0), seqnos(store)) == (0, 0, [])
 
 
 def test_a_view_keeps_what_it_sees_and_its_files_until_it_is_closed() -> None:
@@ -174,10 +179,10 @@ def test_a_segment_whose_last_batch_is_written_and_not_settled_is_left_alone() -
     disk = FaultyDisk()
     store = open_store(disk)
     history = overwritten(store)
-    store.seal()
+    store.log.seal()
     for number in count():
         name, value = b"large %d" % number, b"x" * (store.log.batch_bytes_max // 2)
-        history.add(store.stage_mutation(0, name, value, cas=1, rev_seqno=1), name, value)
+        history.add(store.staging.mutation(0, name, value, cas=1, rev_seqno=1), name, value)
         batch = store.freeze()
         assert batch is not None
         store.write(batch)
@@ -195,10 +200,10 @@ def test_a_segment_whose_last_batch_is_written_and_not_settled_is_left_alone() -
 
 def test_one_compaction_at_a_time_and_none_without_a_sealed_segment() -> None:
     store = open_store(FaultyDisk())
-    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"k", b"", cas=1, rev_seqno=1)
     commit(store)
     assert store.compact() is None
-    store.seal()
+    store.log.seal()
     job = store.compact()
     assert job is not None
     assert store.compact() is None
@@ -212,7 +217,7 @@ def test_a_compaction_that_fails_leaves_everything_as_it_was(number: int) -> Non
         disk = FaultyDisk()
         store = open_store(disk)
         history = overwritten(store)
-        store.seal()
+        store.log.seal()
         before = set(disk.files())
         job = store.compact()
         assert job is not None
@@ -257,7 +262,7 @@ def test_a_crash_at_any_place_leaves_one_whole_store(point: str) -> None:
 def test_a_rollback_before_the_floors_are_announced_stops_the_run() -> None:
     store = open_store(FaultyDisk())
     history = overwritten(store)
-    store.seal()
+    store.log.seal()
     job = store.compact(history_rows=lambda vb: 0)
     assert job is not None
     job.survey()
@@ -275,7 +280,7 @@ def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view
     store = open_store(FaultyDisk())
     history = overwritten(store)
     for kept in (True, False):
-        store.seal()
+        store.log.seal()
         old = [weakref.ref(segment.memory) for segment in store.log.segments[:-1]]
         view = store.view(0) if kept else None
         job = store.compact(history_rows=lambda vb: 0)
@@ -286,8 +291,8 @@ def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view
             assert next(frames(view)).seqno
             view.close()
         assert [memory() for memory in old] == [None] * len(old)
-        store.stage_mutation(0, b"more", b"", cas=1, rev_seqno=1)
-        history.add(store.high_seqno(0), b"more", b"")
+        store.staging.mutation(0, b"more", b"", cas=1, rev_seqno=1)
+        history.add(store.index.high_seqno(0), b"more", b"")
         commit(store)
     check_view(store, 0, history)
 
@@ -305,7 +310,7 @@ def test_many_segments_come_out_as_many_as_are_needed() -> None:
     history = History()
     for number in range(60):
         key, value = b"%d" % number, b"x" * 1500
-        history.add(store.stage_mutation(0, key, value, cas=1, rev_seqno=1), key, value)
+        history.add(store.staging.mutation(0, key, value, cas=1, rev_seqno=1), key, value)
         commit(store)
     compact(store)
     assert 60 * 1500 / 16544 < len(store.log.segments) < 12
@@ -317,7 +322,7 @@ def test_cancelling_or_closing_waits_for_the_thread_that_copies_and_leaves_one_w
         disk = FaultyDisk()
         store = open_store(disk)
         history = overwritten(store)
-        store.seal()
+        store.log.seal()
         job = store.compact()
         assert job is not None
         job.survey()
@@ -340,9 +345,9 @@ def test_cancelling_or_closing_waits_for_the_thread_that_copies_and_leaves_one_w
 def test_a_swap_that_was_left_half_done_is_finished_by_cancelling() -> None:
     store = open_store(FaultyDisk())
     history = overwritten(store)
-    store.stage_mutation(1, b"k", b"", cas=1, rev_seqno=1)
+    store.staging.mutation(1, b"k", b"", cas=1, rev_seqno=1)
     commit(store)
-    store.seal()
+    store.log.seal()
     job = store.compact()
     assert job is not None
     job.survey()
@@ -381,11 +386,11 @@ def test_where_there_is_no_room_for_all_that_stays_a_part_is_rewritten_and_then_
     history = History()
     for number in range(80):  # every other one is overwritten
         name, value = b"%d" % (number if number % 2 else number % 10), b"%03d" % number * 600
-        history.add(store.stage_mutation(0, name, value, cas=1, rev_seqno=1), name, value)
+        history.add(store.staging.mutation(0, name, value, cas=1, rev_seqno=1), name, value)
         commit(store)
-    store.seal()
+    store.log.seal()
     disk.capacity = sum(inode.reserved for inode in disk._names.values()) + 4096
-    stretches, before = 0, store.log_bytes
+    stretches, before = 0, store.log.bytes
     made: set[int] = set()
     while (job := store.compact(history_rows=lambda vb: 0, spare=made)) is not None and job.survey():
         assert not job.is_whole
@@ -398,7 +403,7 @@ def test_where_there_is_no_room_for_all_that_stays_a_part_is_rewritten_and_then_
         stretches += 1
     assert job is not None
     job.cancel()
-    assert stretches > 1 and before - store.log_bytes > 30 * 1800
+    assert stretches > 1 and before - store.log.bytes > 30 * 1800
     check_documents(store, 0, history)
     disk.locks.clear()
     check_documents(open_store(disk), 0, history)
@@ -434,7 +439,7 @@ class Story:
     def chapter(self) -> None:
         """A few changes, and the end of a segment."""
         self.changes()
-        self.store.seal()
+        self.store.log.seal()
 
     def changes(self) -> None:
         for _ in range(self.random.randint(1, 5)):
@@ -442,19 +447,19 @@ class Story:
             history, name, kind = self.histories[vb], b"key %d" % self.random.randrange(4), self.random.random()
             if kind < 0.55:
                 value = self.random.randbytes(self.random.choice((5, 300)))
-                history.add(self.store.stage_mutation(vb, name, value, cas=1, rev_seqno=1), name, value)
+                history.add(self.store.staging.mutation(vb, name, value, cas=1, rev_seqno=1), name, value)
             elif kind < 0.75:
-                seqno = self.store.stage_deletion(vb, name, cas=1, rev_seqno=1, delete_time=50)
+                seqno = self.store.staging.deletion(vb, name, cas=1, rev_seqno=1, delete_time=50)
                 history.add(seqno, name, None)
             elif kind < 0.85:
                 reached = self.store.rollback(vb, max(0, history.high - self.random.randrange(6)))
-                history.keep(reached, self.store.high_seqno(vb))
+                history.keep(reached, self.store.index.high_seqno(vb))
             elif kind < 0.9:
                 self.store.drop(vb)
                 self.histories[vb], self.states[vb] = History(), 0
             else:
                 self.states[vb] = self.random.randint(1, 4)
-                self.store.stage_record(vb, VBucketRecord(self.states[vb], ((5, 0),)))
+                self.store.staging.record(vb, VBucketRecord(self.states[vb], ((5, 0),)))
             commit(self.store)
 
     def compact(self) -> None:
@@ -481,7 +486,7 @@ class Story:
             check_view(self.store, vb, history)
             record = self.store.staging.records.get(vb)
             assert (record.state if record else 0) == self.states[vb]
-            assert self.store.high_seqno(vb) >= history.high
+            assert self.store.index.high_seqno(vb) >= history.high
 
     def reopen(self) -> None:
         numbers = self.numbers()

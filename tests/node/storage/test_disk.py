@@ -79,7 +79,7 @@ def test_a_store_on_the_real_disk_through_a_whole_life(tmp_path: Path) -> None:
     store, history = open_store(RealDisk(), path=tmp_path), History()
     for number in range(300):
         key, value = b"%d" % (number % 40), b"v" * (number % 90)
-        history.add(store.stage_mutation(1, key, value, cas=1, rev_seqno=1), key, value)
+        history.add(store.staging.mutation(1, key, value, cas=1, rev_seqno=1), key, value)
         if number % 10 == 9:
             commit(store)
     with store.view(1) as old:
@@ -100,7 +100,7 @@ def test_a_document_of_twenty_mebibytes(tmp_path: Path) -> None:
     value = np.random.default_rng(1).bytes(20 << 20)
     store = Store.open(tmp_path, vbuckets=2)
     for key in (b"large", b"larger", b"large"):
-        store.stage_mutation(0, key, value, cas=1, rev_seqno=1)
+        store.staging.mutation(0, key, value, cas=1, rev_seqno=1)
         commit(store)
     compact(store)
     store.close()

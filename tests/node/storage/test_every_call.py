@@ -49,9 +49,9 @@ class Run:
         for vb in (0, 1):
             for key in (b"a", b"b", b"%d" % number, b"big"):
                 value = b"x" * 1200 if key == b"big" else b"%d" % number
-                self.now[vb].add(store.stage_mutation(vb, key, value, cas=1, rev_seqno=1), key, value)
-            self.now[vb].add(store.stage_deletion(vb, b"b", cas=1, rev_seqno=1, delete_time=5), b"b", None)
-        store.stage_record(0, VBucketRecord(1, ((number + 1, 0),)))
+                self.now[vb].add(store.staging.mutation(vb, key, value, cas=1, rev_seqno=1), key, value)
+            self.now[vb].add(store.staging.deletion(vb, b"b", cas=1, rev_seqno=1, delete_time=5), b"b", None)
+        store.staging.record(0, VBucketRecord(1, ((number + 1, 0),)))
 
     def commit(self, store: Store) -> None:
         self.maybe = self.copy()
@@ -59,7 +59,7 @@ class Run:
         self.durable = self.copy()
 
     def compact(self, store: Store) -> None:
-        store.seal()
+        store.log.seal()
         job = store.compact(purge_before=10, history_rows=lambda vb: 2)
         assert job is not None
         job.survey()

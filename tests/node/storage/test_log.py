@@ -17,7 +17,7 @@ def test_the_log_goes_on_in_a_new_segment_before_a_batch_would_not_fit() -> None
     disk = FaultyDisk()
     store = open_store(disk)
     for number in range(40):
-        store.stage_mutation(0, b"k", b"%d" % number * 500, cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"k", b"%d" % number * 500, cas=1, rev_seqno=1)
         commit(store)
         assert store.log.room >= 8192
     segments = store.log.segments
@@ -32,10 +32,10 @@ def test_the_log_goes_on_in_a_new_segment_before_a_batch_would_not_fit() -> None
 def test_after_a_failed_write_the_segment_ends_where_it_was_good() -> None:
     disk = FaultyDisk()
     store = open_store(disk)
-    store.stage_mutation(0, b"k", b"good", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"k", b"good", cas=1, rev_seqno=1)
     commit(store)
     end = store.log.current.end
-    store.stage_mutation(0, b"k", b"lost", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"k", b"lost", cas=1, rev_seqno=1)
     batch = store.freeze()
     assert batch is not None
     disk.fail(2)  # the write succeeds, the sync does not
@@ -43,7 +43,7 @@ def test_after_a_failed_write_the_segment_ends_where_it_was_good() -> None:
         store.write(batch)
     assert b"lost" in disk.files()[FOLDER / name_of(1)]
     store.abandon(batch, RuntimeError())
-    store.stage_mutation(0, b"k", b"next", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"k", b"next", cas=1, rev_seqno=1)
     commit(store)
     assert (store.log.segments[0].end, store.log.current.header.id) == (end, 2)
     disk.locks.clear()
@@ -57,7 +57,7 @@ def test_a_disk_without_room_is_told_apart_from_a_broken_one() -> None:
     for number, kind in ((errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StorageError)):
         disk = FaultyDisk()
         store = open_store(disk)
-        store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"k", b"", cas=1, rev_seqno=1)
         batch = store.freeze()
         assert batch is not None
         disk.fail(1, number)
@@ -68,12 +68,12 @@ def test_a_disk_without_room_is_told_apart_from_a_broken_one() -> None:
 
 def test_an_empty_segment_is_not_sealed() -> None:
     store = open_store(FaultyDisk())
-    store.seal()
+    store.log.seal()
     assert len(store.log.segments) == 1
-    store.stage_mutation(0, b"k", b"", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"k", b"", cas=1, rev_seqno=1)
     commit(store)
-    store.seal()
-    store.seal()
+    store.log.seal()
+    store.log.seal()
     assert len(store.log.segments) == 2
 
 
@@ -84,7 +84,7 @@ def grown(disk: FaultyDisk, mebibytes: int) -> Store:
     """A store whose batches may have 8 MiB, with so much in it."""
     store = open_store(disk, arena_bytes=8 * MIB, segment_bytes=64 * MIB)
     for number in range(2 * mebibytes):
-        store.stage_mutation(0, b"%d" % number, bytes(MIB // 2), cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"%d" % number, bytes(MIB // 2), cas=1, rev_seqno=1)
         if number % 2 or store.full:
             commit(store)
     commit(store)
@@ -110,18 +110,18 @@ def test_on_a_small_disk_no_segment_is_larger_than_what_the_reserve_can_take() -
 def test_a_change_that_is_larger_than_the_room_that_was_set_aside_gets_its_room() -> None:
     store = open_store(FaultyDisk(capacity=64 * MIB), arena_bytes=8 * MIB)
     assert store.log.room < 2 * MIB
-    store.stage_mutation(0, b"large", bytes(6 * MIB), cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"large", bytes(6 * MIB), cas=1, rev_seqno=1)
     commit(store)
-    assert store.durable_seqno(0) == 1
+    assert store.index.durable_seqno(0) == 1
 
 
 def test_one_that_is_larger_than_the_disk_is_refused_with_numbers_and_smaller_ones_are_taken() -> None:
     store = open_store(FaultyDisk(capacity=6 * MIB), arena_bytes=8 * MIB)
     with pytest.raises(DiskFull, match=r"no room for 6291\d{3} more bytes, \d+ are free"):
-        store.stage_mutation(0, b"large", bytes(6 * MIB), cas=1, rev_seqno=1)
-    store.stage_mutation(0, b"small", b"", cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"large", bytes(6 * MIB), cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"small", b"", cas=1, rev_seqno=1)
     commit(store)
-    assert store.durable_seqno(0) == 1 and not store.full
+    assert store.index.durable_seqno(0) == 1 and not store.full
 
 
 def test_what_was_set_aside_before_a_crash_is_known_after_it() -> None:

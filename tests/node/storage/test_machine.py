@@ -42,7 +42,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def all_durable(self) -> bool:
-        return self.store.stage_arena()[1] == 0
+        return self.store.staging.room()[1] == 0
 
     def restore(self, state: State) -> None:
         self.now = {vb: (history.copy(), kind) for vb, (history, kind) in state.items()}
@@ -53,13 +53,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(vb=buckets, key=keys, value=values)
     def store_a_document(self, vb: int, key: bytes, value: bytes) -> None:
         self.make_room(len(value))
-        seqno = self.store.stage_mutation(vb, key, value, cas=1, rev_seqno=1)
+        seqno = self.store.staging.mutation(vb, key, value, cas=1, rev_seqno=1)
         self.now[vb][0].add(seqno, key, value)
 
     @rule(vb=buckets, key=keys, expired=st.booleans(), gap=st.integers(1, 3))
     def delete_a_document(self, vb: int, key: bytes, expired: bool, gap: int) -> None:
         self.make_room(0)
-        seqno = self.store.stage_deletion(
+        seqno = self.store.staging.deletion(
             vb, key, seqno=self.now[vb][0].high + gap, cas=1, rev_seqno=1, delete_time=50, expired=expired
         )
         self.now[vb][0].add(seqno, key, None)
@@ -67,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(vb=buckets, state=st.integers(1, 4))
     def record_a_state(self, vb: int, state: int) -> None:
         self.make_room(0)
-        self.store.stage_record(vb, VBucketRecord(state, ((5, 0),)))
+        self.store.staging.record(vb, VBucketRecord(state, ((5, 0),)))
         self.now[vb] = (self.now[vb][0], state)
 
     @rule(vb=buckets, back=st.integers(0, 30))
@@ -75,10 +75,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.make_room(0)
         history, high = self.now[vb][0], self.now[vb][0].high
         target = max(0, high - back)
-        floor = self.store.rollback_floor(vb)
+        floor = self.store.index.rollback_floor(vb)
         reached = self.store.rollback(vb, target)
         assert reached == (target if target >= floor or target >= high else 0)
-        history.keep(reached, high if reached >= high else self.store.high_seqno(vb))
+        history.keep(reached, high if reached >= high else self.store.index.high_seqno(vb))
         assert reached >= history.high >= (history.changes[-1].seqno if history.changes else 0)
 
     @rule(vb=buckets)
@@ -88,7 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now[vb] = (History(), 0)
 
     def make_room(self, size: int) -> None:
-        if self.store.stage_arena()[1] + size + 700 > len(self.store.stage_arena()[0]):
+        if self.store.staging.room()[1] + size + 700 > len(self.store.staging.room()[0]):
             self.commit()
 
     @rule()
@@ -122,8 +122,8 @@ class StoreMachine(RuleBasedStateMachine):
     def now_staged_behind(self, seed: int) -> None:
         """A change that gathers while the batch is in flight."""
         vb = seed // 2 % VBUCKETS
-        if len(self.store.stage_arena()[0]) > 700:
-            seqno = self.store.stage_mutation(vb, b"behind", b"1", cas=1, rev_seqno=1)
+        if len(self.store.staging.room()[0]) > 700:
+            seqno = self.store.staging.mutation(vb, b"behind", b"1", cas=1, rev_seqno=1)
             self.now[vb][0].add(seqno, b"behind", b"1")
 
     @rule(nth=st.integers(1, 12), seed=st.integers(0, 1 << 32), lose=st.sampled_from([0.0, 0.5, 1.0]))
@@ -169,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(purge=st.booleans(), first=st.integers(0, 3), segments=st.integers(1, 4), history=st.integers(0, 3))
     def begin_compaction(self, purge: bool, history: int, first: int, segments: int) -> None:
         if self.job is None:
-            self.store.seal()
+            self.store.log.seal()
             self.job = self.store.compact(
                 purge_before=100 if purge else 0, history_rows=lambda vb: history, part=slice(first, first + segments)
             )
@@ -215,7 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(vb=buckets)
     def open_a_view(self, vb: int) -> None:
         history = self.durable[vb][0]
-        purge = self.store.purge_seqno(vb)
+        purge = self.store.index.purge_seqno(vb)
         view = self.store.view(vb)
         with self.store.view(vb) as same:
             seen = [Change(one.seqno, one.key, None if one.deleted else one.value) for one in frames(same)]
@@ -249,7 +249,7 @@ class StoreMachine(RuleBasedStateMachine):
             for vb, (history, _) in self.now.items():
                 check_view(self.store, vb, history)
                 for change in history.changes[-3:]:
-                    if self.store.exact(vb, change.seqno):
+                    if self.store.index.exact(vb, change.seqno):
                         check_view(self.store, vb, history, change.seqno)
 
 

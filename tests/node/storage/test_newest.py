@@ -58,18 +58,18 @@ class NewestMachine(RuleBasedStateMachine):
     @rule(into=st.lists(ids, min_size=1, max_size=6), is_committed=st.booleans())
     def store_documents(self, into: list[int], is_committed: bool) -> None:
         for number, collection in enumerate(into):
-            self.store.stage_mutation(VB, b"%d" % (number % 2), b"v", cas=1, rev_seqno=1, collection=collection)
+            self.store.staging.mutation(VB, b"%d" % (number % 2), b"v", cas=1, rev_seqno=1, collection=collection)
         if is_committed:
             commit(self.store)
 
     @rule(key=st.sampled_from([b"a", b"b"]), collection=ids)
     def delete_a_document(self, key: bytes, collection: int) -> None:
-        self.store.stage_deletion(VB, key, cas=1, rev_seqno=1, delete_time=50, collection=collection)
+        self.store.staging.deletion(VB, key, cas=1, rev_seqno=1, delete_time=50, collection=collection)
 
     @rule(kind=st.sampled_from([0, 1]), collection=st.sampled_from([8, 9]))
     def create_or_drop(self, kind: int, collection: int) -> None:
         told = SystemEvent(by_seqno=0, event=kind, version=0, manifest_uid=1, scope_id=0, collection_id=collection)
-        self.store.stage_event(VB, told, cas=1)
+        self.store.staging.event(VB, told, cas=1)
 
     @rule()
     def commit(self) -> None:
@@ -90,7 +90,7 @@ class NewestMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(1, 4))
     def roll_back(self, back: int) -> None:
-        self.store.rollback(VB, max(0, self.store.high_seqno(VB) - back))
+        self.store.rollback(VB, max(0, self.store.index.high_seqno(VB) - back))
 
     @rule(really=st.integers(0, 3))
     def drop(self, really: int) -> None:
@@ -111,13 +111,15 @@ class NewestMachine(RuleBasedStateMachine):
     def ask(self, chosen: list[int], wanted: int) -> None:
         for each in [chosen, *CHOICES][:wanted]:
             numbers = shown(each)
-            expected = by_looking(self.store, numbers) if self.store.is_mixed(VB) else self.store.durable_seqno(VB)
+            expected = (
+                by_looking(self.store, numbers) if self.store.index.is_mixed(VB) else self.store.index.durable_seqno(VB)
+            )
             assert self.store.newest_seqno(VB, numbers) == expected
 
     @rule()
     def open_a_view(self) -> None:
         numbers = shown([0, 9])
-        if self.store.is_mixed(VB):
+        if self.store.index.is_mixed(VB):
             with self.store.view(VB, shown=numbers) as view:
                 assert (view.end_seqno, view.nothing) == (by_looking(self.store, numbers), view.end_seqno == 0)
 
@@ -148,7 +150,7 @@ def test_after_a_rollback_or_drop_seqnos_that_are_given_again_are_looked_at(back
 def stage(store: Store, *collections: int) -> None:
     """A document in each of these collections, durable."""
     for number, collection in enumerate(collections):
-        store.stage_mutation(VB, b"%d" % number, b"v", cas=1, rev_seqno=1, collection=collection)
+        store.staging.mutation(VB, b"%d" % number, b"v", cas=1, rev_seqno=1, collection=collection)
     commit(store)
 
 
@@ -163,9 +165,9 @@ def test_a_row_is_looked_at_once_however_often_somebody_asks(monkeypatch: pytest
 
     store = open_store(FaultyDisk(), arena_bytes=1 << 20, segment_bytes=1 << 22)
     store.declarations.use_collections()
-    store.stage_mutation(VB, b"plain", b"v", cas=1, rev_seqno=1)
+    store.staging.mutation(VB, b"plain", b"v", cas=1, rev_seqno=1)
     for number in range(5000):
-        store.stage_mutation(VB, b"%d" % number, b"v", cas=1, rev_seqno=1, collection=8)
+        store.staging.mutation(VB, b"%d" % number, b"v", cas=1, rev_seqno=1, collection=8)
     commit(store)
     monkeypatch.setattr(choices, "last_shown", counting)
     for _ in range(3):
@@ -193,12 +195,12 @@ class Purges:
             collection, key = self.random.choice(self.ids), b"%d" % self.random.randrange(4)
             numbers = {"cas": 1, "rev_seqno": 1, "collection": collection}
             if self.random.random() < 0.6:
-                seqno = self.store.stage_deletion(VB, key, delete_time=50, **numbers)
+                seqno = self.store.staging.deletion(VB, key, delete_time=50, **numbers)
             else:
-                seqno = self.store.stage_mutation(VB, key, b"v" * 50, **numbers)
+                seqno = self.store.staging.mutation(VB, key, b"v" * 50, **numbers)
             self.changes.append((seqno, collection))
         commit(self.store)
-        self.store.seal()
+        self.store.log.seal()
 
     def purge(self) -> None:
         first, rows = self.random.randrange(len(self.store.log.segments)), self.random.randrange(12)
@@ -209,15 +211,15 @@ class Purges:
             finish(self.store, job)
 
     def take_back(self) -> None:
-        wanted = max(0, self.store.high_seqno(VB) - self.random.randrange(16))
+        wanted = max(0, self.store.index.high_seqno(VB) - self.random.randrange(16))
         reached = self.store.rollback(VB, wanted)
         self.changes = [(seqno, collection) for seqno, collection in self.changes if seqno <= reached]
         commit(self.store)
 
     def check(self) -> None:
-        for number in self.ids if self.store.is_mixed(VB) else []:
+        for number in self.ids if self.store.index.is_mixed(VB) else []:
             newest = max((seqno for seqno, collection in self.changes if collection == number), default=0)
-            assert self.store.newest_seqno(VB, shown([number])) == newest, (number, self.store.purge_seqno(VB))
+            assert self.store.newest_seqno(VB, shown([number])) == newest, (number, self.store.index.purge_seqno(VB))
 
 
 @pytest.mark.parametrize("seed", few_of(range(60), *range(8)))

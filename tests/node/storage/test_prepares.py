@@ -35,7 +35,7 @@ def test_a_prepare_takes_the_next_seqno_or_its_own_and_is_found_by_its_key() -> 
     store = opened()
     assert store.prepares.stage(VB, prepare()) == 1
     assert store.prepares.stage(VB, prepare(OTHER, seqno=7)) == 7
-    assert waiting(store) == {K: 1, OTHER: 7} and store.high_seqno(VB) == 7
+    assert waiting(store) == {K: 1, OTHER: 7} and store.index.high_seqno(VB) == 7
     found = store.prepares.find(VB, OTHER)
     assert found is not None and (found.key, found.by_seqno, found.vbucket, found.value) == (OTHER, 7, VB, b"v")
     assert store.prepares.find(VB, b"\0other") is None and store.document(VB, b"k") is None
@@ -47,9 +47,9 @@ def test_it_is_over_with_its_abort_or_with_the_mark_behind_its_document() -> Non
     store.prepares.stage(VB, prepare(OTHER))
     assert store.prepares.stage_abort(VB, Abort(key=K, prepared_seqno=1, abort_seqno=0), 50) == 3
     assert waiting(store) == {OTHER: 2} and store.prepares.find(VB, K) is None
-    store.stage_mutation(VB, b"k", b"v", cas=1 << 16, rev_seqno=1, collection=8)
+    store.staging.mutation(VB, b"k", b"v", cas=1 << 16, rev_seqno=1, collection=8)
     store.prepares.stage_over(VB, OTHER, 50)
-    assert waiting(store) == {} and store.high_seqno(VB) == 4
+    assert waiting(store) == {} and store.index.high_seqno(VB) == 4
     assert [each.seqno for each in [store.document(VB, b"k", 8)] if each is not None] == [4]
 
 

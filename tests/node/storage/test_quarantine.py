@@ -17,9 +17,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """k0 in vbucket 0, k1 in vbucket 1, k2 in vbucket 0: a batch each, sealed; the middle one is damaged."""
     made = Store.open(tmp_path, vbuckets=2, segment_bytes=1 << 20, arena_bytes=1 << 16)
     for number in range(3):
-        made.stage_mutation(number % 2, b"k%d" % number, b"v" * 3000, cas=1, rev_seqno=1)
+        made.staging.mutation(number % 2, b"k%d" % number, b"v" * 3000, cas=1, rev_seqno=1)
         commit(made)
-    made.seal()
+    made.log.seal()
     yield made
     made.close()
 
@@ -68,7 +68,7 @@ def test_damage_that_is_known_is_nothing_new(store: Store) -> None:
 
 def test_a_key_that_is_written_anew_is_served_again(store: Store) -> None:
     store.take_out(spoil(store, 1))
-    store.stage_mutation(1, b"k1", b"again", cas=2, rev_seqno=2)
+    store.staging.mutation(1, b"k1", b"again", cas=2, rev_seqno=2)
     commit(store)
     found = store.document(1, b"k1")
     assert found is not None
@@ -76,7 +76,7 @@ def test_a_key_that_is_written_anew_is_served_again(store: Store) -> None:
 
 
 def test_a_version_that_was_replaced_is_missed_by_nobody_who_asks_for_the_key(store: Store) -> None:
-    store.stage_mutation(1, b"k1", b"newer", cas=2, rev_seqno=2)
+    store.staging.mutation(1, b"k1", b"newer", cas=2, rev_seqno=2)
     commit(store)
     store.take_out(spoil(store, 1))
     found = store.document(1, b"k1")
@@ -89,15 +89,15 @@ def test_a_vbucket_with_damage_goes_back_to_nothing_and_begins_again(store: Stor
     store.take_out(spoil(store, 0))
     assert store.rollback(0, 1) == 0
     commit(store)
-    assert (store.high_seqno(0), store.document(0, b"k0")) == (0, None)
-    store.stage_mutation(0, b"k0", b"v", cas=3, rev_seqno=1)
+    assert (store.index.high_seqno(0), store.document(0, b"k0")) == (0, None)
+    store.staging.mutation(0, b"k0", b"v", cas=3, rev_seqno=1)
     commit(store)
     with store.view(0) as view:
         assert view.count()[0] == 1
 
 
 def test_a_compaction_that_is_under_way_copies_none_of_it(store: Store) -> None:
-    store.seal()
+    store.log.seal()
     job = store.compact()
     assert job is not None
     job.survey()

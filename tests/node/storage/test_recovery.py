@@ -36,9 +36,9 @@ def three_batches(disk: FaultyDisk) -> Store:
     store = open_store(disk)
     for number in range(3):
         for vb in (0, 1):
-            store.stage_mutation(vb, b"key %d" % number, b"value %d" % number, cas=1, rev_seqno=1)
-            store.stage_mutation(vb, b"again", b"%d" % number, cas=1, rev_seqno=1)
-        store.stage_record(0, VBucketRecord(1 + number, ((number + 1, 0),)))
+            store.staging.mutation(vb, b"key %d" % number, b"value %d" % number, cas=1, rev_seqno=1)
+            store.staging.mutation(vb, b"again", b"%d" % number, cas=1, rev_seqno=1)
+        store.staging.record(0, VBucketRecord(1 + number, ((number + 1, 0),)))
         commit(store)
     return store
 
@@ -68,9 +68,9 @@ def test_a_write_cut_at_any_byte_is_as_if_it_never_happened() -> None:
     disk = FaultyDisk()
     store = three_batches(disk)
     before, start, earlier = content(store), store.log.current.end, killed(store, disk)
-    store.stage_mutation(0, b"last", b"x" * 40, cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"last", b"x" * 40, cas=1, rev_seqno=1)
     store.rollback(1, 2)
-    store.stage_mutation(1, b"again", b"y", cas=1, rev_seqno=1)
+    store.staging.mutation(1, b"again", b"y", cas=1, rev_seqno=1)
     commit(store)
     after, end = content(store), store.log.current.end
     files = under_way(store, disk, earlier)
@@ -79,7 +79,7 @@ def test_a_write_cut_at_any_byte_is_as_if_it_never_happened() -> None:
         torn = image({**files, FIRST: whole[:cut] + bytes(len(whole) - cut)})
         opened = open_store(torn)
         assert content(opened) == (after if cut == end else before)
-        opened.stage_mutation(0, b"next", b"z", cas=1, rev_seqno=1)
+        opened.staging.mutation(0, b"next", b"z", cas=1, rev_seqno=1)
         commit(opened)
         now = content(opened)
         torn.locks.clear()
@@ -119,7 +119,7 @@ def test_a_file_of_before_sizes_and_notes_is_cut_as_ever() -> None:
     image_of_before = image({**files, FIRST: old[: end - 1]})
     opened = open_store(image_of_before)
     assert len(content(opened)[0]) == 3
-    assert opened.high_seqno(0) == 4
+    assert opened.index.high_seqno(0) == 4
     commit(opened)
     opened.close()
     assert open_store(image_of_before).clean
@@ -130,7 +130,7 @@ def test_a_note_that_was_lost_by_a_power_cut_claims_too_little_and_nothing_is_re
     store = open_store(disk)
     notes = [killed(store, disk)[SYNCED]]
     for number in range(3):
-        store.stage_mutation(0, b"k", b"%d" % number, cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"k", b"%d" % number, cas=1, rev_seqno=1)
         commit(store)
         notes.append(killed(store, disk)[SYNCED])
     seen = content(store)
@@ -153,8 +153,8 @@ def test_notes_that_are_damaged_or_of_another_store_are_named() -> None:
 def sealed_store() -> tuple[dict[Path, bytes], dict[int, list[tuple[int, bytes, bytes]]]]:
     disk = FaultyDisk()
     store = three_batches(disk)
-    store.seal()
-    store.stage_mutation(0, b"after", b"1", cas=1, rev_seqno=1)
+    store.log.seal()
+    store.staging.mutation(0, b"after", b"1", cas=1, rev_seqno=1)
     commit(store)
     return killed(store, disk), content(store)
 
@@ -197,7 +197,7 @@ def test_a_flip_in_a_last_batch_that_nobody_was_told_of_loses_that_batch() -> No
     disk = FaultyDisk()
     store = three_batches(disk)
     files, before = killed(store, disk), content(store)
-    store.stage_mutation(0, b"last", b"", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"last", b"", cas=1, rev_seqno=1)
     commit(store)
     files = under_way(store, disk, files)
     for at in range(files[FIRST].rindex(batches.MAGIC), store.log.current.end):
@@ -224,12 +224,12 @@ def test_a_value_that_holds_whole_batches_can_not_be_taken_for_damage() -> None:
     store = three_batches(disk)
     earlier, start = killed(store, disk), store.log.current.end
     stolen = earlier[FIRST][SEGMENT_HEADER_BYTES:start]
-    store.stage_mutation(0, b"thief", stolen * 3, cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"thief", stolen * 3, cas=1, rev_seqno=1)
     commit(store)
     files = under_way(store, disk, earlier)
     for cut in range(start + 1, store.log.current.end, 13):
         torn = files[FIRST][:cut] + bytes(len(files[FIRST]) - cut)
-        assert open_store(image({**files, FIRST: torn})).high_seqno(0) == 6
+        assert open_store(image({**files, FIRST: torn})).index.high_seqno(0) == 6
 
 
 def test_a_sealed_file_may_neither_be_shorter_nor_another_nor_missing() -> None:
@@ -287,7 +287,7 @@ def test_recovery_that_is_interrupted_can_be_run_again(point: str) -> None:
     disk = FaultyDisk()
     store = three_batches(disk)
     before, earlier = content(store), killed(store, disk)
-    store.stage_mutation(0, b"last", b"x" * 40, cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"last", b"x" * 40, cas=1, rev_seqno=1)
     commit(store)
     files = under_way(store, disk, earlier)
     torn = image({**files, FIRST: flipped(files[FIRST], store.log.current.end - 1)})
@@ -315,7 +315,7 @@ def test_a_new_store_is_clean_and_so_is_one_that_was_closed() -> None:
     store.close()
     store = open_store(disk)
     assert store.clean
-    store.stage_mutation(0, b"k", b"v", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"k", b"v", cas=1, rev_seqno=1)
     commit(store)
     disk.locks.clear()
     assert not open_store(disk).clean

@@ -66,15 +66,15 @@ def test_a_disk_that_fills_up_takes_deletions_records_a_crash_and_a_compaction_a
     number = 0
     with pytest.raises(DiskFull):
         while True:
-            store.stage_mutation(0, b"%d" % number, b"x" * 2000, cas=1, rev_seqno=1)
+            store.staging.mutation(0, b"%d" % number, b"x" * 2000, cas=1, rev_seqno=1)
             commit(store)
             number += 1
-    assert store.full and store.may_delete
+    assert store.full and store.staging.may_delete
     disk.capacity = 120_000 - disk.free(FOLDER) + SLACK_BYTES  # somebody else takes what is left, but for a block
     for each in (each for each in range(number) if each % 4):
-        store.stage_deletion(0, b"%d" % each, cas=2, rev_seqno=2, delete_time=1)
+        store.staging.deletion(0, b"%d" % each, cas=2, rev_seqno=2, delete_time=1)
         commit(store)
-    store.stage_record(1, VBucketRecord(4))
+    store.staging.record(1, VBucketRecord(4))
     commit(store)
     disk.locks.clear()
     store = open_store(disk)
@@ -85,5 +85,5 @@ def test_a_disk_that_fills_up_takes_deletions_records_a_crash_and_a_compaction_a
     for _ in range(9):  # each gives room to the next
         compact(store)
     assert not store.full
-    store.stage_mutation(0, b"again", b"x" * 2000, cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"again", b"x" * 2000, cas=1, rev_seqno=1)
     commit(store)

@@ -21,8 +21,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made = Store.open(tmp_path, vbuckets=2, segment_bytes=1 << 20, arena_bytes=1 << 16)
     for number in range(4):
         if number == 3:
-            made.seal()
-        made.stage_mutation(number % 2, b"k%d" % number, VALUE, cas=1, rev_seqno=1)
+            made.log.seal()
+        made.staging.mutation(number % 2, b"k%d" % number, VALUE, cas=1, rev_seqno=1)
         commit(made)
     yield made
     made.close()
@@ -58,7 +58,7 @@ def starts(store: Store) -> list[int]:
 
 def test_a_sound_log_is_read_whole_in_slices(store: Store) -> None:
     read = list(store.scrub(SLICE))
-    assert sum(size for size in read if isinstance(size, int)) == store.log_bytes - 2 * SEGMENT_HEADER_BYTES
+    assert sum(size for size in read if isinstance(size, int)) == store.log.bytes - 2 * SEGMENT_HEADER_BYTES
     assert all(isinstance(size, int) and 0 < size < 2 * SLICE for size in read)
 
 

@@ -18,14 +18,14 @@ def kinds(store: Store) -> list[str]:
 
 def test_documents_alone_tell_nothing() -> None:
     store = open_store(FaultyDisk())
-    store.stage_mutation(VB, b"k", b"v", cas=1, rev_seqno=1)
+    store.staging.mutation(VB, b"k", b"v", cas=1, rev_seqno=1)
     assert kinds(store) == []
 
 
 def test_events_and_messages_come_in_order_of_each_key_the_newest() -> None:
     store = open_store(FaultyDisk())
     event = SystemEvent(by_seqno=0, event=0, version=0, manifest_uid=1, scope_id=0, collection_id=8)
-    store.stage_event(VB, event, cas=1)
+    store.staging.event(VB, event, cas=1)
     for key in (b"\0a", b"\0b"):
         store.prepares.stage(VB, Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=key, value=b"", cas=1))
     store.prepares.stage_abort(VB, Abort(key=b"\0a", prepared_seqno=2, abort_seqno=0), 50)

@@ -12,14 +12,14 @@ from tests.node.storage.model import commit, filled, frames, open_store
 def test_changes_growth_rollback_and_drop_leave_an_open_view_alone() -> None:
     store = open_store(FaultyDisk())
     for number in range(10):
-        store.stage_mutation(0, b"%d" % number, b"old", cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"%d" % number, b"old", cas=1, rev_seqno=1)
     commit(store)
     views = [store.view(0) for _ in range(4)]
     expected = [(number + 1, b"%d" % number, b"old") for number in range(10)]
     for step in (
-        lambda: [store.stage_mutation(0, b"%d" % number, b"new", cas=1, rev_seqno=1) for number in range(60)],
+        lambda: [store.staging.mutation(0, b"%d" % number, b"new", cas=1, rev_seqno=1) for number in range(60)],
         lambda: store.rollback(0, 5),
-        lambda: [store.stage_mutation(0, b"x", b"other", cas=1, rev_seqno=1) for _ in range(9)],
+        lambda: [store.staging.mutation(0, b"x", b"other", cas=1, rev_seqno=1) for _ in range(9)],
         lambda: store.drop(0),
     ):
         step()
@@ -31,7 +31,7 @@ def test_changes_growth_rollback_and_drop_leave_an_open_view_alone() -> None:
 def test_both_paths_hand_over_the_same_changes() -> None:
     store = open_store(FaultyDisk())
     for number in range(40):
-        store.stage_mutation(0, b"%d" % (number % 11), b"x" * number, cas=1, rev_seqno=1)
+        store.staging.mutation(0, b"%d" % (number % 11), b"x" * number, cas=1, rev_seqno=1)
     commit(store)
     with store.view(0) as fast, store.view(0) as plain:
         got = filled(fast, size=300)
@@ -45,7 +45,7 @@ def test_both_paths_hand_over_the_same_changes() -> None:
 
 def test_a_frame_that_goes_out_by_itself_is_not_copied_out_of_its_segment() -> None:
     store = open_store(FaultyDisk())
-    store.stage_mutation(0, b"k", b"value", cas=1, rev_seqno=1)
+    store.staging.mutation(0, b"k", b"value", cas=1, rev_seqno=1)
     commit(store)
     (segment,) = store.log.segments
     with store.view(0) as view:

@@ -25,14 +25,14 @@ def lines_of_a_batch(store: Store, random: Random) -> list[str]:
     for _ in range(random.randint(1, 20)):
         vb, key = random.randrange(4), b"k%d" % random.randrange(30)
         if random.random() < 0.04:
-            seqno = store.rollback(vb, max(0, store.high_seqno(vb) - random.randrange(6)))
+            seqno = store.rollback(vb, max(0, store.index.high_seqno(vb) - random.randrange(6)))
             said.append(f"back {vb} {seqno}")
         elif random.random() < 0.2:
-            seqno = store.stage_deletion(vb, key, cas=1, rev_seqno=1, delete_time=1)
+            seqno = store.staging.deletion(vb, key, cas=1, rev_seqno=1, delete_time=1)
             said.append(f"{vb} {seqno} {key.decode()} -")
         else:
             value = b"%d" % random.randrange(10**9) * random.choice((1, 1, 40))
-            seqno = store.stage_mutation(vb, key, value, cas=1, rev_seqno=1)
+            seqno = store.staging.mutation(vb, key, value, cas=1, rev_seqno=1)
             said.append(f"{vb} {seqno} {key.decode()} {value.decode()}")
     return said
 
@@ -55,7 +55,7 @@ def main(folder: str, seed: int, batches: int = BATCHES) -> None:
     for number in range(batches):
         commit(store, lines_of_a_batch(store, random))
         if number % 25 == 24:
-            store.seal()
+            store.log.seal()
             job = store.compact(purge_before=100, history_rows=lambda vb: 8)
             if job is not None:
                 job.survey()

@@ -45,7 +45,7 @@ class StreamDesk(Desk):
         before = self.store.document(vb, key.encode(), meta.get("collection", 0))
         rev = before.rev_seqno + 1 if before else 1
         made = {"cas": self.bucket.next_cas(vb), "rev_seqno": rev} | meta
-        seqno = self.store.stage_mutation(vb, key.encode(), value, **made)
+        seqno = self.store.staging.mutation(vb, key.encode(), value, **made)
         self.committer.wrote()
         return seqno
 
@@ -54,7 +54,7 @@ class StreamDesk(Desk):
     ) -> int:
         """Stage a tombstone; returns its seqno."""
         before = self.store.document(vb, key.encode(), collection)
-        seqno = self.store.stage_deletion(
+        seqno = self.store.staging.deletion(
             vb,
             key.encode(),
             value,

@@ -213,9 +213,9 @@ def stage(store: Store, key: bytes, what: str, number: int) -> None:
     }
     if what in values:
         value, datatype = values[what]
-        store.stage_mutation(0, key, value, cas=number, rev_seqno=number, datatype=datatype)
+        store.staging.mutation(0, key, value, cas=number, rev_seqno=number, datatype=datatype)
     else:
-        store.stage_deletion(
+        store.staging.deletion(
             0, key, SYSTEM, datatype=XATTR, cas=number, rev_seqno=number, delete_time=9, expired=what == "expire"
         )
 

@@ -204,7 +204,7 @@ def test_a_checkpoint_that_is_whole_is_kept_and_can_be_asked_for(desk: TapDesk, 
     assert desk.bucket.vbuckets[32].checkpoint == 0
     assert checkpoint(client, tap.CheckpointEnd, 7) == [0]
     desk.commit()
-    record = desk.store.record(32)
+    record = desk.store.staging.records.get(32)
     assert record is not None and record.checkpoint == 7
 
 
@@ -230,7 +230,7 @@ def test_the_highest_deleted_revision_of_the_producer_is_known_here_too(desk: Ta
     assert give(client, start) == [0]
     assert desk.bucket.vbuckets[32].deleted_rev == 9
     desk.commit()
-    record = desk.store.record(32)
+    record = desk.store.staging.records.get(32)
     assert record is not None and record.deleted_rev == 9
     assert checkpoint(client, tap.CheckpointStart, 7) == [0]  # one that tells none
     assert desk.bucket.vbuckets[32].deleted_rev == 9

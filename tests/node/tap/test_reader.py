@@ -22,7 +22,7 @@ def refuse_the_second_of_three(desk: TapDesk) -> None:
     replica = desk.bucket.vbuckets[0]
     replica.begin_snapshot(2, 3)
     replica.miss(1, Key(0, b"b"), 2)
-    desk.bucket.store.stage_mutation(0, b"c", b"v", seqno=3, cas=3, rev_seqno=1)
+    desk.bucket.store.staging.mutation(0, b"c", b"v", seqno=3, cas=3, rev_seqno=1)
     desk.commit()
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_sent_behind_a_change_that_a_replica_refused_until_it_has_a_n
     assert client.read() == []
     assert keys(TapClient(desk).connect(TapOptions(vbuckets=(0,))).read()) == [b"a"]
     replica.begin_snapshot(4, 4)
-    desk.bucket.store.stage_mutation(0, b"b", b"newer", seqno=4, cas=4, rev_seqno=2)
+    desk.bucket.store.staging.mutation(0, b"b", b"newer", seqno=4, cas=4, rev_seqno=2)
     desk.commit()
     assert client.read() == [] and replica.close_gap()
     assert keys(client.read()) == [b"c", b"b"]

@@ -76,15 +76,15 @@ class Desk:
     def deleted(self, *keys: str, age_days: int, vb: int = 0) -> None:
         """Documents that were written and then deleted: two seqnos each."""
         for key in keys:
-            self.store.stage_mutation(vb, key.encode(), b"v" * 100, cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+            self.store.staging.mutation(vb, key.encode(), b"v" * 100, cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
             time = NOON - age_days * DAY
-            self.store.stage_deletion(vb, key.encode(), cas=2, rev_seqno=2, delete_time=time, datatype=0)
+            self.store.staging.deletion(vb, key.encode(), cas=2, rev_seqno=2, delete_time=time, datatype=0)
         self.committer.wrote()
 
     def write(self, count: int = 1) -> None:
         """Documents behind the tombstones."""
         for number in range(count):
-            self.store.stage_mutation(0, b"d%d" % number, b"d", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+            self.store.staging.mutation(0, b"d%d" % number, b"d", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
         self.committer.wrote()
 
     def tombstones(self, vb: int = 0) -> str:
@@ -113,7 +113,7 @@ def test_everything_means_tombstones_of_any_age_and_the_purge_seqno_tells() -> N
         desk.write()
         await desk.purge(everything=True)
         assert desk.tombstones() == ""
-        assert (desk.store.purge_seqno(0), desk.store.high_seqno(0), desk.compactor.runs) == (4, 5, 1)
+        assert (desk.store.index.purge_seqno(0), desk.store.index.high_seqno(0), desk.compactor.runs) == (4, 5, 1)
 
     run(story)
 
@@ -185,7 +185,7 @@ def test_the_newest_change_of_a_vbucket_stays_because_it_has_the_high_seqno() ->
         desk.deleted("a", "b", age_days=9)
         await desk.purge(everything=True)
         assert desk.tombstones() == "b"
-        assert (desk.store.purge_seqno(0), desk.store.high_seqno(0)) == (2, 4)
+        assert (desk.store.index.purge_seqno(0), desk.store.index.high_seqno(0)) == (2, 4)
 
     run(story)
 
@@ -195,7 +195,7 @@ def test_only_tombstones_from_before_the_time_go() -> None:
         desk.deleted("a", age_days=9)
         desk.deleted("b", age_days=1)
         await desk.purge(before_seconds=NOON - 5 * DAY)
-        assert desk.tombstones() == "b" and desk.store.purge_seqno(0) == 2
+        assert desk.tombstones() == "b" and desk.store.index.purge_seqno(0) == 2
 
     run(story)
 
@@ -204,7 +204,7 @@ def test_only_tombstones_up_to_the_seqno_go() -> None:
     async def story(desk: Desk) -> None:
         desk.deleted("a", "b", "c", age_days=9)
         await desk.purge(before_seqno=4)
-        assert desk.tombstones() == "c" and desk.store.purge_seqno(0) == 4
+        assert desk.tombstones() == "c" and desk.store.index.purge_seqno(0) == 4
 
     run(story)
 
@@ -215,7 +215,7 @@ def test_no_tombstone_goes_that_a_stream_has_yet_to_send() -> None:
         desk.write()
         desk.bucket.vbuckets[0].readers |= {Reader(2), Reader(5)}
         await desk.purge(everything=True)
-        assert desk.tombstones() == "bc" and desk.store.purge_seqno(0) == 2
+        assert desk.tombstones() == "bc" and desk.store.index.purge_seqno(0) == 2
         desk.bucket.vbuckets[0].readers.clear()
 
     run(story)
@@ -235,7 +235,7 @@ def test_no_tombstone_goes_that_a_stream_needs_which_began_meanwhile(monkeypatch
         desk.deleted("a", "b", "c", age_days=9)
         desk.write()
         await desk.purge(everything=True)
-        assert desk.tombstones() == "bc" and desk.store.purge_seqno(0) == 2
+        assert desk.tombstones() == "bc" and desk.store.index.purge_seqno(0) == 2
         desk.bucket.vbuckets[0].readers.clear()
 
     run(story)
@@ -265,7 +265,7 @@ def test_a_run_by_itself_purges_by_age() -> None:
 
 def expired_long_ago(desk: Desk) -> None:
     """A document of which nobody saw in a month that its time was over."""
-    desk.store.stage_mutation(0, b"a", b"v", cas=1, rev_seqno=1, expiry=NOON - 30 * DAY)
+    desk.store.staging.mutation(0, b"a", b"v", cas=1, rev_seqno=1, expiry=NOON - 30 * DAY)
     found = desk.store.document(0, b"a")
     assert found is not None
     documents.expire(desk.bucket, 0, b"a", found)
@@ -298,14 +298,14 @@ def test_a_tombstone_is_kept_for_the_purge_age_from_when_it_was_made(made: Calla
 def test_documents_survive_a_run_and_are_found_again_after_a_restart() -> None:
     async def story(desk: Desk) -> None:
         desk.deleted("a", age_days=9)
-        desk.store.stage_mutation(0, b"b", b"kept", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+        desk.store.staging.mutation(0, b"b", b"kept", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
         desk.committer.wrote()
         await desk.purge(everything=True)
         desk.store.close()
         desk.store = Store.open("/data", vbuckets=2, disk=desk.disk, segment_bytes=MIB, arena_bytes=MIB)
         found = desk.store.document(0, b"b")
         assert found is not None and bytes(found.value) == b"kept"
-        assert desk.tombstones() == "b" and desk.store.purge_seqno(0) == 2
+        assert desk.tombstones() == "b" and desk.store.index.purge_seqno(0) == 2
 
     run(story)
 
@@ -324,7 +324,7 @@ def test_two_runs_at_the_same_time_go_one_after_the_other() -> None:
 def test_a_disk_that_fails_leaves_all_as_it_was_and_the_next_run_succeeds(turn: int) -> None:
     async def story(desk: Desk) -> None:
         desk.deleted("a", age_days=0)
-        desk.store.stage_mutation(0, b"b", b"kept", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
+        desk.store.staging.mutation(0, b"b", b"kept", cas=1, rev_seqno=1, flags=0, expiry=0, datatype=0)
         desk.committer.wrote()
         await desk.committer.drain()
         desk.disk.fail(turn, errno.EIO)
@@ -370,13 +370,13 @@ def test_the_newest_change_of_the_default_collection_stays_though_others_are_beh
         desk.deleted("a", "b", age_days=0)
         collections = desk.bucket.collections
         await collections.change(collections.with_collection("_default", "carts", None))
-        high = desk.store.durable_seqno(0)
+        high = desk.store.index.durable_seqno(0)
         assert high > 4, "the collection has an event"
         await desk.purge(everything=True)
-        assert desk.tombstones() == "b" and desk.store.purge_seqno(0) == 2
-        assert desk.store.newest_seqno(0, default) == 4 and desk.store.durable_seqno(0) == high
+        assert desk.tombstones() == "b" and desk.store.index.purge_seqno(0) == 2
+        assert desk.store.newest_seqno(0, default) == 4 and desk.store.index.durable_seqno(0) == high
         desk.write()
         await desk.purge(everything=True)
-        assert desk.tombstones() == "" and desk.store.purge_seqno(0) == 4
+        assert desk.tombstones() == "" and desk.store.index.purge_seqno(0) == 4
 
     run(story)

@@ -19,7 +19,7 @@ async def made(desk: Desk, *, documents: int = 40) -> int:
     manifest = await collections.change(collections.with_collection("_default", "carts", None))
     (number,) = [each.id for _, each in manifest.each_collection() if each.name == "carts"]
     for at in range(documents):
-        desk.store.stage_mutation(0, b"%d" % at, bytes(50_000), cas=1, rev_seqno=1, collection=number)
+        desk.store.staging.mutation(0, b"%d" % at, bytes(50_000), cas=1, rev_seqno=1, collection=number)
         if at % 10 == 9:
             await desk.committer.wait(desk.committer.wrote())
     return number
@@ -69,7 +69,7 @@ def test_a_drop_gives_its_room_back_by_itself_and_what_came_after_it_can_still_b
     async def story(desk: Desk) -> None:
         number = await made(desk)
         await drop(desk)
-        high = desk.store.high_seqno(0)
+        high = desk.store.index.high_seqno(0)
         desk.write(2)
         await desk.committer.drain()
         desk.compactor.start()
@@ -77,7 +77,7 @@ def test_a_drop_gives_its_room_back_by_itself_and_what_came_after_it_can_still_b
             while not desk.compactor.runs:
                 await asyncio.sleep(0.01)
         assert [each[1:] for each in desk.store.collections(0, [number])] == [(0, 0, 0)]
-        assert desk.store.log_bytes < MIB
-        assert desk.store.rollback_floor(0) <= high and desk.store.rollback(0, high + 1) == high + 1
+        assert desk.store.log.bytes < MIB
+        assert desk.store.index.rollback_floor(0) <= high and desk.store.rollback(0, high + 1) == high + 1
 
     run(story)

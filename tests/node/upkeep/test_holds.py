@@ -25,7 +25,11 @@ class Bucket:
 
     def __init__(self) -> None:
         self.slots = SimpleNamespace(oldest_retired=7, retired_bytes=1)
-        self.store = SimpleNamespace(slots=self.slots, lacks_room=False, live_bytes=2 * BYTES_MIN)
+        self.store = SimpleNamespace(
+            slots=self.slots,
+            staging=SimpleNamespace(lacks_room=False),
+            index=SimpleNamespace(live_bytes=2 * BYTES_MIN),
+        )
         self.slow, self.other = Reader(True), Reader(False)
         self.vbuckets = {3: SimpleNamespace(readers={self.slow, self.other})}
 
@@ -75,7 +79,7 @@ def test_where_nothing_is_kept_nobody_is_disturbed(bucket: Bucket, holds: Holds)
     ],
 )
 def test_it_is_sooner_when_room_is_short(bucket: Bucket, holds: Holds, why: str, seconds: float) -> None:
-    bucket.store.lacks_room, needed = why == "the disk is full", why == "compaction waits"
+    bucket.store.staging.lacks_room, needed = why == "the disk is full", why == "compaction waits"
     bucket.slots.retired_bytes = 2 * BYTES_MIN + 1 if seconds == SECONDS_MIN else 1
     holds.look(0.0, needed=needed)
     holds.look(seconds - 0.5, needed=needed)

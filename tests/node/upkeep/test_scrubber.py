@@ -37,7 +37,7 @@ class Desk:
         self.waits.append(seconds)
 
     async def write(self, vb: int, key: bytes, size: int = 2 << 20) -> None:
-        self.store.stage_mutation(vb, key, bytes(size), cas=1, rev_seqno=1)
+        self.store.staging.mutation(vb, key, bytes(size), cas=1, rev_seqno=1)
         await self.committer.wait(self.committer.wrote())
 
     async def close(self) -> None:
@@ -61,7 +61,7 @@ def test_a_pass_reads_no_faster_than_it_may(tmp_path: Path) -> None:
     async def work(desk: Desk) -> None:
         await desk.write(0, b"k")
         await desk.scrubber.run()
-        assert (desk.scrubber.runs, desk.scrubber.bytes) == (1, desk.store.log_bytes - 64)
+        assert (desk.scrubber.runs, desk.scrubber.bytes) == (1, desk.store.log.bytes - 64)
         assert sum(desk.waits) == pytest.approx(desk.scrubber.bytes / RATE)
         assert max(desk.waits) <= 2 * SLICE_BYTES / RATE
 
@@ -72,7 +72,7 @@ def test_damage_is_told_once_with_file_and_offset(tmp_path: Path, caplog: pytest
     async def work(desk: Desk) -> None:
         for key in (b"a", b"b", b"c"):
             await desk.write(1, key, 3000)
-        await desk.committer.run_alone(desk.store.seal)
+        await desk.committer.run_alone(desk.store.log.seal)
         path = flip(desk.store, desk.store.log.segments[0].end - 50)
         with caplog.at_level(logging.ERROR, "headwater.node"):
             await desk.scrubber.run()
@@ -98,7 +98,7 @@ def test_the_readers_of_a_damaged_vbucket_are_told(tmp_path: Path) -> None:
         readers = [Reader(), Reader()]
         for vb, reader in enumerate(readers):
             desk.bucket.vbuckets[vb].readers.add(reader)  # type: ignore[arg-type]
-        flip(desk.store, desk.store.log_bytes - 50)
+        flip(desk.store, desk.store.log.bytes - 50)
         await desk.scrubber.run()
         assert [reader.told for reader in readers] == [0, 1]
 

@@ -42,12 +42,12 @@ def test_what_waits_is_what_the_log_says_after_the_store_was_opened_again(tmp_pa
     if how == "aborts":
         assert prepares.abort(K, 5) == 3
     if how == "a document behind it":
-        store.stage_mutation(0, b"k", b"w", cas=2 << 16, rev_seqno=1)
+        store.staging.mutation(0, b"k", b"w", cas=2 << 16, rev_seqno=1)
     commit(store)
     store.close()
     store, prepares = again(tmp_path)
     assert prepares.pending == ({K: 1, OTHER: 2} if how == "waits" else {OTHER: 2})
-    assert store.high_seqno(0) == (2 if how == "waits" else 3)
+    assert store.index.high_seqno(0) == (2 if how == "waits" else 3)
     found = store.document(0, b"k")
     assert (None if found is None else found.value) == {"commits": b"v", "a document behind it": b"w"}.get(how)
     store.close()
@@ -95,7 +95,7 @@ def test_a_document_for_whose_mark_there_is_no_room_is_not_staged_either(
     store.staging.take_back()
     with pytest.raises(DiskFull):
         prepares.commit(K, 5)
-    assert store.high_seqno(0) == 1 and prepares.pending == {K: 1}
+    assert store.index.high_seqno(0) == 1 and prepares.pending == {K: 1}
     monkeypatch.undo()
     store.staging.take_back()
     assert prepares.commit(K, 5) == 2

@@ -60,7 +60,7 @@ class Home:
 
     def write(self, *keys: str) -> None:
         for key in keys:
-            self.store.stage_mutation(1, key.encode(), b"v", cas=self.store.high_seqno(1) + 1, rev_seqno=1)
+            self.store.staging.mutation(1, key.encode(), b"v", cas=self.store.index.high_seqno(1) + 1, rev_seqno=1)
         self.commit()
 
     def commit(self) -> None:
@@ -134,7 +134,7 @@ def test_what_is_complete_on_disk_ends_where_the_last_whole_snapshot_does(home: 
     home.vbucket.begin_snapshot(4, 5)
     home.write("d")
     assert (home.vbucket.durable_seqno, home.vbucket.complete_durable_seqno) == (4, 3)
-    home.store.stage_mutation(1, b"e", b"v", cas=5, rev_seqno=1)
+    home.store.staging.mutation(1, b"e", b"v", cas=5, rev_seqno=1)
     home.vbucket.begin_snapshot(6, 9)
     assert home.vbucket.complete_durable_seqno == 3, "the end of the snapshot is not on disk"
     home.commit()
@@ -162,7 +162,7 @@ def behind_a_gap(home: Home) -> None:
     home.vbucket.begin_snapshot(3, 5)
     home.write("c")
     home.vbucket.miss(3, Key(0, b"k"), 4)
-    home.store.stage_mutation(1, b"d", b"v", seqno=5, cas=5, rev_seqno=1)
+    home.store.staging.mutation(1, b"d", b"v", seqno=5, cas=5, rev_seqno=1)
     home.commit()
 
 
@@ -337,7 +337,7 @@ def test_no_cas_is_given_again_after_a_restart(home: Home) -> None:
 def test_a_purge_that_a_marker_told_of_survives_with_the_first_changes_of_its_snapshot(home: Home) -> None:
     home.vbucket.set_state(State.REPLICA)
     home.vbucket.begin_snapshot(0, 3, purge_seqno=2)
-    home.store.stage_mutation(1, b"a", b"v", seqno=1, cas=1, rev_seqno=1)
+    home.store.staging.mutation(1, b"a", b"v", seqno=1, cas=1, rev_seqno=1)
     after = home.restart(clean=False)
     assert (after.high_seqno, after.purge_seqno) == (1, 2)
 
@@ -411,7 +411,7 @@ def test_what_was_refused_before_the_last_change_is_missing_still_when_a_stream_
     home.write("a", "b")
     home.vbucket.set_state(State.REPLICA)
     home.vbucket.miss(2, Key(0, b"c"), 3)
-    home.store.stage_mutation(1, b"d", b"v", seqno=4, cas=4, rev_seqno=1)
+    home.store.staging.mutation(1, b"d", b"v", seqno=4, cas=4, rev_seqno=1)
     home.vbucket.follow([(7, 0)])
     assert home.vbucket.refused_changes == 1
     assert home.restart(clean=True).refused_changes == 1
@@ -464,7 +464,7 @@ def test_a_hand_over_without_room_for_its_record_aborts_nothing(home: Home, monk
         raise DiskFull("/data", 1)
 
     prepare(home)
-    monkeypatch.setattr(home.store, "check_record_room", full)
+    monkeypatch.setattr(home.store.staging, "check_record_room", full)
     with pytest.raises(DiskFull):
         home.vbucket.hand_over(now=1)
     assert home.vbucket.prepares.pending and home.vbucket.state is State.ACTIVE

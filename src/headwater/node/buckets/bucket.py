@@ -21,9 +21,10 @@ from headwater.node.buckets.scans import RangeScans
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.durable_writes import DurableWrites
+from headwater.node.storage.api import Storage
 from headwater.node.storage.records import StoredDocument, stored_key
 from headwater.node.storage.scrub import Damage
-from headwater.node.storage.store import Store
+from headwater.node.storage.staging import RECORD_BYTES
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.protocol.dcp.failover import VB_UUID_BITS
 from headwater.wire import times
@@ -31,8 +32,6 @@ from headwater.wire.numbers import GIVEN_MAX
 from headwater.wire.vbucket import State
 
 KEYS_BYTES = 64 << 10
-RECORD_BYTES = 4 << 10
-"""Room for the record of one vbucket, with a full failover log."""
 
 
 class Clock(Protocol):
@@ -71,7 +70,7 @@ class Bucket:
     def __init__(
         self,
         name: str,
-        store: Store,
+        store: Storage,
         committer: Committer,
         *,
         clock: Clock = time,
@@ -121,7 +120,7 @@ class Bucket:
         for first in list(self.vbuckets.values())[:1]:
             # The log must not end with its CLEAN record while a node runs, even if nobody writes: a stop without a new
             # one is unclean.
-            store.stage_record(first.id, first.record())
+            store.staging.record(first.id, first.record())
             first.show_state()
         if not self.vbuckets and config.vbucket_state == "active":
             for vb in range(len(store.table)):
@@ -234,22 +233,22 @@ class Bucket:
         store, row = self.store, 0
         self.durable_writes.abort_all(vb)
         while True:
-            arena, used = store.stage_arena()
+            arena, used = store.staging.room()
             stop, row, used = map(
                 int,
                 sweep.delete_all(
-                    store.table, vb, store.segments, row, store.stage_slot, used, len(arena), self.clock.time_ns()
+                    store.table, vb, store.segments, row, store.staging.slot, used, len(arena), self.clock.time_ns()
                 ),
             )
-            store.stage_used(used)
+            store.staging.use(used)
             if stop == sweep.GROW:
-                store.grow(vb)
+                store.staging.grow(vb)
             else:
                 return stop == sweep.DONE
 
     def has_room_for_record(self) -> bool:
         """Whether the record of one vbucket, with a full failover log, can be staged before the next commit."""
-        arena, used = self.store.stage_arena()
+        arena, used = self.store.staging.room()
         return len(arena) - used > RECORD_BYTES
 
     def take_out(self, damage: Damage) -> set[int] | None:
@@ -274,7 +273,7 @@ class Bucket:
 
     def next_cas(self, vbucket: int) -> int:
         """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py)."""
-        last, seqno = int(self.store.table[vbucket, index.CAS]), self.store.high_seqno(vbucket) + 1
+        last, seqno = int(self.store.table[vbucket, index.CAS]), self.store.index.high_seqno(vbucket) + 1
         return times.next_cas(last, self.clock.time_ns(), seqno)
 
     def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
@@ -331,7 +330,7 @@ class Bucket:
     def _restore(self, _: BaseException, lost: list[int]) -> None:
         """A batch was lost, and with it what these vbuckets had become: they are again as on disk."""
         for vb in lost:
-            found, record = self.vbuckets.get(vb), self.store.record(vb)
+            found, record = self.vbuckets.get(vb), self.store.staging.records.get(vb)
             if found is not None:
                 found.restore(record)
             elif record is not None:

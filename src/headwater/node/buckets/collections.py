@@ -35,7 +35,7 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from headwater.node.committer import Committer
     from headwater.node.process.run_queue import RunQueue
-    from headwater.node.storage.store import Store
+    from headwater.node.storage.api import Storage
     from headwater.node.vbucket.vbucket import VBucket
 
 log = logging.getLogger("headwater.node")
@@ -54,7 +54,7 @@ class Owner(Protocol):
     """The part of a bucket that its collections need."""
 
     vbuckets: dict[int, VBucket]
-    store: Store
+    store: Storage
     committer: Committer
 
     def next_cas(self, vbucket: int) -> int:
@@ -275,7 +275,7 @@ class Collections:
         """A batch could not be written: what vbuckets knew may be undone, and is to be done again."""
         if self.manifest.uid:
             for vb, vbucket in self._bucket.vbuckets.items():
-                if self._bucket.store.is_mixed(vb):
+                if self._bucket.store.index.is_mixed(vb):
                     vbucket.read_events()
             self._settle_later()
 

@@ -32,7 +32,7 @@ from headwater.wire.numbers import SEQNO_MAX
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.storage.store import Store
+    from headwater.node.storage.api import Storage
     from headwater.node.storage.views import View
     from headwater.node.vbucket.vbucket import VBucket
 
@@ -55,7 +55,7 @@ Name = tuple[int, int]
 class ScansOwner(Protocol):
     """The part of a bucket that its scans need."""
 
-    store: Store
+    store: Storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,11 +161,11 @@ class ConsumerSession(DcpEnd[Consumer]):
         One change may need more than any batch is expected to have. That is asked for, and a disk that does not have it
         is known by that to be full for large changes: it is compacted then, though smaller ones are taken.
         """
-        arena, used = self._bucket.store.stage_arena()
+        arena, used = self._bucket.store.staging.room()
         if size > len(arena):
             with suppress(ArenaFull, DiskFull):
                 self._bucket.store.staging.check_document_room(size)
-            arena, used = self._bucket.store.stage_arena()
+            arena, used = self._bucket.store.staging.room()
         return size <= len(arena) - used
 
     def _wait_for_room(self) -> None:
@@ -400,7 +400,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         if len(frame.extras) < at + SEQNO_BYTES:
             return False
         seqno = seqno_of(frame.extras[at:])
-        return 0 < seqno <= vbucket.complete_seqno or self._bucket.store.has_change(vbucket.id, seqno)
+        return 0 < seqno <= vbucket.complete_seqno or self._bucket.store.index.has_change(vbucket.id, seqno)
 
     def close_stream(self, vbucket: int) -> None:
         """End a stream at both ends; nothing if there is none."""

@@ -49,23 +49,23 @@ class Intake:
         begun, delete_time, unread = offset, self._bucket.now(), self._is_loading
         code, count = kernel.GROW, 0
         while code == kernel.GROW:
-            arena, used = store.stage_arena()
+            arena, used = store.staging.room()
             code, offset, used, taken, vb = kernel.apply(
                 rows,
                 store.table,
                 store.segments,
                 frames,
                 offset,
-                store.stage_slot,
+                store.staging.slot,
                 used,
                 len(arena),
                 delete_time,
                 collections,
             )
-            store.stage_used(int(used), unread=unread)
+            store.staging.use(int(used), unread=unread)
             count += int(taken)
             if code == kernel.GROW:
-                store.grow(int(vb), self._consumer.announced(int(vb)))
+                store.staging.grow(int(vb), self._consumer.announced(int(vb)))
         self.is_full = code == kernel.ARENA_FULL
         if count:
             self._took(count, int(offset) - begun, now, is_bulk=len(data) >= BULK_BYTES)

@@ -216,7 +216,7 @@ class ProducerSession(DcpEnd[Producer]):
 
     def _facts(self, vbucket: VBucket) -> Facts:
         durable, collections = vbucket.durable_seqno, vbucket.collections
-        is_mixed = self._bucket.store.is_mixed(vbucket.id)
+        is_mixed = self._bucket.store.index.is_mixed(vbucket.id)
         return Facts(
             state=vbucket.state,
             high_seqno=durable,

@@ -46,7 +46,7 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
     """Turn an expired document into its EXPIRATION record: new seqno and CAS, revision + 1, its expiry as delete
     time."""
     kept = values.system_attributes(document)
-    bucket.store.stage_deletion(
+    bucket.store.staging.deletion(
         vbucket,
         key,
         kept,
@@ -138,7 +138,7 @@ def stage(
     bucket, vb = session.store_bucket, request.vbucket
     revision = bucket.next_revision(vb, old)
     if session.durability is None:
-        return bucket.store.stage_mutation(
+        return bucket.store.staging.mutation(
             vb,
             request.key,
             value,
@@ -170,7 +170,7 @@ def stage_tombstone(
     bucket, vb = session.store_bucket, request.vbucket
     revision, now = bucket.next_revision(vb, old), bucket.now()
     if session.durability is None:
-        return bucket.store.stage_deletion(
+        return bucket.store.staging.deletion(
             vb,
             request.key,
             kept,

@@ -92,7 +92,7 @@ class FastPath:
             if stop == kernel.STOP_STAGE_FULL and offset == begun:
                 break  # the plain path asks for as much room as this one request needs
             if stop == kernel.STOP_GROW:
-                bucket.store.grow(self._workspace.fields[kernel.GROW])
+                bucket.store.staging.grow(self._workspace.fields[kernel.GROW])
             elif stop == kernel.STOP_STAGE_FULL:
                 self._session.wait_for_room()
         return offset
@@ -103,10 +103,10 @@ class FastPath:
         store = bucket.store
         if bucket.needs_refresh:
             bucket.refresh()
-        used, limit = store.stage_room()
+        used, limit = store.staging.filled()
         now = bucket.clock.time_ns()
         fields = work.fields
-        fields[kernel.OFFSET], fields[kernel.ARENA] = offset, store.stage_slot
+        fields[kernel.OFFSET], fields[kernel.ARENA] = offset, store.staging.slot
         fields[kernel.STAGED], fields[kernel.LIMIT] = used, limit
         fields[kernel.NOW_NS], fields[kernel.NOW] = now, now // 1_000_000_000
         fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
@@ -119,7 +119,7 @@ class FastPath:
             )
         flags = fields[kernel.FLAGS]
         if flags & _WROTE:
-            store.stage_used(fields[kernel.STAGED])
+            store.staging.use(fields[kernel.STAGED])
             self._session.wrote()
         elif flags:
             self._session.saw_unstable()

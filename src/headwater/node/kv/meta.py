@@ -115,7 +115,7 @@ def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
     value = _value(request)
     _admit(session, request, deletes=False)
     cas = _cas(session, request)
-    seqno = session.store_bucket.store.stage_mutation(
+    seqno = session.store_bucket.store.staging.mutation(
         request.vbucket,
         request.key,
         value,
@@ -139,7 +139,7 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
     if kept and (not request.datatype & Datatype.XATTR or values.check_attributes(kept)):
         raise CommandRefused(Status.EINVAL, "a tombstone holds extended attributes or nothing")
     bucket, cas = session.store_bucket, _cas(session, request)
-    seqno = bucket.store.stage_deletion(
+    seqno = bucket.store.staging.deletion(
         request.vbucket,
         request.key,
         kept,

@@ -175,7 +175,7 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
     if collection not in bucket.collections.manifest.by_id():
         raise bucket.collections.unknown_collection(collection)
     session.collection = collection
-    active = [vb for vb in bucket.vbuckets if bucket.is_active(vb) and bucket.store.items(vb)]
+    active = [vb for vb in bucket.vbuckets if bucket.is_active(vb) and bucket.store.index.items(vb)]
     while active:
         vb = active.pop(secrets.randbelow(len(active)))
         if key := bucket.random_key(vb, collection):

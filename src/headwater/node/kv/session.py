@@ -628,7 +628,7 @@ class KvSession:
 def _check_writable(bucket: Bucket, found: Command, vbucket: int) -> None:
     if found.document and bucket.is_backed_up(vbucket):
         raise CommandRefused(Status.ETMPFAIL, "the vbucket is about to move to another node")
-    if bucket.store.full and not (found.frees and bucket.store.may_delete):
+    if bucket.store.full and not (found.frees and bucket.store.staging.may_delete):
         raise CommandRefused(Status.ETMPFAIL, "the disk, or the bucket's quota, is full")
 
 

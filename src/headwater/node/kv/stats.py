@@ -49,7 +49,7 @@ def _group(session: Session, name: str, arguments: list[str]) -> Pairs:
 def _general(session: Session, arguments: list[str]) -> Pairs:
     bucket = session.store_bucket
     counters, committer = bucket.counters, bucket.committer
-    items = sum(bucket.store.items(vb) for vb in bucket.vbuckets)
+    items = sum(bucket.store.index.items(vb) for vb in bucket.vbuckets)
     yield "pid", str(os.getpid())
     yield "time", str(bucket.now())
     yield "version", VERSION_TEXT.decode()
@@ -65,7 +65,7 @@ def _general(session: Session, arguments: list[str]) -> Pairs:
     yield "ep_queue_size", "0" if committer.gate() == 0 else "1"
     yield "ep_flusher_todo", "0"
     yield "ep_degraded_mode", "0"
-    yield "ep_disk_full", "1" if bucket.store.lacks_room else "0"
+    yield "ep_disk_full", "1" if bucket.store.staging.lacks_room else "0"
     yield "ep_removed_bytes_held", str(bucket.store.slots.retired_bytes)
     yield "ep_damaged_batches", str(len(bucket.store.quarantine.damage))
     yield "ep_damaged_vbuckets", str(len(bucket.store.quarantine.vbuckets))
@@ -128,7 +128,7 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
     store = session.store_bucket.store
     for each in _chosen(session, arguments):
         yield f"vb_{each.id}", each.state.name.lower()
-        yield f"vb_{each.id}:num_items", str(store.items(each.id))
+        yield f"vb_{each.id}:num_items", str(store.index.items(each.id))
         yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
         yield f"vb_{each.id}:damaged_changes", str(each.damaged_changes)
         yield f"vb_{each.id}:complete_seqno", str(each.readable_seqno)

@@ -437,7 +437,7 @@ def _change(session: Session, request: Mutation, specs: Sequence[MutationSpec]) 
     old = documents.newest(session, request)
     of_tombstone = _stays_deleted(request, old, request.doc_flags or 0)
     edits = None if of_tombstone else _edits(session, request, specs, old)
-    numbers = ChangeNumbers(bucket.next_cas(request.vbucket), bucket.store.high_seqno(request.vbucket) + 1)
+    numbers = ChangeNumbers(bucket.next_cas(request.vbucket), bucket.store.index.high_seqno(request.vbucket) + 1)
     if any(flags & _EXPAND_MACROS and attributes.needs_body(value) for _, flags, _, value in specs):
         rehearsed = _draft(request, old, specs, numbers, of_tombstone)
         rehearsed.apply(specs, edits)

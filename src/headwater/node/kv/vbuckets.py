@@ -146,7 +146,7 @@ def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted
 def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
     """The newest durable seqno of what is wanted."""
     durable = vbucket.durable_seqno
-    if wanted.is_everything or not bucket.store.is_mixed(vbucket.id):
+    if wanted.is_everything or not bucket.store.index.is_mixed(vbucket.id):
         return durable
     return bucket.store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, durable))
 

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headwater.node.buckets.bucket import RECORD_BYTES
 from headwater.node.membership.following import Following
 from headwater.node.membership.roles import News, role
 from headwater.node.reporting.log_lines import event
+from headwater.node.storage.staging import RECORD_BYTES
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -155,7 +155,7 @@ class Reconciler:
         store = self._bucket.store
         if store.full:
             return False
-        arena, used = store.stage_arena()
+        arena, used = store.staging.room()
         return len(arena) - used > RECORD_BYTES
 
     def _lost(self, error: BaseException, lost: list[int]) -> None:

@@ -101,7 +101,7 @@ def _by_state(node: Services) -> Values:
 def _documents(node: Services) -> Values:
     found = dict.fromkeys(State, 0)
     for each in node.bucket.vbuckets.values():
-        found[each.state] += node.bucket.store.items(each.id)
+        found[each.state] += node.bucket.store.index.items(each.id)
     return [((state.name.lower(),), count) for state, count in found.items()]
 
 
@@ -230,15 +230,17 @@ METRICS: tuple[NodeMetric, ...] = (
     _counter("written_bytes", "bytes of these batches", lambda node: node.bucket.store.committing.written_bytes),
     _gauge("vbuckets", "vbuckets by state", _by_state, "state"),
     _gauge("documents", "documents by the state of their vbucket", _documents, "state"),
-    _gauge("log_bytes", "bytes of the log's files", lambda node: node.bucket.store.log_bytes),
-    _gauge("live_bytes", "of them the newest version of each key", lambda node: node.bucket.store.live_bytes),
+    _gauge("log_bytes", "bytes of the log's files", lambda node: node.bucket.store.log.bytes),
+    _gauge("live_bytes", "of them the newest version of each key", lambda node: node.bucket.store.index.live_bytes),
     _gauge("dropped_bytes", "of these, documents of dropped collections", lambda node: node.compactor.dropped.bytes),
     _gauge("index_bytes", "memory of the index", lambda node: node.bucket.store.index.nbytes()),
     _node_gauge("system_buffer_bytes", "memory of the system for sockets", _figure("ep_kernel_memory")),
     _gauge("tap_kept_bytes", "memory of TAP sessions whose clients are away", _figure("ep_tap_kept_memory")),
     _gauge("held_bytes", "replaced files that streams still read", lambda node: node.bucket.store.slots.retired_bytes),
     _node_gauge("disk_free_bytes", "room on the store's disk", lambda node: shutil.disk_usage(node.config.data).free),
-    _gauge("disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.lacks_room),
+    _gauge(
+        "disk_full", "1 while writes are refused for want of room", lambda node: node.bucket.store.staging.lacks_room
+    ),
     _node_gauge("unsure_files", "files that may hold a change that was refused", _figure("ep_unsure_files")),
     _counter("compactions", "runs of compaction", lambda node: node.compactor.runs),
     _gauge("compacting", "1 while compaction is under way", lambda node: node.compactor.is_running),

@@ -261,7 +261,7 @@ def _readiness(server: Services) -> Made:
     }
     ready = not any(told.values())
     compiled, kernels = machine_code.counts()
-    shown = {"disk_full": any(each.store.lacks_room for each in buckets), "kernels_waiting": kernels - compiled}
+    shown = {"disk_full": any(each.store.staging.lacks_room for each in buckets), "kernels_waiting": kernels - compiled}
     body = json.dumps({"ready": ready, **told, **shown}).encode()
     return Made(body, 200 if ready else 503)
 

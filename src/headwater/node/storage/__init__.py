@@ -1,6 +1,6 @@
 """Where documents rest: an append-only log of DCP frames, and an index of it in memory.
 
-    store.py       the promise: Store, which owns its parts
+    api.py         the page that the node reads     store.py                 Store, which owns its parts
     staging.py     changes on their way: gathering     committing.py             a batch made durable, or undone
     arena.py       where changes gather                columns.py, slots.py      the memory of the index
     batch.py       one commit on disk                  records.py                the frames inside

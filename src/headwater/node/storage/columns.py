@@ -191,3 +191,62 @@ class Index:
     def nbytes(self) -> int:
         """Bytes of memory, the table of addresses included."""
         return int(self.table.nbytes) + sum(columns.nbytes for columns in self.columns if columns is not self._none)
+
+    # ------------------------------------------------------------------ a vbucket's numbers
+
+    def high_seqno(self, vbucket: int) -> int:
+        """Seqno of the newest change, durable or not."""
+        return self.table.item(vbucket, index.HIGH)  # an int at once
+
+    def durable_seqno(self, vbucket: int) -> int:
+        """Seqno of the newest change that is on disk."""
+        return self.table.item(vbucket, index.DURABLE_HIGH)
+
+    def purge_seqno(self, vbucket: int) -> int:
+        """Tombstones up to here may be missing."""
+        return self.table.item(vbucket, index.PURGE)
+
+    def rollback_floor(self, vbucket: int) -> int:
+        """States below this seqno can't be rebuilt."""
+        return self.table.item(vbucket, index.FLOOR)
+
+    def items(self, vbucket: int) -> int:
+        """Live documents."""
+        return self.table.item(vbucket, index.ITEMS)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the newest version of every key, tombstones included: what of the log is not waste."""
+        return int(self.table[:, index.LIVE_BYTES].sum())
+
+    def exact(self, vbucket: int, end_seqno: int) -> bool:
+        """Whether a view that ends at `end_seqno` shows what was there then, rather than a part of it."""
+        return end_seqno >= self.rollback_floor(vbucket)
+
+    def is_mixed(self, vbucket: int) -> bool:
+        """Whether there may be changes that are not documents of the default collection."""
+        return self.table.item(vbucket, index.MIXED) != 0
+
+    def has_change(self, vbucket: int, seqno: int) -> bool:
+        """Whether the change of a seqno is here, durable or not. False if it was superseded and compacted away."""
+        rows = self.rows_up_to(vbucket, seqno)
+        return rows > 0 and self.columns[vbucket].seq.item(rows - 1) == seqno
+
+    def high_after(self, vbucket: int, keep: int, seqno: int) -> int:
+        """Return the high seqno after a rollback to `seqno`, which keeps `keep` rows: that of the last change left.
+        Where compaction purged changes the floor counts as one: it was given out."""
+        last = self.columns[vbucket].seq.item(keep - 1) if keep else 0
+        return max(last, min(seqno, self.rollback_floor(vbucket)))
+
+    def lower(self, vbucket: int, rows: int, high: int) -> None:
+        """Lower the counts of rows and the high seqnos after a rollback that left `rows` rows up to `high`."""
+        row = self.table[vbucket]
+        row[index.HIGH] = high
+        row[[index.DURABLE_ROWS, index.FROZEN_ROWS]] = np.minimum(row[[index.DURABLE_ROWS, index.FROZEN_ROWS]], rows)
+        row[[index.DURABLE_HIGH, index.FROZEN_HIGH]] = np.minimum(row[[index.DURABLE_HIGH, index.FROZEN_HIGH]], high)
+
+    def look_for_expired(self, vbucket: int | None = None) -> None:
+        """Let the next pager look for expired documents: collections may be there again that were dropped, whose
+        documents nobody counted when it was looked last."""
+        table = self.table if vbucket is None else self.table[vbucket : vbucket + 1]
+        table[table[:, index.MIXED] != 0, index.EXPIRY] = 1

@@ -49,7 +49,7 @@ class StoredPrepares:
         """Store a prepare, after `announce`; returns its seqno (the next one, if it has none).
 
         Raises:
-            DiskFull, ArenaFull, StorageError: as `Store.stage_mutation`.
+            DiskFull, ArenaFull, StorageError: as `Staging.mutation`.
         """
         seqno = self._staging.next_seqno(vbucket, prepare.by_seqno or None, prepare.cas, prepare.rev_seqno)
         self._staging.document(vbucket, prepare_frame(vbucket, replace(prepare, by_seqno=seqno)))

@@ -7,6 +7,7 @@ a change that was staged will not fail for lack of space.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -18,9 +19,19 @@ from headwater.node.storage.arena import StagingArena
 from headwater.node.storage.batch import BATCH_HEADER_BYTES
 from headwater.node.storage.columns import Index
 from headwater.node.storage.log import Log
-from headwater.node.storage.records import VBucketRecord, drop_frame, record_frame, rollback_frame
+from headwater.node.storage.records import (
+    VBucketRecord,
+    deletion_frame,
+    drop_frame,
+    event_frame,
+    mutation_head,
+    record_frame,
+    rollback_frame,
+    since_bits,
+)
 from headwater.node.storage.replay import current, restore
 from headwater.node.storage.slots import Slots
+from headwater.wire.dcp import SystemEvent
 from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Staging"]
@@ -29,6 +40,7 @@ CONTROL_RESERVE_BYTES: Final = 64 << 10  # of a batch's room are kept for contro
 RETRY_SECONDS: Final = 1.0
 LACKING_SECONDS: Final = 30.0
 """So long after a document was refused the disk is said to lack room for one of its size; who needs it asks again."""
+RECORD_BYTES: Final = 4 << 10  # more than the record of one vbucket takes, with a full failover log
 COMING_MIN: Final = 4096  # announced changes of a vbucket that are always believed
 
 
@@ -110,8 +122,8 @@ class Staging:
 
     @property
     def may_delete(self) -> bool:
-        """Whether deletions go on although the disk is full."""
-        return self._log.may_delete
+        """Whether there is room for deletions and states, full or not: some is kept for what makes the log smaller."""
+        return not self.full or self._log.may_delete
 
     @property
     def _cramped(self) -> bool:
@@ -125,7 +137,7 @@ class Staging:
 
     def room(self) -> tuple[NDArray[np.uint8], int]:
         """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
-        they wrote (slot `arena.slot`), then `use`. Valid until the next freeze."""
+        they wrote (slot `slot`), then `use`. Valid until the next freeze."""
         used, limit = self.filled()
         return self.arena.data[:limit], used
 
@@ -134,12 +146,17 @@ class Staging:
         used, limit = self.arena.used, self._limit
         return used, limit if limit > used else used
 
-    def use(self, used: int, *, unread: bool) -> None:
+    @property
+    def slot(self) -> int:
+        """The slot of the arena that gathers (0 or 1), for LOCs."""
+        return self.arena.slot
+
+    def use(self, used: int, *, unread: bool = False) -> None:
         """Take the arena's first `used` bytes as frames. `unread`: no one will read the new ones soon (a hint)."""
         self.arena.unread_bytes += (used - self.arena.used) * unread
         self.arena.used = used
 
-    def grow(self, vbucket: int, coming: int) -> None:
+    def grow(self, vbucket: int, coming: int = 1) -> None:
         """Make room in a vbucket's index: a kernel said that it has none. `coming`: how many changes are announced;
         what somebody else announces is believed as far as four times of what is here."""
         rows = max(1, min(coming, COMING_MIN + 3 * self._index.rows(vbucket)))
@@ -172,6 +189,88 @@ class Staging:
         self.arena.append(value)
         while not index.index_frame(self._index.table, vbucket, self._slots.table, self.arena.slot, offset):
             self._index.grow(vbucket)
+
+    def mutation(
+        self,
+        vbucket: int,
+        key: bytes,
+        value: bytes,
+        *,
+        seqno: int | None = None,
+        cas: int,
+        rev_seqno: int,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+        hops: int = 0,
+        collection: int = 0,
+    ) -> int:
+        """Store a document of a collection; returns its seqno (the next one unless given).
+
+        Raises:
+            DiskFull: there is no room on the disk.
+            ArenaFull: there is none in this batch.
+            StorageError: `seqno` is not above the high seqno.
+        """
+        seqno = self.next_seqno(vbucket, seqno, cas, rev_seqno)
+        head = mutation_head(
+            vbucket,
+            key,
+            len(value),
+            seqno=seqno,
+            cas=cas,
+            rev_seqno=rev_seqno,
+            flags=flags,
+            expiry=expiry,
+            datatype=datatype,
+            hops=hops,
+            collection=collection,
+        )
+        self.document(vbucket, head, value)
+        return seqno
+
+    def deletion(
+        self,
+        vbucket: int,
+        key: bytes,
+        value: bytes = b"",
+        *,
+        seqno: int | None = None,
+        cas: int,
+        rev_seqno: int,
+        delete_time: int,
+        now: int = 0,
+        datatype: int = 0,
+        expired: bool = False,
+        hops: int = 0,
+        collection: int = 0,
+    ) -> int:
+        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above.
+
+        It ages from `delete_time`, or from `now` where that is an hour later or more.
+        """
+        seqno = self.next_seqno(vbucket, seqno, cas, rev_seqno)
+        frame = deletion_frame(
+            vbucket,
+            key,
+            value,
+            seqno=seqno,
+            cas=cas,
+            rev_seqno=rev_seqno,
+            delete_time=delete_time,
+            datatype=datatype,
+            expired=expired,
+            hops=hops | since_bits(delete_time, now),
+            collection=collection,
+        )
+        self.document(vbucket, frame)
+        return seqno
+
+    def event(self, vbucket: int, event: SystemEvent, *, cas: int) -> int:
+        """Store a system event; returns its seqno (the next one, if it has none). Errors as above."""
+        seqno = self.next_seqno(vbucket, event.by_seqno or None, cas)
+        self.document(vbucket, event_frame(vbucket, replace(event, by_seqno=seqno, vbucket=vbucket), cas=cas))
+        return seqno
 
     # ------------------------------------------------------------------ control
 
@@ -220,9 +319,9 @@ class Staging:
         """Raise DiskFull or ArenaFull unless `count` bytes of changes can be staged now, in one batch."""
         self._check_room(count, self._control_reserve)
 
-    def check_control_room(self, count: int) -> None:
-        """Raise DiskFull or ArenaFull unless `count` bytes of control frames can be staged now."""
-        self._check_room(count, 0)
+    def check_record_room(self) -> None:
+        """Raise DiskFull or ArenaFull unless a record of RECORD_BYTES can be staged: before anything is changed."""
+        self._check_room(RECORD_BYTES, 0)
 
     def control(self, frame: bytes) -> None:
         """Stage a control frame, which may use the reserve as well. Raises DiskFull, ArenaFull."""

@@ -1,7 +1,7 @@
 """The store: the promise the node builds on.
 
     store = Store.open(path)
-    store.stage_mutation(vb, key, value, cas=..., rev_seqno=...)      indexed at once, not yet on disk
+    store.staging.mutation(vb, key, value, cas=..., rev_seqno=...)    indexed at once, not yet on disk
     batch = store.freeze(); store.write(batch); store.settle(batch)   durable: `write` on any thread, the rest here
     with store.view(vb, after_seqno, end_seqno) as view: view.fill(...)
 
@@ -10,7 +10,8 @@ that it is not durable; views show durable changes only. One batch is in flight 
 
 The store owns its parts and puts them together: columns.py (the index), slots.py (where its rows point to), log.py (the
 files), staging.py and committing.py (a change's way there), prepares.py (durable writes under way), compaction.py while
-one runs. Here are opening and closing, reading, documents, and what takes changes back.
+one runs. Here are opening and closing, reading, documents, and what takes changes back; api.py is the page that the
+node's other parts read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 from struct import Struct
 
@@ -40,17 +40,7 @@ from headwater.node.storage.manifest import Manifest
 from headwater.node.storage.newest import NewestSeqnos
 from headwater.node.storage.prepares import StoredPrepares
 from headwater.node.storage.quarantine import Quarantine
-from headwater.node.storage.records import (
-    StoredDocument,
-    VBucketRecord,
-    clean_frame,
-    deletion_frame,
-    event_frame,
-    key_in,
-    mutation_head,
-    since_bits,
-    stored_key,
-)
+from headwater.node.storage.records import StoredDocument, VBucketRecord, clean_frame, key_in, stored_key
 from headwater.node.storage.replay import OpenedSegment, Replay
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
@@ -60,9 +50,6 @@ from headwater.node.storage.views import DEFAULT_ONLY, Shown, View
 from headwater.wire.dcp import SystemEvent
 
 __all__ = ["ArenaFull", "Store"]
-
-RECORD_BYTES = 4 << 10
-"""More than the record of one vbucket takes, with a full failover log."""
 
 _FOUR_NUMBERS = Struct("=4Q")  # as numpy has them
 
@@ -186,38 +173,7 @@ class Store:
         if manifest.collections:
             self._newest.follow()
 
-    # ------------------------------------------------------------------ numbers
-
-    def high_seqno(self, vbucket: int) -> int:
-        """Seqno of the newest change, durable or not."""
-        return self.index.table.item(vbucket, index.HIGH)  # an int at once
-
-    def durable_seqno(self, vbucket: int) -> int:
-        """Seqno of the newest change that is on disk."""
-        return self.index.table.item(vbucket, index.DURABLE_HIGH)
-
-    def purge_seqno(self, vbucket: int) -> int:
-        """Tombstones up to here may be missing."""
-        return self.index.table.item(vbucket, index.PURGE)
-
-    def rollback_floor(self, vbucket: int) -> int:
-        """States below this seqno can't be rebuilt."""
-        return int(self.table[vbucket, index.FLOOR])
-
-    def items(self, vbucket: int) -> int:
-        """Live documents."""
-        return int(self.table[vbucket, index.ITEMS])
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of the newest version of every key, tombstones included: what of the log is not waste."""
-        return int(self.table[:, index.LIVE_BYTES].sum())
-
     # ------------------------------------------------------------------ reading
-
-    def exact(self, vbucket: int, end_seqno: int) -> bool:
-        """Whether a view that ends at `end_seqno` shows what was there then, rather than a part of it."""
-        return end_seqno >= self.rollback_floor(vbucket)
 
     def document(self, vbucket: int, key: bytes, collection: int = 0) -> StoredDocument | None:
         """The newest version of a key, a tombstone as well; None when it was never stored, or is purged.
@@ -249,15 +205,6 @@ class Store:
         key, mark = stored_key(collection, key)
         return int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
 
-    def has_change(self, vbucket: int, seqno: int) -> bool:
-        """Whether the change of a seqno is here, durable or not. False if it was superseded and compacted away."""
-        rows = self.index.rows_up_to(vbucket, seqno)
-        return rows > 0 and self.index.columns[vbucket].seq.item(rows - 1) == seqno
-
-    def is_mixed(self, vbucket: int) -> bool:
-        """Whether there may be changes that are not documents of the default collection."""
-        return self.table.item(vbucket, index.MIXED) != 0
-
     def events(self, vbucket: int) -> list[SystemEvent]:
         """The system events of a vbucket in the order of their seqnos, of each collection and scope the newest; durable
         or not. Looks at every row of a vbucket that is mixed."""
@@ -265,7 +212,7 @@ class Store:
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
         """Seqno of the newest durable change that is shown; 0 if there is none."""
-        return self._newest.seqno(vbucket, shown) if self.is_mixed(vbucket) else self.durable_seqno(vbucket)
+        return self._newest.seqno(vbucket, shown) if self.index.is_mixed(vbucket) else self.index.durable_seqno(vbucket)
 
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
         """(collection, live documents, bytes of their frames, tombstones) of these collections; looks at each row."""
@@ -290,7 +237,7 @@ class Store:
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
         columns = self.index.columns[vbucket]
-        if not self.is_mixed(vbucket):
+        if not self.index.is_mixed(vbucket):
             return View(self.slots, vbucket, columns, first, rows, after_seqno)
         is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
         last = self._newest.seqno(vbucket, shown) if is_whole else None
@@ -344,136 +291,9 @@ class Store:
         """The disk has no room for another batch: changes are refused, reads go on. Tried again by itself."""
         return self.staging.full
 
-    @property
-    def lacks_room(self) -> bool:
-        """The disk is full, or was so for a large document of late and still is: compaction is urgent."""
-        return self.staging.lacks_room
-
-    @property
-    def may_delete(self) -> bool:
-        """Whether there is room for deletions and states, full or not: some is kept for what makes the log smaller."""
-        return not self.full or self.staging.may_delete
-
     def more_room(self) -> bool:
         """Make room in the arena for more than there was, though all of it is empty; whether there is more now."""
         return self.staging.more_room()
-
-    def stage_arena(self) -> tuple[NDArray[np.uint8], int]:
-        """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
-        they wrote (slot `stage_slot`), then `stage_used`. Valid until the next freeze."""
-        return self.staging.room()
-
-    def stage_room(self) -> tuple[int, int]:
-        """As `stage_arena`, for who knows the arena by its slot: bytes of it that are filled, and that may be."""
-        return self.staging.filled()
-
-    @property
-    def stage_slot(self) -> int:
-        """The slot of the arena that is filling (0 or 1), for LOCs."""
-        return self.staging.arena.slot
-
-    def stage_used(self, used: int, *, unread: bool = False) -> None:
-        """Take the arena's first `used` bytes as frames. `unread`: no one will read the new ones soon (a hint)."""
-        self.staging.use(used, unread=unread)
-
-    def grow(self, vbucket: int, coming: int = 1) -> None:
-        """Make room in a vbucket's index, where a kernel said that it has none, for so many changes that are
-        announced."""
-        self.staging.grow(vbucket, coming)
-
-    def stage_mutation(
-        self,
-        vbucket: int,
-        key: bytes,
-        value: bytes,
-        *,
-        seqno: int | None = None,
-        cas: int,
-        rev_seqno: int,
-        flags: int = 0,
-        expiry: int = 0,
-        datatype: int = 0,
-        hops: int = 0,
-        collection: int = 0,
-    ) -> int:
-        """Store a document of a collection; returns its seqno (the next one unless given).
-
-        Raises:
-            DiskFull: there is no room on the disk.
-            ArenaFull: there is none in this batch.
-            StorageError: `seqno` is not above the high seqno.
-        """
-        seqno = self.staging.next_seqno(vbucket, seqno, cas, rev_seqno)
-        head = mutation_head(
-            vbucket,
-            key,
-            len(value),
-            seqno=seqno,
-            cas=cas,
-            rev_seqno=rev_seqno,
-            flags=flags,
-            expiry=expiry,
-            datatype=datatype,
-            hops=hops,
-            collection=collection,
-        )
-        self.staging.document(vbucket, head, value)
-        return seqno
-
-    def stage_deletion(
-        self,
-        vbucket: int,
-        key: bytes,
-        value: bytes = b"",
-        *,
-        seqno: int | None = None,
-        cas: int,
-        rev_seqno: int,
-        delete_time: int,
-        now: int = 0,
-        datatype: int = 0,
-        expired: bool = False,
-        hops: int = 0,
-        collection: int = 0,
-    ) -> int:
-        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above.
-
-        It ages from `delete_time`, or from `now` where that is an hour later or more.
-        """
-        seqno = self.staging.next_seqno(vbucket, seqno, cas, rev_seqno)
-        frame = deletion_frame(
-            vbucket,
-            key,
-            value,
-            seqno=seqno,
-            cas=cas,
-            rev_seqno=rev_seqno,
-            delete_time=delete_time,
-            datatype=datatype,
-            expired=expired,
-            hops=hops | since_bits(delete_time, now),
-            collection=collection,
-        )
-        self.staging.document(vbucket, frame)
-        return seqno
-
-    def stage_event(self, vbucket: int, event: SystemEvent, *, cas: int) -> int:
-        """Store a system event; returns its seqno (the next one, if it has none). Errors as above."""
-        seqno = self.staging.next_seqno(vbucket, event.by_seqno or None, cas)
-        self.staging.document(vbucket, event_frame(vbucket, replace(event, by_seqno=seqno, vbucket=vbucket), cas=cas))
-        return seqno
-
-    def record(self, vbucket: int) -> VBucketRecord | None:
-        """Return a vbucket's record as staged; after `abandon`, as it is on disk. None: it does not exist."""
-        return self.staging.records.get(vbucket)
-
-    def stage_record(self, vbucket: int, record: VBucketRecord) -> None:
-        """Store what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
-        self.staging.record(vbucket, record)
-
-    def check_record_room(self) -> None:
-        """Raise DiskFull or ArenaFull unless a record of RECORD_BYTES can be staged: before anything is changed."""
-        self.staging.check_control_room(RECORD_BYTES)
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
         """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""
@@ -498,12 +318,12 @@ class Store:
         everything is dropped, and the vbucket is empty. Staged; durable with the next batch. Returns the seqno really
         returned to: `seqno`, or 0.
         """
-        if seqno >= self.high_seqno(vbucket):
+        if seqno >= self.index.high_seqno(vbucket):
             return seqno
-        if seqno < self.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
+        if seqno < self.index.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
             seqno = 0
         keep = self.index.rows_up_to(vbucket, seqno) if seqno else 0
-        high = self._high_after(vbucket, keep, seqno)
+        high = self.index.high_after(vbucket, keep, seqno)
         self.staging.rollback(vbucket, seqno, high)
         if self._compaction is not None:
             self._compaction.cut(vbucket, keep)
@@ -513,37 +333,20 @@ class Store:
             if self.slots.readers:
                 self.index.fork(vbucket)
             history.undo_rows(self.table, vbucket, self.segments, keep)
-            self._lower(vbucket, keep, high)
+            self.index.lower(vbucket, keep, high)
         self.staging.renumbered(vbucket)
         self._newest.cut(vbucket, seqno)
-        self._look_for_expired(vbucket)
+        self.index.look_for_expired(vbucket)
         failpoint("rollback.staged")
         return seqno
 
     def lowered_to(self, vbucket: int, seqno: int) -> int:
         """The high seqno that a rollback to `seqno` leaves."""
-        if seqno >= self.high_seqno(vbucket):
-            return self.high_seqno(vbucket)
-        if seqno < self.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
+        if seqno >= self.index.high_seqno(vbucket):
+            return self.index.high_seqno(vbucket)
+        if seqno < self.index.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
             return 0
-        return self._high_after(vbucket, self.index.rows_up_to(vbucket, seqno) if seqno else 0, seqno)
-
-    def _high_after(self, vb: int, keep: int, seqno: int) -> int:
-        """The high seqno after a rollback: that of the last change left. Where compaction purged changes the floor
-        counts as one: it was given out."""
-        last = int(self.index.columns[vb].seq[keep - 1]) if keep else 0
-        return max(last, min(seqno, self.rollback_floor(vb)))
-
-    def _lower(self, vb: int, rows: int, high: int) -> None:
-        row = self.table[vb]
-        row[index.HIGH] = high
-        for field, bound in (
-            (index.DURABLE_ROWS, rows),
-            (index.FROZEN_ROWS, rows),
-            (index.DURABLE_HIGH, high),
-            (index.FROZEN_HIGH, high),
-        ):
-            row[field] = min(int(row[field]), bound)
+        return self.index.high_after(vbucket, self.index.rows_up_to(vbucket, seqno) if seqno else 0, seqno)
 
     def drop(self, vbucket: int) -> None:
         """Forget a vbucket, documents and all. Staged; durable with the next batch."""
@@ -583,13 +386,8 @@ class Store:
         if self._compaction is not None:
             self._compaction.stale = True  # what it knows of the rows may no longer be so
         lost = self.committing.abandon(batch)
-        self._look_for_expired()
+        self.index.look_for_expired()
         return lost
-
-    def _look_for_expired(self, vbucket: int | None = None) -> None:
-        """Collections may be there again that were dropped, whose documents nobody counted when it was looked last."""
-        table = self.table if vbucket is None else self.table[vbucket : vbucket + 1]
-        table[table[:, index.MIXED] != 0, index.EXPIRY] = 1
 
     # ------------------------------------------------------------------ the log
 
@@ -602,10 +400,6 @@ class Store:
         if self._compaction is not None:
             self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
         return self.quarantine.add(damage)
-
-    def seal(self) -> None:
-        """End the log's segment, so that compaction can have it. Blocking; like `write`, and never beside it."""
-        self.log.seal()
 
     def compact(
         self,
@@ -652,11 +446,6 @@ class Store:
 
     def _compaction_ended(self) -> None:
         self._compaction = None
-
-    @property
-    def log_bytes(self) -> int:
-        """Bytes of all segments."""
-        return self.log.bytes
 
     def close(self, clean: bool = True) -> None:
         """Close the store; twice is once.

@@ -43,7 +43,7 @@ def takeover_stats(
     connection = connections.get(name.encode("latin-1", "replace"))
     found = connection.stream_of(vbucket) if connection is not None else None
     yield "name", name
-    yield "vb_items", str(bucket.store.items(vbucket.id))
+    yield "vb_items", str(bucket.store.index.items(vbucket.id))
     yield "on_disk_deletes", str(_deletions(bucket, vbucket))
     if found is not None:
         yield from _of_stream(found)
@@ -73,7 +73,7 @@ def _of_stream(stream: Stream) -> Iterable[tuple[str, str]]:
 def _without_stream(bucket: Bucket, vbucket: VBucket, missing: str) -> Iterable[tuple[str, str]]:
     """Return the numbers of a vbucket without a stream: all of it is still to be sent."""
     yield "status", f"{missing}_does_not_exist"
-    yield "estimate", str(bucket.store.items(vbucket.id) + _deletions(bucket, vbucket))
+    yield "estimate", str(bucket.store.index.items(vbucket.id) + _deletions(bucket, vbucket))
     yield "backfillRemaining", "0"
     yield "chk_items", "0"
 

@@ -35,7 +35,7 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.node.storage.store import Store
+    from headwater.node.storage.api import Storage
     from headwater.node.streams.encoding import Encoding
     from headwater.node.streams.handover import Handover
     from headwater.node.streams.outlet import Outlet
@@ -101,7 +101,7 @@ class Stream:
     def __init__(
         self,
         vbucket: VBucket,
-        store: Store,
+        store: Storage,
         producer: Producer,
         entry: ProducerStream,
         encoding: Encoding,
@@ -274,7 +274,7 @@ class Stream:
         """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
         snapshot = self._take_snapshot()
         is_inside = self.entry.state is ProducerState.INSIDE
-        passes = self._wanted.aware and (is_inside or self._skip_deletes or self._store.is_mixed(self.vbucket.id))
+        passes = self._wanted.aware and (is_inside or self._skip_deletes or self._store.index.is_mixed(self.vbucket.id))
         if snapshot.last_seqno <= self.position and (not passes or self._goes_on_inside):
             snapshot.close()
             self._reach_end(outlet, snapshot.covers_seqno)
@@ -340,7 +340,7 @@ class Stream:
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
         own = vbucket.state is _ACTIVE and self.position >= vbucket.snapshot_end
-        as_stored = not encoding.collections and not self._store.is_mixed(vbucket.id)
+        as_stored = not encoding.collections and not self._store.index.is_mixed(vbucket.id)
         whole = entry.state is _BETWEEN and last_seqno <= entry.accepted.end_seqno
         if (
             not own
@@ -398,7 +398,7 @@ class Stream:
             return durable
         complete = vbucket.complete_seqno
         is_there = self.entry.accepted.partial_end_seqno <= complete <= durable
-        return complete if is_there and self._store.exact(vbucket.id, complete) else 0
+        return complete if is_there and self._store.index.exact(vbucket.id, complete) else 0
 
     @property
     def _sendable_seqno(self) -> int:
@@ -441,7 +441,7 @@ class Stream:
         vbucket, announced = self.vbucket, self.entry.snapshot_end_seqno
         if self.entry.state is not ProducerState.INSIDE or self.position >= announced:
             return False
-        is_there = vbucket.durable_seqno <= announced or self._store.exact(vbucket.id, announced)
+        is_there = vbucket.durable_seqno <= announced or self._store.index.exact(vbucket.id, announced)
         return is_there and vbucket.ends_snapshot(announced)
 
     def _send_changes(self, snapshot: SnapshotSender, outlet: Outlet, quantum_bytes: int) -> None:

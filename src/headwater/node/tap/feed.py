@@ -122,7 +122,7 @@ class Feed:
     def _is_wanted(self, state: State, vb: int) -> bool:
         """ "DUMP covers the active vbuckets of the filter that hold items"; others, all that live."""
         if self.producer.options.dump:
-            return state is State.ACTIVE and self.bucket.store.durable_seqno(vb) > 0
+            return state is State.ACTIVE and self.bucket.store.index.durable_seqno(vb) > 0
         return state is not State.DEAD
 
     # --- turns ------------------------------------------------------------------------------------------------------

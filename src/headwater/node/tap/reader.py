@@ -214,7 +214,7 @@ class TapReader:
             self._close_snapshot()
             vb, store, place = self.vbucket.id, self._feed.bucket.store, self.stream.place
             durable = self._readable_seqno
-            if upto < durable and place.step is TapStep.BACKFILL and not store.exact(vb, upto):
+            if upto < durable and place.step is TapStep.BACKFILL and not store.index.exact(vb, upto):
                 upto = self.stream.upto = durable
             # TAP has no collections: it is sent the default one, and nothing of that once it was dropped.
             shown = self.vbucket.collections.shown(PLAIN, self.vbucket.durable_seqno)

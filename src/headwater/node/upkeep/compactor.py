@@ -107,7 +107,7 @@ class Compactor:
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
         highest = before_seqno or WIRE_SEQNO_MAX
-        kept = 0 if self._bucket.store.lacks_room else HISTORY_ROWS
+        kept = 0 if self._bucket.store.staging.lacks_room else HISTORY_ROWS
         await self.run(
             before,
             purge_limit=lambda each: min(highest, self._needed(each)) if each == vbucket else 0,
@@ -130,11 +130,11 @@ class Compactor:
             enough: asked after each stretch whether to leave it at that.
         """
         async with self._one:
-            begun, before = self._loop.time(), self._bucket.store.log_bytes
+            begun, before = self._loop.time(), self._bucket.store.log.bytes
             try:
                 await self._all_stretches(purge_before, purge_limit, history_rows, enough)
             finally:
-                seconds, freed = self._loop.time() - begun, max(0, before - self._bucket.store.log_bytes)
+                seconds, freed = self._loop.time() - begun, max(0, before - self._bucket.store.log.bytes)
                 self.seconds += seconds
                 self.freed_bytes += freed
                 told = event("compaction.done", seconds=round(seconds, 3), freed_bytes=freed)
@@ -153,7 +153,7 @@ class Compactor:
         # for ever.
         await committer.wait(committer.gate())
         with contextlib.suppress(DiskFull):  # what is sealed can be compacted all the same
-            await committer.run_alone(store.seal)
+            await committer.run_alone(store.log.seal)
         made: set[int] = set()
         again = AGAIN_MAX
         while True:
@@ -237,11 +237,11 @@ class Compactor:
 
     @property
     def _dead_bytes(self) -> int:
-        return self._bucket.store.log_bytes - self._live_bytes
+        return self._bucket.store.log.bytes - self._live_bytes
 
     @property
     def _live_bytes(self) -> int:
-        return self._bucket.store.live_bytes - self.dropped.bytes
+        return self._bucket.store.index.live_bytes - self.dropped.bytes
 
     def _history_rows(self, vb: int) -> int:
         """How many changes of a vbucket can still be taken back after a run that begins by itself: not a drop whose
@@ -254,29 +254,30 @@ class Compactor:
         self.holds.look(self._loop.time())
         self.dropped.look(self._loop.time())
         self._bucket.scans.forget_idle(self._loop.time())
-        worth = is_worthwhile(store.log_bytes, self._live_bytes, self._dead_left, self._dead_percent)
+        worth = is_worthwhile(store.log.bytes, self._live_bytes, self._dead_left, self._dead_percent)
         if self._task is None and (worth or self._is_urgent()) and self._is_time():
             self._task = self._loop.create_task(self._automatic())
-        urgent = store.lacks_room or store.log.is_short
+        urgent = store.staging.lacks_room or store.log.is_short
         self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
 
     def _is_urgent(self) -> bool:
         """Whether the disk is full, for large documents at least, or nearly so, and there is something to give back."""
         store = self._bucket.store
         dead, live = self._dead_bytes, self._live_bytes
-        return (store.lacks_room and dead > live // GAIN_PARTS) or (store.log.is_short and dead > live // SHORT_PARTS)
+        urgent = store.staging.lacks_room and dead > live // GAIN_PARTS
+        return urgent or (store.log.is_short and dead > live // SHORT_PARTS)
 
     def _is_time(self) -> bool:
         """Whether a run may succeed: after one that found no room there must be more to give back, as there is once
         nothing is kept for rollbacks. Or after a while, for a disk has other users, too."""
         more = self._dead_bytes - self._again_dead
-        if self._gave_up_with_history and self._bucket.store.lacks_room:
+        if self._gave_up_with_history and self._bucket.store.staging.lacks_room:
             return True
         return self._loop.time() >= self._again_at or more > self._bucket.store.log.control_bytes
 
     async def _automatic(self) -> None:
         # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew.
-        is_full = self._bucket.store.lacks_room
+        is_full = self._bucket.store.staging.lacks_room
         rows = (lambda vb: 0) if is_full else self._history_rows
         self._gave_up_with_history = False
         try:

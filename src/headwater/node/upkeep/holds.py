@@ -50,9 +50,9 @@ class Holds:
         if oldest is None:
             return
         seconds = self._seconds
-        if held > max(BYTES_MIN, store.live_bytes):
+        if held > max(BYTES_MIN, store.index.live_bytes):
             seconds = min(seconds, SECONDS_MIN)
-        if needed or store.lacks_room:
+        if needed or store.staging.lacks_room:
             seconds = min(seconds, SECONDS_FULL)
         if now - self._since >= seconds:
             self._let_go(held, now - self._since)

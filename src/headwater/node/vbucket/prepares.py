@@ -20,7 +20,7 @@ from headwater.wire import dcp, leb128
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
-    from headwater.node.storage.store import Store
+    from headwater.node.storage.api import Storage
 
 COMMITS_KEPT = 4096
 """So many commits back a stream that sent the prepare can say COMMIT; behind that it sends the document."""
@@ -48,7 +48,7 @@ class VBucketPrepares:
         commits: the seqno of the prepare, by that of the document it became; the newest few.
     """
 
-    def __init__(self, vbucket: int, store: Store, alive: Callable[[], Container[int]]) -> None:
+    def __init__(self, vbucket: int, store: Storage, alive: Callable[[], Container[int]]) -> None:
         self.pending: dict[Key, int] = {}
         self.commits: dict[int, int] = {}
         self._vbucket = vbucket
@@ -125,7 +125,7 @@ class VBucketPrepares:
 
     def _stage(self, key: Key, found: dcp.Prepare, seqno: int | None, now: int) -> int:
         if found.deleted:
-            return self._store.stage_deletion(
+            return self._store.staging.deletion(
                 self._vbucket,
                 key.key,
                 found.value,
@@ -137,7 +137,7 @@ class VBucketPrepares:
                 datatype=found.datatype,
                 collection=key.collection,
             )
-        return self._store.stage_mutation(
+        return self._store.staging.mutation(
             self._vbucket,
             key.key,
             found.value,

@@ -32,7 +32,7 @@ from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from headwater.node.storage.store import Store
+    from headwater.node.storage.api import Storage
     from headwater.wire.dcp import SystemEvent
     from headwater.wire.manifest import CollectionsManifest
 
@@ -103,7 +103,7 @@ class VBucket:
     """
 
     def __init__(
-        self, vbucket: int, store: Store, wrote: Callable[[], int], *, state: State, failover: FailoverTable
+        self, vbucket: int, store: Storage, wrote: Callable[[], int], *, state: State, failover: FailoverTable
     ) -> None:
         self.id = vbucket
         self.state = state
@@ -126,7 +126,7 @@ class VBucket:
 
     @classmethod
     def create(
-        cls, vbucket: int, store: Store, wrote: Callable[[], int], *, state: State, new_uuid: Callable[[], int]
+        cls, vbucket: int, store: Storage, wrote: Callable[[], int], *, state: State, new_uuid: Callable[[], int]
     ) -> VBucket:
         """A vbucket that this node did not have: empty, with one branch from seqno 0."""
         made = cls(vbucket, store, wrote, state=state, failover=FailoverTable(new_uuid=new_uuid))
@@ -138,7 +138,7 @@ class VBucket:
         cls,
         record: VBucketRecord,
         vbucket: int,
-        store: Store,
+        store: Storage,
         wrote: Callable[[], int],
         *,
         clean: bool,
@@ -189,7 +189,7 @@ class VBucket:
     def add_event(self, event: SystemEvent, cas: int) -> int:
         """Stage a system event, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
         self._store.declarations.use_collections()
-        seqno = self._store.stage_event(self.id, event, cas=cas)
+        seqno = self._store.staging.event(self.id, event, cas=cas)
         self.collections.add(replace(event, by_seqno=seqno))
         return seqno
 
@@ -207,7 +207,7 @@ class VBucket:
     @property
     def high_seqno(self) -> int:
         """The newest seqno given, durable or not."""
-        return self._store.high_seqno(self.id)
+        return self._store.index.high_seqno(self.id)
 
     @property
     def durable_seqno(self) -> int:
@@ -221,7 +221,7 @@ class VBucket:
     @property
     def purge_seqno(self) -> int:
         """Tombstones up to here may be missing: compaction has dropped them, here or where they came from."""
-        return self._store.purge_seqno(self.id)
+        return self._store.index.purge_seqno(self.id)
 
     @property
     def deleted_rev(self) -> int:
@@ -275,7 +275,7 @@ class VBucket:
         What was received from a producer is consistent at the ends of its snapshots only, and where those were is not
         kept; what this node wrote itself is, until compaction has dropped the versions of then.
         """
-        return self.state is State.ACTIVE and seqno >= self.snapshot_end and self._store.exact(self.id, seqno)
+        return self.state is State.ACTIVE and seqno >= self.snapshot_end and self._store.index.exact(self.id, seqno)
 
     def set_state(self, state: State, *, new_branch: bool = True) -> bool:
         """Go to another state; False, and nothing happens, if it is in that state already.
@@ -290,7 +290,7 @@ class VBucket:
         """
         if state == self.state:
             return False
-        self._store.check_record_room()  # else it would be so in memory only
+        self._store.staging.check_record_room()  # else it would be so in memory only
         if state is State.ACTIVE and new_branch:
             # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
             # So does what lies behind a gap: a consumer that has it from the owner has what is missing here, too.
@@ -317,7 +317,7 @@ class VBucket:
         Args:
             now: Unix seconds.
         """
-        self._store.check_record_room()  # before anything is aborted, for else it stays the owner
+        self._store.staging.check_record_room()  # before anything is aborted, for else it stays the owner
         self._abort_prepares(now)
         self._leave_active()
         self.state = State.DEAD
@@ -467,7 +467,7 @@ class VBucket:
             lambda key: self._store.seqno_of(self.id, key.key, key.collection), self.collections.alive
         ):
             return False
-        self._store.check_record_room()
+        self._store.staging.check_record_room()
         self.consistent.cut(self.gap.whole_seqno)
         self._complete_seqno = min(self._complete_seqno, self._before_gap)
         self.gap = Gap()
@@ -563,7 +563,7 @@ class VBucket:
             self.consistent.note(self.snapshot_end, self.high_seqno)
 
     def _stage(self) -> None:
-        self._store.stage_record(self.id, self.record())
+        self._store.staging.record(self.id, self.record())
         if self.is_backed_up or self.prepares.pending:
             self.show_state()  # the record says active, which would let writes in again
         self.gate = self._wrote()

@@ -1,0 +1,135 @@
+"""The page of the store that buckets, vbuckets and streams use; store.py implements it. Committing: node/committer.py.
+
+What a part owns is asked of that part: seqnos, counts and arrays of a vbucket are in `index`, changes enter by
+`staging`, durable writes by `prepares`; `quarantine` knows the damage, `declarations` what is kept outside the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headwater.node.storage.columns import Index
+    from headwater.node.storage.committing import Committing
+    from headwater.node.storage.compaction import Compaction, Dropped
+    from headwater.node.storage.declarations import Declarations
+    from headwater.node.storage.disk import Disk
+    from headwater.node.storage.log import Log
+    from headwater.node.storage.prepares import StoredPrepares
+    from headwater.node.storage.quarantine import Quarantine
+    from headwater.node.storage.records import StoredDocument, VBucketRecord
+    from headwater.node.storage.scrub import Damage
+    from headwater.node.storage.slots import Slots
+    from headwater.node.storage.staging import Staging
+    from headwater.node.storage.views import Shown, View
+    from headwater.wire.dcp import SystemEvent
+
+
+class Storage(Protocol):
+    """A log of changes and its index; attributes, errors and arguments are those of `Store`.
+
+    All methods belong to the event loop's thread, but for the steps of a scrub.
+    """
+
+    path: Path
+    disk: Disk
+    recovered: dict[int, VBucketRecord]
+    clean: bool
+    table: NDArray[np.uint64]
+    segments: NDArray[np.uint64]
+    index: Index
+    slots: Slots
+    log: Log
+    staging: Staging
+    committing: Committing
+    prepares: StoredPrepares
+    declarations: Declarations
+    quarantine: Quarantine
+
+    @property
+    def full(self) -> bool:
+        """The disk has no room for another batch."""
+
+    # ---------------------------------------- reading; a view shows durable changes, the others staged ones too
+
+    def document(self, vbucket: int, key: bytes, collection: int = 0) -> StoredDocument | None:
+        """Return the newest version of a key, a tombstone as well."""
+
+    def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
+        """Return the bytes of its record, 0 if there is none."""
+
+    def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
+        """Return its seqno, 0 if there is none."""
+
+    def events(self, vbucket: int) -> list[SystemEvent]:
+        """Return the newest system event of each collection and scope."""
+
+    def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield each collection with its live documents, the bytes of their frames, and its tombstones."""
+
+    def expired(self, vbucket: int, now: int, limit: int = ..., alive: Shown = ...) -> list[tuple[bytes, int]]:
+        """Return keys and collections of documents that have expired by Unix second `now`."""
+
+    def newest_seqno(self, vbucket: int, shown: Shown) -> int:
+        """Return the seqno of the newest durable change that is shown."""
+
+    def view(self, vbucket: int, after_seqno: int = ..., end_seqno: int = ..., shown: Shown = ...) -> View:
+        """Return the durable changes between two seqnos as of now, to be closed."""
+
+    def gather_live(  # noqa: PLR0917 - as the kernel has them
+        self,
+        vbucket: int,
+        numbers: tuple[int, int, int, int],
+        out: NDArray[np.uint8],
+        opaque: int,
+        encoding: int,
+        slow: int,
+        room: int,
+    ) -> tuple[int, int]:
+        """Write marker and frames of what became durable into `out`; returns bytes and changes."""
+
+    # ---------------------------------------- taking back; staged, durable with the next batch
+
+    def pass_seqno(self, vbucket: int, seqno: int) -> None:
+        """Count a seqno as given although no change has it."""
+
+    def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
+        """Raise the purge seqno: tombstones up to here are missing from what comes."""
+
+    def rollback(self, vbucket: int, seqno: int) -> int:
+        """Take back everything above a seqno; returns the one really returned to."""
+
+    def lowered_to(self, vbucket: int, seqno: int) -> int:
+        """Return the high seqno that such a rollback leaves."""
+
+    def drop(self, vbucket: int) -> None:
+        """Forget a vbucket, documents and all."""
+
+    # ---------------------------------------- the log
+
+    def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
+        """Verify the log, a slice at a step; on any one thread."""
+
+    def take_out(self, damage: Damage) -> set[int] | None:
+        """Serve nothing of a damaged range any more; returns the vbuckets with changes in it, None if it was known."""
+
+    def compact(
+        self,
+        *,
+        purge_before: int = 0,
+        purge_limit: Callable[[int], int] | None = None,
+        history_rows: Callable[[int], int] = ...,
+        part: slice = ...,
+        spare: Collection[int] = (),
+        dropped: Callable[[int], Dropped] | None = None,
+    ) -> Compaction | None:
+        """Begin to compact sealed segments; None if there are none, or a compaction runs."""
+
+    def close(self, clean: bool = True) -> None:
+        """Close the store, and commit what is staged if `clean`."""
