@@ -190,7 +190,7 @@ def test_nodes_that_differ_are_brought_together_by_the_next_change() -> None:
 
 
 def test_a_node_that_dropped_a_collection_while_it_was_out_joins_without_dropping_it_for_all() -> None:
-    """It was failed over before the others heard of the drop; its manifest is the newest of all."""
+    """The node was failed over before the others heard of the drop; its manifest is the newest of all."""
     with testing.node(vbuckets=4) as one, testing.node(vbuckets=4, vbucket_state="none") as two:
         init(one)
         on(one, lambda members, seeds: change(members, seeds, creation(A)))
