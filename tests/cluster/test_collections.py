@@ -13,7 +13,17 @@ import pytest
 from headwater import client, testing
 from headwater.client.routing import Address
 from headwater.cluster.admin import NodeAdmin
-from headwater.cluster.collections import CollectionPath, Edit, change, creation, current, drop_everywhere, removal
+from headwater.cluster.collections import (
+    CollectionPath,
+    Edit,
+    change,
+    creation,
+    current,
+    drop_everywhere,
+    outrank,
+    refuse_joining,
+    removal,
+)
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError
 from headwater.testing.node import Node
@@ -208,7 +218,7 @@ def test_a_node_that_dropped_a_collection_while_it_was_out_joins_without_droppin
             shop = bucket.collection("shop.a")
             assert [shop.get(f"k{number}".encode()).value for number in range(20)] == [b"v"] * 20
         both = [on(node, lambda members, seeds: members.admin(seeds[0]).manifest()) for node in (one, two)]
-        assert both == [replace(made, uid=made.uid + 6 + 1)] * 2
+        assert both == [replace(made, uid=made.uid + 6 + 2)] * 2
 
 
 def test_an_id_with_two_names_keeps_a_node_from_joining() -> None:
@@ -218,6 +228,26 @@ def test_an_id_with_two_names_keeps_a_node_from_joining() -> None:
         on(two, lambda members, seeds: apart(members, seeds[0], B))
         with pytest.raises(ClusterError, match=r"are not of one bucket: shop.a of the one and shop.b of the other"):
             rebalance(one, add=at(two))
+
+
+def test_an_id_that_a_former_member_gave_to_another_collection_is_the_clusters() -> None:
+    """Each gave it while it did not hear of the other; what the former member wrote since is rolled back."""
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4, vbucket_state="none") as two:
+        init(one)
+        made = on(one, lambda members, seeds: change(members, seeds, creation(A)))
+        on(two, lambda members, seeds: apart(members, seeds[0], B))
+
+        async def joins(members: Members, seeds: list[Address]) -> None:
+            admins = [members.admin(each) for each in (*seeds, *at(two))]
+            await refuse_joining(admins[:1], admins[1:], former=at(two))
+            await outrank(members, seeds, at(two))
+
+        on(one, joins)
+        both = [on(node, lambda members, seeds: members.admin(seeds[0]).manifest()) for node in (one, two)]
+        assert both[0] == both[1] == replace(made, uid=both[0].uid)
+        again = on(one, lambda members, seeds: change(members, seeds, creation(B)))
+        ids = {each.name: each.id for _, each in again.each_collection()}
+        assert ids["b"] > ids["a"]
 
 
 def test_an_id_with_two_names_stops_every_change_and_is_dropped_by_force_alone() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -267,11 +267,17 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
             raise _of_two_buckets(owner, node, problem)
 
 
-async def refuse_joining(members: Sequence[NodeAdmin], joining: Sequence[NodeAdmin]) -> None:
+async def refuse_joining(
+    members: Sequence[NodeAdmin], joining: Sequence[NodeAdmin], former: Container[Address] = ()
+) -> None:
     """See to it that the members of a cluster are of one bucket, and that joining nodes can take its collections.
 
-    A node that was failed over may know of changes that the cluster never heard of. It has no documents of its own to
-    lose, and is given the manifest of the cluster before it joins (`outrank`).
+    A node that was failed over may know of changes that the cluster never heard of, and may have given an id that the
+    cluster gave to another collection since. It has no documents of its own to lose: its copies are rolled back to
+    where the histories parted. It is given the manifest of the cluster before it joins (`outrank`).
+
+    Args:
+        former: joining nodes that were members of this cluster; in others no id may have two names.
 
     Raises: as `refuse_strangers`.
     """
@@ -281,7 +287,8 @@ async def refuse_joining(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
     owner = members[list(told).index(newest)].address
     uid = max(each.uid for each in told) + 1
     for node, theirs in zip(joining, told[len(members) :], strict=True):
-        if problem := contradiction(replace(newest, uid=uid), theirs) if theirs.uid else "":
+        is_bound = theirs.uid and node.address not in former
+        if problem := contradiction(replace(newest, uid=uid), theirs) if is_bound else "":
             raise _of_two_buckets(owner, node.address, problem)
 
 
@@ -301,14 +308,30 @@ async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[
     newest = await current(members, seeds)
     differing = {node: theirs for node, theirs in known.items() if not is_alike(theirs, newest)}
     highest = max((each.uid for each in differing.values()), default=0)
-    if highest >= newest.uid:
-        newest = await _change(members, seeds, lambda answers: _above(together(answers), highest))
-    for node in differing:
+    if differing and highest + 1 >= newest.uid:
+        newest = await _change(members, seeds, lambda answers: _above(together(answers), highest + 1))
+    for node, theirs in differing.items():
+        if contradiction(theirs, newest):  # an id is given up before it gets its other name
+            await members.admin(node).set_manifest(_in_both(theirs, newest))
         await members.admin(node).set_manifest(newest)
 
 
 def _above(manifest: CollectionsManifest, uid: int) -> CollectionsManifest:
     return manifest if manifest.uid > uid else replace(manifest, uid=uid + 1)
+
+
+def _in_both(theirs: CollectionsManifest, newest: CollectionsManifest) -> CollectionsManifest:
+    """Return the manifest that follows `theirs`, without what is not in the newest one under the same id and name."""
+    named = {(scope.id, scope.name) for scope in newest.scopes}
+    known = {(scope.id, each) for scope, each in newest.each_collection()}
+    return CollectionsManifest(
+        theirs.uid + 1,
+        tuple(
+            replace(scope, collections=tuple(each for each in scope.collections if (scope.id, each) in known))
+            for scope in theirs.scopes
+            if (scope.id, scope.name) in named
+        ),
+    )
 
 
 def _of_two_buckets(one: Address, other: Address, problem: str) -> ClusterError:

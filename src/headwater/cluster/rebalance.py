@@ -152,7 +152,9 @@ class Rebalance:
         strangers = dict(zip(unknown, views, strict=True))
         plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
         joining = [each for each in dict.fromkeys(self._add) if each not in survey.map.servers]
-        await refuse_joining(*([self._members.admin(each) for each in some] for some in (survey.map.servers, joining)))
+        former = [each for each in joining if _is_of(survey.nodes[each].map, survey.map)]
+        admins = ([self._members.admin(each) for each in some] for some in (survey.map.servers, joining))
+        await refuse_joining(*admins, former=former)
         return plan, survey.latest_rev()
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:
@@ -270,3 +272,8 @@ def _mixed(moves: Sequence[Move]) -> list[Move]:
         by_pair.setdefault((move.source, move.target), []).append(move)
     rounds = itertools.zip_longest(*by_pair.values())
     return [move for together in rounds for move in together if move is not None]
+
+
+def _is_of(one: ClusterMap | None, other: ClusterMap) -> bool:
+    """Return True if a map is one of the same cluster's."""
+    return one is not None and one.uuid == other.uuid
