@@ -153,8 +153,8 @@ class Rebalance:
         plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
         joining = [each for each in dict.fromkeys(self._add) if each not in survey.map.servers]
         former = [each for each in joining if _is_of(survey.nodes[each].map, survey.map)]
-        admins = ([self._members.admin(each) for each in some] for some in (survey.map.servers, joining))
-        await refuse_joining(*admins, former=former)
+        owners = list(map(self._members.admin, survey.map.servers))
+        await refuse_joining(owners, list(map(self._members.admin, joining)), former)
         return plan, survey.latest_rev()
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:
