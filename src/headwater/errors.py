@@ -40,7 +40,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "BackupError",
@@ -117,7 +117,10 @@ class BadMessage(RemoteProtocolError):
 
     def __init__(self, name: str, opcode: int, problem: str, status: int = 0x04) -> None:
         super().__init__(name, opcode, problem, status)
-        self.name, self.opcode, self.problem, self.status = name, opcode, problem, status
+        self.name: str = name
+        self.opcode: int = opcode
+        self.problem: str = problem
+        self.status: int = status
 
     def __str__(self) -> str:
         return f"{self.name} (opcode 0x{self.opcode:02x}): {self.problem}"
@@ -137,7 +140,8 @@ class PeerSilent(TransportError):
 
     def __init__(self, peer: str, quiet_seconds: float) -> None:
         super().__init__(peer, quiet_seconds)
-        self.peer, self.quiet_seconds = peer, quiet_seconds
+        self.peer: str = peer
+        self.quiet_seconds: float = quiet_seconds
 
     def __str__(self) -> str:
         told = "is it a node's port? A reader goes on from its last position"
@@ -149,7 +153,8 @@ class ConnectionLost(TransportError):
 
     def __init__(self, peer: str, reason: str) -> None:
         super().__init__(peer, reason)
-        self.peer, self.reason = peer, reason
+        self.peer: str = peer
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"{self.peer}: {self.reason}"
@@ -160,7 +165,9 @@ class TlsError(TransportError):
 
     def __init__(self, peer: str, reason: str, code: int = 0) -> None:
         super().__init__(peer, reason, code)
-        self.peer, self.reason, self.code = peer, reason, code
+        self.peer: str = peer
+        self.reason: str = reason
+        self.code: int = code
 
     def __str__(self) -> str:
         return f"{self.peer}: {self.reason}"
@@ -193,8 +200,11 @@ class NotPersisted(HeadwaterError):
 
     def __init__(self, vbucket: int, seqno: int, copies: tuple[int, int], waited_seconds: float, told: str) -> None:
         super().__init__(vbucket, seqno, copies, waited_seconds, told)
-        self.vbucket, self.seqno, self.copies = vbucket, seqno, copies
-        self.waited_seconds, self.told = waited_seconds, told
+        self.vbucket: int = vbucket
+        self.seqno: int = seqno
+        self.copies: tuple[int, int] = copies
+        self.waited_seconds: float = waited_seconds
+        self.told: str = told
 
     def __str__(self) -> str:
         return (
@@ -230,7 +240,7 @@ class StatusError(HeadwaterError):
 
     def __init__(self, context: str = "", status: int | None = None) -> None:
         self.context = context
-        self.status = self.number if status is None else status
+        self.status: int = self.number if status is None else status
         super().__init__(context, self.status)
 
     @property
@@ -412,7 +422,10 @@ class RollbackRequired(HeadwaterError):
 
     def __init__(self, vbucket: int, requested: int, common: int, reason: str = "") -> None:
         super().__init__(vbucket, requested, common, reason)
-        self.vbucket, self.requested, self.common, self.reason = vbucket, requested, common, reason
+        self.vbucket: int = vbucket
+        self.requested: int = requested
+        self.common: int = common
+        self.reason: str = reason
 
     def __str__(self) -> str:
         because = f" ({self.reason})" if self.reason else ""
@@ -431,9 +444,9 @@ class DataLoss(RollbackRequired):
     """
 
     def __init__(self, purged: Mapping[int, int], requested: int) -> None:
-        self.purged = dict(purged)
+        self.purged: dict[int, int] = dict(purged)
         super().__init__(min(purged), requested, 0)
-        self.args = (self.purged, requested)
+        self.args: tuple[Any, ...] = (self.purged, requested)
 
     def __str__(self) -> str:
         told = ", ".join(f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())[:10])
@@ -454,7 +467,7 @@ class HistoryChanged(HeadwaterError):
 
     def __init__(self, vbuckets: Sequence[int]) -> None:
         super().__init__(list(vbuckets))
-        self.vbuckets = list(vbuckets)
+        self.vbuckets: list[int] = list(vbuckets)
 
     def __str__(self) -> str:
         told = ", ".join(map(str, self.vbuckets[:10]))
@@ -470,7 +483,8 @@ class ClusterError(HeadwaterError):
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(problem, advice)
-        self.problem, self.advice = problem, advice
+        self.problem: str = problem
+        self.advice: str = advice
 
     def __str__(self) -> str:
         return f"{self.problem}; {self.advice}"
@@ -481,8 +495,9 @@ class MoveError(ClusterError):
 
     def __init__(self, vbucket: int, problem: str, advice: str, retriable: bool = False) -> None:
         super().__init__(problem, advice)
-        self.args = (vbucket, problem, advice, retriable)
-        self.vbucket, self.retriable = vbucket, retriable
+        self.args: tuple[Any, ...] = (vbucket, problem, advice, retriable)
+        self.vbucket: int = vbucket
+        self.retriable: bool = retriable
 
     def __str__(self) -> str:
         return f"vbucket {self.vbucket}: {super().__str__()}"
@@ -500,7 +515,9 @@ class CorruptStore(StorageError):
 
     def __init__(self, path: str | Path, offset: int, why: str) -> None:
         super().__init__(path, offset, why)
-        self.path, self.offset, self.why = path, offset, why
+        self.path: str | Path = path
+        self.offset: int = offset
+        self.why: str = why
 
     def __str__(self) -> str:
         return f"{self.path}: byte {self.offset}: {self.why}; restore the directory from a copy"
@@ -514,7 +531,10 @@ class DiskFull(StorageError):
         self, path: str | Path, needed_bytes: int = 0, free_bytes: int | None = None, *, starting: bool = False
     ) -> None:
         super().__init__(path, needed_bytes, free_bytes)
-        self.path, self.needed_bytes, self.free_bytes, self.starting = path, needed_bytes, free_bytes, starting
+        self.path: str | Path = path
+        self.needed_bytes: int = needed_bytes
+        self.free_bytes: int | None = free_bytes
+        self.starting: bool = starting
 
     def __str__(self) -> str:
         need = f"no room for {self.needed_bytes} more bytes" if self.needed_bytes else "no room left"
@@ -528,7 +548,8 @@ class StoreLocked(StorageError):
 
     def __init__(self, path: str | Path, holder: str = "") -> None:
         super().__init__(path, holder)
-        self.path, self.holder = path, holder
+        self.path: str | Path = path
+        self.holder: str = holder
 
     def __str__(self) -> str:
         who = self.holder or "another process"
@@ -540,7 +561,8 @@ class UnsureFile(StorageError):
 
     def __init__(self, path: str | Path, why: str) -> None:
         super().__init__(path, why)
-        self.path, self.why = path, why
+        self.path: str | Path = path
+        self.why: str = why
 
     def __str__(self) -> str:
         return (
@@ -554,7 +576,8 @@ class TableError(HeadwaterError):
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(place, problem)
-        self.place, self.problem = place, problem
+        self.place: str = place
+        self.problem: str = problem
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}"
@@ -578,7 +601,8 @@ class BackupError(HeadwaterError):
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(place, problem)
-        self.place, self.problem = place, problem
+        self.place: str = place
+        self.problem: str = problem
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}"
@@ -593,7 +617,8 @@ class SearchRefused(HeadwaterError):
 
     def __init__(self, peer: str, problem: str) -> None:
         super().__init__(peer, problem)
-        self.peer, self.problem = peer, problem
+        self.peer: str = peer
+        self.problem: str = problem
 
     def __str__(self) -> str:
         return f"{self.peer}: {self.problem}"
@@ -613,7 +638,10 @@ class RowsRefused(HeadwaterError):
         advice: str = "The option deadLetters keeps such rows aside and lets the others go on",
     ) -> None:
         super().__init__(count, first, reason, advice)
-        self.count, self.first, self.reason, self.advice = count, first, reason, advice
+        self.count: int = count
+        self.first: bytes | None = first
+        self.reason: str = reason
+        self.advice: str = advice
 
     def __str__(self) -> str:
         told = f"{self.count} rows were refused for good, the first has the key {self.first!r}: {self.reason}"
@@ -663,7 +691,9 @@ class OptionError(HeadwaterError, ValueError):
     def __init__(self, name: str, value: object, allowed: str) -> None:
         value = hide_logins(value) if isinstance(value, str) else value
         super().__init__(name, value, allowed)
-        self.name, self.value, self.allowed = name, value, allowed
+        self.name: str = name
+        self.value: str | object = value
+        self.allowed: str = allowed
 
     def __str__(self) -> str:
         shown = f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)

@@ -354,7 +354,8 @@ class AsyncCollectionClient(AsyncDocuments):
 
     def __init__(self, of: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
         super().__init__(cluster, operations, turns)
-        self.scope, self.name = of.scope, of.name
+        self.scope: str = of.scope
+        self.name: str = of.name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scope}.{self.name} of {self._cluster}>"
@@ -364,7 +365,8 @@ class AsyncScopeClient:
     """A scope: where its collections are found; made by `AsyncClient.scope`."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
-        self._client, self.name = client, name
+        self.name: str = name
+        self._client = client
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} of {self._client!r}>"

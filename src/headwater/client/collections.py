@@ -333,6 +333,9 @@ class CollectionId:
         OptionError: that is no name.
     """
 
+    scope: str
+    name: str
+
     def __init__(self, cluster: Cluster, path: str) -> None:
         self.scope, self.name = parse_path(path)
         self._cluster = cluster

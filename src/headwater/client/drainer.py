@@ -11,7 +11,7 @@ error raised, and the positions stay where the caller's data ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -119,12 +119,15 @@ class Drainer:
         options: DrainOptions,
         streamed: Streamed | None = None,
     ) -> None:
-        self.cluster, self.options, self.clock, self.streamed = cluster, options, cluster.clock, streamed
-        self.arena = Arena(value_bytes=options.batch_bytes, with_ids=streamed is not None)
+        self.cluster: Cluster = cluster
+        self.options: DrainOptions = options
+        self.clock: Callable[[], float] = cluster.clock
+        self.streamed: Streamed | None = streamed
+        self.arena: Arena = Arena(value_bytes=options.batch_bytes, with_ids=streamed is not None)
         self._coverage = None if streamed is None else streamed.asked
         self._told_dropped: set[tuple[int, int]] = set()  # (vbucket, collection) that the caller heard of
         now = self.clock()
-        self.progress = {
+        self.progress: dict[int, VBucketProgress] = {
             vb: VBucketProgress(place, ends.get(vb, ENDLESS), backoff=Backoff()) for vb, place in start.items()
         }
         self._unassigned = {vb: Unassigned(now, None) for vb in start}
@@ -141,7 +144,7 @@ class Drainer:
         self._linger_until: float | None = None
         self._last_error: HeadwaterError | None = None
         self._resting: dict[int, Position] = dict(start)
-        self.positions = Positions(self._resting, [], {}, self._coverage)
+        self.positions: Positions = Positions(self._resting, [], {}, self._coverage)
         self._steward, self._refreshed_at = Task(self._house()), float("-inf")
         self._watch = Task(watch(cluster, options.map_poll_seconds, self._workers, self._lose))
         self._gate: Gate | None = None

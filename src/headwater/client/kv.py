@@ -248,7 +248,8 @@ class Operations:
     """
 
     def __init__(self, cluster: Cluster, collection: CollectionId | None = None) -> None:
-        self.cluster, self.collection = cluster, collection
+        self.cluster: Cluster = cluster
+        self.collection: CollectionId | None = collection
 
     def _call(self, asked: Request, answer: type[Answered], choice: DurabilityChoice = None) -> Steps[Answered]:
         """Send a request to the node that owns its key, and read the answer; `choice` makes a write durable."""

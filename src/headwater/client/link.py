@@ -45,11 +45,14 @@ class Link:
     """
 
     def __init__(self, address: Address, clock: Callable[[], float], tls: TlsSettings | None = None) -> None:
-        self.address, self.clock, self.tls = address, clock, tls
-        self.inbox = Inbox()
-        self.greeting = Greeting(frozenset(), None)
+        self.address: Address = address
+        self.clock: Callable[[], float] = clock
+        self.tls: TlsSettings | None = tls
+        self.inbox: Inbox = Inbox()
+        self.greeting: Greeting = Greeting(frozenset(), None)
         self._channel: Channel | None = None
-        self.heard_at, self._opaque = clock(), 0
+        self.heard_at: float = clock()
+        self._opaque = 0
 
     @property
     def channel(self) -> Channel:

@@ -59,7 +59,8 @@ class Nodes:
     """Connections and the map; all methods with `yield` are step generators."""
 
     def __init__(self, settings: ConnectSettings) -> None:
-        self.settings, self.clock = settings, settings.clock
+        self.settings: ConnectSettings = settings
+        self.clock: Callable[[], float] = settings.clock
         self._map: ClusterMap | None = None
         self._links: dict[Address, Pipeline] = {}
         self._opening: dict[Address, Pipeline] = {}

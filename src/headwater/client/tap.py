@@ -72,7 +72,8 @@ class TapStream:
         on_gap: Callable[[], None] = lambda: None,
     ) -> None:
         self.options = options
-        self.reconnects = self.gaps = 0
+        self.reconnects: int = 0
+        self.gaps: int = 0
         self.frame: Frame | None = None
         self._settings = settings
         self._patience_seconds = patience_seconds

@@ -75,10 +75,10 @@ class TapNodes:
         if owners_only and not name:
             raise OptionError("name", name, "a name, by which the list of a session's vbuckets is changed")
         given = {"acknowledge": True, "network_byte_order": True, **options}
-        self.options = TapOptions(name=name.encode(), **given).check()
+        self.options: TapOptions = TapOptions(name=name.encode(), **given).check()
         if self.options.ends:
             raise OptionError("options", "dump or takeover", "those of a stream without an end")
-        self.settings = settings_for(connection, user, password)
+        self.settings: ConnectSettings = settings_for(connection, user, password)
         self.deaf: set[Address] = set()
         self.owners: dict[int, Address] = {}
         self._take, self._missed = take, missed
@@ -275,9 +275,10 @@ class _Listener(threading.Thread):
 
     def __init__(self, nodes: TapNodes, address: Address, vbuckets: tuple[int, ...]) -> None:
         super().__init__(name=f"tap of {address}", daemon=True)
-        self.address, self.vbuckets = address, vbuckets
-        self.over = threading.Event()
-        self.problem = "nothing came yet"
+        self.address: Address = address
+        self.vbuckets: tuple[int, ...] = vbuckets
+        self.over: threading.Event = threading.Event()
+        self.problem: str = "nothing came yet"
         self._nodes = nodes
 
     def run(self) -> None:

@@ -55,7 +55,7 @@ class Task:
     def __init__(self, steps: Steps[None]) -> None:
         self._steps = steps
         self._name: Resolve | None = None
-        self.wait = AGAIN
+        self.wait: Ready = AGAIN
 
     def step(self) -> Steps[bool]:
         """Run until it waits; True when it wants to go on at once. Looking up a name holds up the others.

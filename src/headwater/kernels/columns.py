@@ -121,7 +121,8 @@ class Arena:
         self._value_bytes = value_bytes
         if not (self._rows > 0 and controls > 0 and 0 <= max(self._rows, self._key_bytes, value_bytes) <= ARRAY_MAX):
             raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
-        self._decoder, self.with_ids = decoder, with_ids
+        self.with_ids: bool = with_ids
+        self._decoder = decoder
         self._free = self._kept()
         self._memory: Block | None = None  # taken when the first bytes come: by then the last batch may be gone
         self._controls = np.empty((controls, 2), np.int64)

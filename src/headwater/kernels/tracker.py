@@ -96,7 +96,8 @@ class StreamTable:
     """
 
     def __init__(self, *, checked: bool = True, with_ids: bool = False) -> None:
-        self.checked, self.with_ids = checked, with_ids
+        self.checked: bool = checked
+        self.with_ids: bool = with_ids
         # Pages of its own, zero until they are touched and given back with the table: 4 MiB that come from a heap which
         # had them before are written full of zeros, and a node may have thousands of connections.
         self._pages = mmap.mmap(-1, VBUCKET_NUMBERS * FIELDS * 8)

@@ -162,10 +162,11 @@ class Indexes:
     """
 
     def __init__(self, store: TableStore, table: str, seed: bytes, keep: int = KEPT_OPEN) -> None:
-        self.store, self.seed = store, seed
+        self.store: TableStore = store
+        self.seed: bytes = seed
         self._table, self._keep = table, keep
         self._open: OrderedDict[str, KeyIndex] = OrderedDict()
-        self.rebuilt = 0
+        self.rebuilt: int = 0
 
     def of(self, path: str) -> KeyIndex:
         """Return the index of a data file."""

@@ -248,12 +248,13 @@ class TableLog:
     """
 
     def __init__(self, store: TableStore, *, removals: bool = False) -> None:
-        self.store, self.state = store, TableState()
+        self.store: TableStore = store
+        self.state: TableState = TableState()
         self._base: list[str] = []
         self._removed: list[Action] | None = [] if removals else None
         self._removed_count = 0
-        self.checkpointed = -1
-        self.restored = False
+        self.checkpointed: int = -1
+        self.restored: bool = False
         self._last: bytes | None = None
 
     @property

@@ -50,7 +50,7 @@ class QuarantineShape:
 
     def __init__(self, described: Sequence[dict[str, Any]]) -> None:
         self._documents = TableShape([column for column in described if column["name"] != REASON])
-        self.schema = arrow_schema(described)
+        self.schema: pa.Schema = arrow_schema(described)
 
     def rows(self, batch: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
         """Return the rows of documents, and why each is here."""

@@ -81,7 +81,7 @@ class TableStore:
     """
 
     def __init__(self, place: str | Path, *, is_private: bool = False) -> None:
-        self.root = folder_of(place)
+        self.root: str = folder_of(place)
         self._is_private = is_private
 
     def __repr__(self) -> str:

@@ -72,8 +72,10 @@ class Attempts(Generic[P]):
         watch: BatchWatch = NOBODY,
     ) -> None:
         self.progress = progress
-        self.stop, self.watch = stop, watch
-        self._report, self.retry_seconds = report, retry_seconds
+        self.stop: Callable[[], bool] = stop
+        self.watch: BatchWatch = watch
+        self.retry_seconds: float = retry_seconds
+        self._report = report
         self._began = self._succeeded = time.monotonic()
         self._backoff = Backoff(0.5, 15.0)
 

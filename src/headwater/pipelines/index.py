@@ -66,7 +66,7 @@ CHANGES_MAX = "50000"
 
 _FOLDER = "_staged"
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -253,7 +253,9 @@ class IndexSink:
         tokenizer: str | None = None,
         collections: str | None = None,
     ) -> None:
-        self.rules, self.server, self.bucket = rules, server, bucket
+        self.rules: TextRules = rules
+        self.server: SearchServer | None = server
+        self.bucket: str = bucket
         shape: dict[str, Any] | None = None
         if tokenizer is not None:
             shape = {"fields": list(rules.fields), "others": rules.others, "tokenizer": tokenizer}
@@ -261,7 +263,7 @@ class IndexSink:
             shape |= {} if collections is None else {BY_COLLECTION: collections}
         self._index = FullText(place, bucket, shape, BEGINNING)
         self._ledger = self._index.ledger
-        self.removed = 0
+        self.removed: int = 0
 
     @property
     def place(self) -> str:

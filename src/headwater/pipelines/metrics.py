@@ -44,7 +44,7 @@ class JobMetrics(Collector):
         self._job = job
         self._progress: Any = None
         self._lag, self._heard = Lag(job), 0.0
-        self.registry = CollectorRegistry()
+        self.registry: CollectorRegistry = CollectorRegistry()
         about = "from the beginning of a batch to its end"
         family = Histogram("headwater_job_batch_seconds", about, ["job"], buckets=BUCKETS, registry=self.registry)
         self._batches = family.labels(job)

@@ -166,12 +166,15 @@ class ObserveSink:
         to: str | None = None,
         beginning: Mapping[str, Any] | None = None,
     ) -> None:
-        self.place, self.bucket, self.rules, self.sizes = folder(place), bucket, rules, sizes
+        self.place: str = folder(place)
+        self.bucket: str = bucket
+        self.rules: WindowRules = rules
+        self.sizes: bool = sizes
         shape = {name: value for name, value in asdict(rules).items() if name not in _NOT_KEPT}
         self._ledger = JobLedger(f"{self.place}/{FILE}", "observation", bucket, shape, beginning or Offset().to_json())
         self._to = to
         self.closed: list[tuple[int, Window]] = []
-        self.windows = Windows.from_json(self._ledger.notes)
+        self.windows: Windows = Windows.from_json(self._ledger.notes)
 
     def opening(self) -> ObserveOpening:
         """Return what another process opens the same state with."""

@@ -31,7 +31,7 @@ from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, advanced, 
 from headwater.spark.offsets import Offset
 from headwater.spark.settings import SourceSettings
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _REST_MEANS = "JSON of the fields that did not fit their columns"
 
@@ -102,11 +102,11 @@ class TableSink(Table):
             raise TableError(self.place, f"{told}: mirror with --unfold or --variant, or without --quarantine")
         self.refresh()
         kept = quarantine or self.record.quarantine is not None
-        self.quarantine = QuarantineTable(self, making, seen) if kept else None
+        self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None
         self._make_readable()
         self._level_quarantine()
         vectors = self.log.state.vectors
-        self.changes = None
+        self.changes: ChangeLog | None = None
         if changelog:
             self.changes = ChangeLog(changelog, bucket, vectors=vectors, making=making, seen=seen)
         if self.changes:

@@ -17,6 +17,7 @@ from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.index import SEED_BYTES, Indexes
 from headwater.lake.log import AWAY, TableLog, creation, schema_string
 from headwater.lake.places import check_apart, check_clear, store_of
+from headwater.lake.store import TableStore
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import VERSION
@@ -64,8 +65,9 @@ class Table:
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
-        self.store, self.bucket = store_of(place), bucket
-        self.log = TableLog(self.store)
+        self.store: TableStore = store_of(place)
+        self.bucket: str = bucket
+        self.log: TableLog = TableLog(self.store)
         self.log.refresh()
         there = set() if seen is None else seen
         if not self.log.exists:

@@ -130,7 +130,7 @@ class MoveJournal:
     """
 
     def __init__(self, place: str | Path) -> None:
-        self.path = Path(folder(place)) / FILE
+        self.path: Path = Path(folder(place)) / FILE
         make_folder(self.path.parent)
         with closing(self._connected()) as base, base:
             base.execute("PRAGMA journal_mode=WAL")
@@ -185,8 +185,9 @@ class TransitionNodes:
     """
 
     def __init__(self, sources: Sequence[Endpoint], targets: Sequence[Endpoint], wanted: Sequence[int] | None) -> None:
-        self.sources, self.targets = list(sources), list(targets)
-        self.wanted = None if wanted is None else frozenset(wanted)
+        self.sources: list[Endpoint] = list(sources)
+        self.targets: list[Endpoint] = list(targets)
+        self.wanted: frozenset[int] | None = None if wanted is None else frozenset(wanted)
         addresses = [each.address for each in (*sources, *targets)]
         if not sources or not targets or len(set(addresses)) < len(addresses):
             given = ", ".join(map(str, addresses))

@@ -123,8 +123,8 @@ class Handshake(Generic[Result]):
     def __init__(
         self, conversation: Conversation[Result], *, now: float = 0.0, seconds_max: float | None = None
     ) -> None:
-        self.deadline = None if seconds_max is None else now + seconds_max
-        self.trailing_data = b""
+        self.deadline: float | None = None if seconds_max is None else now + seconds_max
+        self.trailing_data: bytes = b""
         self._seconds_max = seconds_max
         self._conversation = conversation
         self._kept, self._out = bytearray(), bytearray()

@@ -20,7 +20,7 @@ from headwater.spark.offsets import Offset
 from headwater.spark.planner import newest, plan, settled
 from headwater.spark.settings import SourceSettings
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def check(policy: str, start: Offset, end: Offset) -> None:

@@ -11,7 +11,7 @@ GRACE_SECONDS = 5.0
 REMARK_SECONDS = 60.0
 """The time from one remark to the next."""
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Remarks:

@@ -34,7 +34,7 @@ class WallClock:
     """The time, moved: `shift_seconds` is added to the time of day, and to nothing else."""
 
     def __init__(self) -> None:
-        self.shift_seconds = 0.0
+        self.shift_seconds: float = 0.0
 
     def time_ns(self) -> int:
         """Unix time in nanoseconds."""
@@ -50,11 +50,11 @@ class Embedded(Thread):
 
     def __init__(self, config: NodeConfig, disk: Disk | None, clock: WallClock) -> None:
         super().__init__(daemon=True)
-        self.port = 0
+        self.port: int = 0
         self.store: Store
         self.server: Server
         self.error: BaseException | None = None
-        self.ready = Event()
+        self.ready: Event = Event()
         self._config, self._disk, self._clock = config, disk, clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over: asyncio.Event

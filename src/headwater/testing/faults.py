@@ -171,7 +171,7 @@ class FaultyDisk:
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
-        self.calls = 0
+        self.calls: int = 0
         self.locks: set[Path] = set()
         self._failures: dict[int, int] = {}
         self._broken: int | None = None

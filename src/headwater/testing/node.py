@@ -54,12 +54,12 @@ class Node:
 
     def __init__(self, data: Path, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
         self.data = data
-        self.port = 0
+        self.port: int = 0
         self.tls_port: int | None = None
         self.http_port: int | None = None
         self.certificates: Certificates | None = None
         self.options = options
-        self.environment = environment or {}
+        self.environment: dict[str, str] = environment or {}
         self._log = data.with_suffix(".log")
         self._process: Process | None = None
         self._held: list[socket.socket] = []

@@ -58,7 +58,7 @@ class FaultProxy:
         host, _, port = upstream.rpartition(":")
         self.before = before
         self.refuses = False
-        self.connections = 0
+        self.connections: int = 0
         self._upstream = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()

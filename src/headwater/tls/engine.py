@@ -39,8 +39,11 @@ class TlsEngine:
     ) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server, server_hostname=host)
-        self.is_server, self.end_point = is_server, end_point
-        self.is_established = self.has_more = self.is_over = False
+        self.is_server: bool = is_server
+        self.end_point: bytes = end_point
+        self.is_established: bool = False
+        self.has_more: bool = False
+        self.is_over: bool = False
 
     def receive(self, data: memoryview | bytes) -> None:
         """Take what came from the network."""

@@ -38,7 +38,8 @@ class TlsSocket:
     def __init__(
         self, sock: socket, engine: TlsEngine, peer: str, arena: memoryview, other_port: int | None = None
     ) -> None:
-        self.engine, self.peer = engine, peer
+        self.engine: TlsEngine = engine
+        self.peer: str = peer
         self._socket, self._arena, self._other_port = sock, arena, other_port
         self._unsent = memoryview(b"")
         self._looked = False

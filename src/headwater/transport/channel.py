@@ -58,7 +58,7 @@ class Channel:
     __slots__ = ("_connecting", "_engine", "_outgoing", "_socket", "peer", "tls")
 
     def __init__(self, peer: str, address: SocketAddress, engine: TlsEngine | None = None) -> None:
-        self.peer = peer
+        self.peer: str = peer
         self.tls: TlsSocket | None = None
         self._engine = engine
         self._outgoing: deque[memoryview] = deque()

@@ -324,7 +324,7 @@ class Declared:
     def _collect_fields(cls, status: int | None) -> None:
         """Make the class a dataclass, and note what its constructor is given."""
         if status is not None and status >= 0:
-            cls.__annotations__ = {**inspect.get_annotations(cls), "status": int}
+            setattr(cls, "__annotations__", {**inspect.get_annotations(cls), "status": int})  # noqa: B010 -- as below
             setattr(cls, "status", status)  # noqa: B010 -- the default of a dataclass field, unknown to Declared
         dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
         made = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above

@@ -8,7 +8,9 @@ without a message being made, and the short way of the class (compiled.py) reads
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from struct import Struct
+from typing import Any
 
 from headwater.wire.header import HEADER
 from headwater.wire.sections import Shape
@@ -35,14 +37,16 @@ class Plain:
     def __init__(self, magic: int, opcode: int, form: Shape) -> None:
         own = form.struct.format.removeprefix(">")
         whole = Struct(HEADER.format + own)
-        self.form = form
-        self.size_bytes = whole.size
-        self.unpack = Struct(">6sHIIQ" + own).unpack_from
+        self.form: Shape = form
+        self.size_bytes: int = whole.size
+        self.unpack: Callable[[bytes | bytearray | memoryview, int], tuple[Any, ...]] = Struct(
+            ">6sHIIQ" + own
+        ).unpack_from
         self._pack = whole.pack
         self._extras_bytes = form.struct.size
         # Plain numbers: an enum's take several times as long to pack.
         self._head = (int(magic), int(opcode), 0, self._extras_bytes, 0)
-        self.begin = HEADER.pack(*self._head, 0, 0, 0, 0)[:6]
+        self.begin: bytes = HEADER.pack(*self._head, 0, 0, 0, 0)[:6]
 
     def encode(self, vbucket: int, opaque: int, numbers: tuple[int, ...]) -> bytes | None:
         """The bytes of a plain message; `numbers` are its own fields, in order. None if one does not fit."""

@@ -101,7 +101,8 @@ class Drain:
         markers: bool = False,
         with_ids: bool = False,
     ) -> None:
-        self.arena, self.peer = arena, peer
+        self.arena: Arena = arena
+        self.peer: str = peer
         # A producer that took a control, for flow or for no-ops, is none of UPR's.
         took_control = window_bytes > 0 or silence_seconds is not None
         self._core = ConsumerCore(
@@ -112,9 +113,12 @@ class Drain:
             with_ids=with_ids,
         )
         self.table: StreamTable = self._core.table
-        self.window, self.streams = self._core.window, self._core.streams
+        self.window: ConsumerWindow = self._core.window
+        self.streams: dict[int, ConsumerStream] = self._core.streams
         self.events: list[tuple[int, StreamEvent]] = []
-        self.full, self.needed, self.heard_at = False, HEADER_BYTES, now
+        self.full: bool = False
+        self.needed: int = HEADER_BYTES
+        self.heard_at: float = now
         self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
         self._markers, self._with_ids = markers, with_ids
         self._snapshots: dict[int, tuple[int, int]] = {}  # by vbucket, with Collections: where events without a row lie

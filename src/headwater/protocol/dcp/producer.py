@@ -73,9 +73,9 @@ class Producer:
         self.negotiated = negotiated
         self.settings: ControlSettings = settings_for(negotiated)
         self.dialect = Dialect.DCP if negotiated.speaks_dcp else Dialect.AUTO
-        self.flow = FlowLedger()
-        self.refusals = Refusals(negotiated)
-        self.noop = NoopTimer()
+        self.flow: FlowLedger = FlowLedger()
+        self.refusals: Refusals = Refusals(negotiated)
+        self.noop: NoopTimer = NoopTimer()
         self.noop.heard(now)
         self.streams: dict[StreamKey, ProducerStream] = {}
         self._out = bytearray()
