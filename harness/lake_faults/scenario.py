@@ -94,6 +94,8 @@ PROFILES = (
         USUAL | RETURNING | DEATHS | CARE | STRANGERS | {"purge": 2, "kill_a_node": 2, "two_mirrors": 1},
         ("write", "go_back", "keep", "purge", "kill_a_node", "mirror", "optimize", "rewrite_as_a_stranger", "vacuum"),
     ),
+    Profile("two nodes: one vbucket fails over", USUAL | {"lose_a_branch": 6}, ("write", "cut"), nodes=2),
+    Profile("rows moved when they were looked up", USUAL | {"mirror_that_is_overtaken": 6}),
 )
 
 

@@ -211,6 +211,15 @@ class World:
             self.told(f"the replicas of the vbuckets {sorted(self._cut)} are promoted")
             self._cut.clear()
 
+    def lose_a_branch(self) -> None:
+        """Promote a replica of a vbucket that lacks what the table has: in the next batch that one alone is read anew,
+        unless others were cut before."""
+        self.cut()
+        self.write()
+        self.mirror()
+        self.fail_over()
+        self.mirror()
+
     # The mirror.
 
     def mirror(self) -> None:
@@ -254,7 +263,15 @@ class World:
 
     def mirror_that_meets(self, steps: Sequence[Callable[[], None]]) -> None:
         """Let something else happen at one of its steps."""
-        point, step = self.random.choice(POINTS), self.random.choice(steps)
+        self._mirror_meeting(self.random.choice(POINTS), self.random.choice(steps))
+
+    def mirror_that_is_overtaken(self) -> None:
+        """Let somebody else move rows that a batch is about to replace, when it has looked them up."""
+        self.mirror()
+        self.write()
+        self._mirror_meeting(self.random.choice(("files_written", "log_committed")), self.rewrite_as_a_stranger)
+
+    def _mirror_meeting(self, point: str, step: Callable[[], None]) -> None:
         self.told(f"at {point}:")
 
         def apart() -> None:

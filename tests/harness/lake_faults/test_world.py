@@ -18,9 +18,9 @@ from headwater.testing.node import node
 ALONE = [
     *("write", "mirror", "keep", "mirror_that_dies", "mirror_that_fails", "two_mirrors", "harm_an_index"),
     *("lose_all_indexes", "optimize", "checkpoint", "vacuum", "rewrite_as_a_stranger", "delete_as_a_stranger"),
-    *("purge", "kill_a_node", "go_back_twice"),
+    *("purge", "kill_a_node", "go_back_twice", "mirror_that_is_overtaken"),
 ]
-PAIR = ["write", "mirror", "cut", "write", "mirror", "fail_over", "take_over", "kill_a_node", "purge"]
+PAIR = ["write", "mirror", "cut", "write", "mirror", "fail_over", "take_over", "lose_a_branch", "kill_a_node", "purge"]
 
 
 class Told(list[str]):
