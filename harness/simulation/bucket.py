@@ -215,13 +215,29 @@ class SimBucket:
         sections = {"key": leb128.join_key(collection, key), "value": b"%d" % number, "extras": bytes(8)}
         self.aware[at].ask(Opcode.SET, lambda _: None, vbucket=vb, **sections)
 
-    def set_durably(self, at: int, vb: int, key: bytes, *, level: int, timeout_ms: int) -> None:
-        """SET a value that nobody sent before, and wait for a majority."""
+    def ask(self, at: int, opcode: int, vb: int, key: bytes, answered: Callable[[int], None]) -> None:
+        """Ask for a document, and hear the status; a connection that is lost is answered by nobody."""
+
+        def heard(answer: Frame | None) -> None:
+            if answer is not None:
+                answered(answer.status)
+
+        self.bystanders[at].ask(opcode, heard, key=key, vbucket=vb)
+
+    def set_durably(
+        self, at: int, vb: int, key: bytes, *, level: int, timeout_ms: int, meanwhile: bool = False
+    ) -> None:
+        """SET a value that nobody sent before, and wait for a majority.
+
+        Args:
+            meanwhile: it does not wait for the durable writes that were sent before it.
+        """
         number = self.world.next_number()
         value = b"%d" % number
         self.histories.sent(vb, key, value)
         asked = FrameInfo(RequestInfo.DURABILITY, bytes([level]) + timeout_ms.to_bytes(2))
-        self._write(at, vb, key, Opcode.SET, value=value, extras=bytes(8), framing=encode_framing([asked]))
+        framing = encode_framing([asked])
+        self._write(at, vb, key, Opcode.SET, meanwhile=meanwhile, value=value, extras=bytes(8), framing=framing)
 
     def delete_durably(self, at: int, vb: int, key: bytes) -> None:
         """DELETE, and wait for a majority."""

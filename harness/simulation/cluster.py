@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -32,6 +34,7 @@ from headwater.node.membership import own_address, peers
 from headwater.node.replication import dialer
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
+from headwater.transport.backoff import Backoff
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -54,6 +57,18 @@ class Errors(logging.Handler):
         """A traceback fails the run."""
         if record.exc_info and record.exc_info[1] is not None:
             self._schedule.failures.append(record.exc_info[1])
+
+
+@contextmanager
+def no_exits(schedule: Schedule) -> Iterator[None]:
+    """In a block: a node that ends its process fails the run, and does not end that without a word."""
+
+    def ends(status: int) -> None:
+        # Before the traceback that led there, for that is no broken promise in itself.
+        schedule.failures.insert(0, Broken(f"up: a node ended itself with status {status}, and nothing had killed it"))
+
+    with mock.patch.object(os, "_exit", ends):
+        yield
 
 
 class SimCluster:
@@ -121,7 +136,7 @@ class SimCluster:
     def patched(self) -> Iterator[None]:
         """Sockets and chance of calls that nodes make are the simulation's."""
         sockets = SimpleNamespace(socket=self._call_from, SOCK_STREAM=1)
-        random = SimpleNamespace(
+        chances = SimpleNamespace(
             randbelow=self.schedule.random.randrange, token_urlsafe=lambda size: "n" * size, token_hex=lambda size: "0"
         )
         log, handler = logging.getLogger("headwater.node"), Errors(self.schedule)
@@ -132,13 +147,20 @@ class SimCluster:
             stack.callback(log.removeHandler, handler)
             stack.enter_context(mock.patch.object(calling, "socket", sockets))
             for module in (dialer, own_address, peers):
-                stack.enter_context(mock.patch.object(module, "secrets", random, create=True))
+                stack.enter_context(mock.patch.object(module, "secrets", chances, create=True))
             for kind in (Connection, Stream, Handover):
                 stack.enter_context(mock.patch.object(kind, "__hash__", lambda thing: self._number_of(thing)))  # noqa: PLW0108 - a method of another class
             stack.enter_context(later_buckets(self.schedule))
+            stack.enter_context(no_exits(self.schedule))
+            stack.enter_context(mock.patch.object(Backoff.__init__, "__defaults__", self._defaults_of_backoffs()))
             log.addHandler(handler)
             log.propagate = False
             yield
+
+    def _defaults_of_backoffs(self) -> tuple[object, ...]:
+        """The defaults of the pauses between two tries, which are spread by the chance of the run."""
+        given: tuple[object, ...] = Backoff.__init__.__defaults__ or ()
+        return tuple(self.schedule.random.random if each is random.random else each for each in given)
 
     def _number_of(self, thing: Any) -> int:
         """In place of an address in memory, so that sets have the same order in each run."""

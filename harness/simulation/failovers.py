@@ -2,6 +2,7 @@
 
     play(seed, rounds=4)
     play_torn(seed, rounds=4)
+    play_handed_over(seed, rounds=4)
 
 Three nodes or four have a copy each. In a round links stall, nodes die and come back, the vbucket changes hands; a
 replica that lost all it had, or was away for a while, may have received a part of what it lacks. Then one node is
@@ -24,6 +25,8 @@ from harness.simulation.host import Crash
 from harness.simulation.sockets import Link
 from headwater.cluster.survey import Copy, best
 from headwater.wire.address import Address
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status, name_of
 from headwater.wire.vbucket import State
 
 VB = 0
@@ -34,6 +37,7 @@ CALL_SECONDS = 5.0
 PAUSES = (0.0, 0.001, 0.003, 0.01, 0.05, 0.3, 2.0)
 TIMEOUTS_MS = (30, 300, 3000)
 LONG_MS = 20_000
+LOCKED = {Status.SYNC_WRITE_IN_PROGRESS, Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS}
 SIZES = (0, 0, 300, 2000)
 """The bytes by which a document is longer than its number."""
 
@@ -63,6 +67,19 @@ def play_torn(seed: int, rounds: int) -> int:
         failovers = Failovers(cluster)
         failovers.begin()
         return sum(failovers.torn_round() for _ in range(rounds))
+
+
+def play_handed_over(seed: int, rounds: int) -> None:
+    """Run rounds in each of which a vbucket changes hands while durable writes wait that no majority has.
+
+    Raises:
+        Broken: a promise does not hold.
+    """
+    with SimCluster.running(seed, vbuckets=1, nodes=4) as cluster:
+        failovers = Failovers(cluster)
+        failovers.begin()
+        for _ in range(rounds):
+            failovers.handed_over_round()
 
 
 class Failovers:
@@ -122,6 +139,44 @@ class Failovers:
         self._until_level()
         self._check()
         return is_torn
+
+    def handed_over_round(self) -> None:
+        """The owner and one of three replicas have durable writes for which the others are missing, and the vbucket
+        changes hands between these two. All their keys are free at once: the former owner may be lost just then, and
+        nobody knows when the others are back."""
+        random, (owner, target, *others) = self._random, self._shuffled()
+        for _ in range(random.randrange(2, 8)):
+            self._write_to_owner()
+        self._until_level()
+        self._stall(owner, others)
+        keys = random.sample([b"key-%d" % number for number in range(1, self._written + 2)], 2)
+        for key, meanwhile in zip(keys, (False, True), strict=True):
+            self._bucket.set_durably(owner, VB, key, level=1, timeout_ms=LONG_MS, meanwhile=meanwhile)
+            self._cluster.run(random.choice(PAUSES[:6]))
+        self._bucket.follow(target, owner, VB, takeover=True)
+        self._until(lambda: self._state(target) is State.ACTIVE, "the vbucket has changed hands")
+        if random.random() < 0.5:
+            self._cluster.crash(owner, random.choice(tuple(Crash)))
+        self._check_free(target, keys)
+        self._heal()
+        self._go_on_with([target, *(at for at in self.members if at != target)])
+        self._until_level()
+        self._check()
+
+    def _check_free(self, at: int, keys: list[bytes]) -> None:
+        """No key is locked at a node: each can be read, and written."""
+        answers: list[int] = []
+        for key in keys:
+            self._bucket.ask(at, Opcode.GET, VB, key, answers.append)
+        if not self._cluster.run(CALL_SECONDS, lambda: len(answers) == len(keys)):
+            raise Broken(f"locked: {len(keys) - len(answers)} of {keys} can't be read at their new owner")
+        if locked := set(answers) & LOCKED:
+            raise Broken(f"locked: {keys} wait for a former owner's writes: {[name_of(each) for each in locked]}")
+        before = self._bucket.acknowledged
+        for key in keys:
+            self._bucket.set(at, VB, key)
+        if not self._cluster.run(CALL_SECONDS, lambda: self._bucket.acknowledged == before + len(keys)):
+            raise Broken(f"locked: {keys} can't be written at their new owner")
 
     # --- what happens -----------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
 
-from harness.simulation.cluster import Errors
+from harness.simulation.cluster import Errors, no_exits
 from harness.simulation.host import Clock, later_buckets
 from harness.simulation.sockets import SimSocket
 from harness.world import blocking
@@ -147,6 +147,7 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
         for kind in HASHED:
             stack.enter_context(_hashed(kind, numbers))
         stack.enter_context(later_buckets(schedule))
+        stack.enter_context(no_exits(schedule))
         stack.enter_context(blocking.waits())
         stack.enter_context(_quiet(schedule))
         yield system

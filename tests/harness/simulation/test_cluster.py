@@ -51,6 +51,18 @@ def test_a_takeover_and_a_crash_of_the_new_owner_lose_nothing() -> None:
     assert story(7) == story(7)
 
 
+def test_a_node_that_ends_itself_fails_the_run_and_does_not_end_it() -> None:
+    def differs(_: object) -> None:
+        raise ValueError("the index is another one")
+
+    with SimCluster.running(1) as cluster:
+        begun(cluster)
+        cluster.hosts[0].committer._store.settle = differs  # type: ignore[method-assign]
+        cluster.first.set(0, 0, b"key")
+        with pytest.raises(Broken, match="a node ended itself with status 1"):
+            cluster.run(0.5)
+
+
 def test_a_replica_that_is_changed_behind_everybodys_back_is_found() -> None:
     with SimCluster.running(1) as cluster:
         begun(cluster)
