@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ SEEDS_MAX: Final = 200
 QUICKEST: Final = 5
 """So many are planted by the tests that everybody runs."""
 MUTANT_SECONDS_MAX: Final = 1800.0
+_SEED: Final = re.compile(r"^seed (\d+)$", re.MULTILINE)
 _FOUND: Final = re.compile(r"^found (\d+) ([\d.]+): (.*)$", re.MULTILINE)
 
 
@@ -114,9 +116,11 @@ def tried(mutant: Mutant, seeds: Sequence[int], *, is_controlled: bool = True) -
 
 
 def judged(judge: str, seeds: Iterable[int], source: Path) -> str:
-    """The output of a judge in a process of its own, which imports the product from `source`."""
+    """The output of a judge in a process of its own, which imports the product from `source`. A seed in which that is
+    ended by a signal is found, too."""
     command = [sys.executable, "-m", "harness.mutants.judges", judge, "--seeds", ",".join(map(str, seeds))]
     environment = os.environ | {"PYTHONPATH": str(source)}
+    began = time.monotonic()
     try:
         done = subprocess.run(
             command,
@@ -130,7 +134,17 @@ def judged(judge: str, seeds: Iterable[int], source: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"the judge was not done in {MUTANT_SECONDS_MAX:.0f} s"
-    return done.stdout
+    return done.stdout + _ended(done, time.monotonic() - began)
+
+
+def _ended(done: subprocess.CompletedProcess[str], seconds: float) -> str:
+    """The line of a seed whose process was ended by a signal; "" if it came to its end."""
+    seeds = _SEED.findall(done.stdout)
+    if done.returncode >= 0 or not seeds:
+        return ""
+    ended = signal.Signals(-done.returncode)
+    why = "it came to no end" if ended is signal.SIGPROF else f"its process was ended by {ended.name}"
+    return f"found {seeds[-1]} {seconds:.1f}: {why}\n"
 
 
 def table(trials: Iterable[Trial]) -> list[str]:

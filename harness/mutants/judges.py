@@ -2,7 +2,10 @@
 
     python -m harness.mutants.judges failovers --seeds 0-199
 
-The last line says `found SEED SECONDS: why` (status 1) or `nothing` (status 0). Status 2: the judge itself broke.
+Each seed is named before it begins. The last line says `found SEED SECONDS: why` (status 1) or `nothing` (status 0).
+Status 2: the judge itself broke. A seed that takes `PROCESSOR_SECONDS_MAX` of a processor goes round in a circle: its
+process is ended by SIGPROF, which no code of the product can hold up. Who started it goes by that, as by any other
+signal.
 
 A seed of `clients` and of `power_cuts` says which requests and cuts there are; as real processes run, not when: what it
 found once it finds again nearly always, not surely.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -59,6 +63,8 @@ CLOCK_ERROR_SECONDS: Final = 1.05
 HOT_KEYS, COLD_KEYS = ("p1", "p2", "d1"), tuple(f"c{number}" for number in range(200))
 KEYS: Final = HOT_KEYS * 60 + COLD_KEYS
 """Half of all operations meet on three keys; others are left alone for long enough to expire, or to stay locked."""
+PROCESSOR_SECONDS_MAX: Final = 60.0
+"""Far more than a seed of any judge needs."""
 FINDINGS: Final = (AssertionError, HeadwaterError, Flaky)
 """The errors by which a judge says that a promise is broken; any other is a mistake of the judge or the patch."""
 
@@ -85,6 +91,11 @@ def failovers(number: int) -> None:
 def torn_copies(number: int) -> None:
     """Four failovers of an owner of whose replicas one is amid a snapshot."""
     failovers_by_maps.play_torn(number, ROUNDS)
+
+
+def handovers(number: int) -> None:
+    """Four vbuckets that change hands while durable writes wait."""
+    failovers_by_maps.play_handed_over(number, ROUNDS)
 
 
 def promotions(number: int) -> None:
@@ -156,6 +167,7 @@ JUDGES: Final[Mapping[str, Callable[[int], None]]] = {
     "machine": machine,
     "failovers": failovers,
     "torn_copies": torn_copies,
+    "handovers": handovers,
     "promotions": promotions,
     "world": world,
     "lake": lake,
@@ -176,6 +188,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0-199", help="numbers and ranges, such as 0-19,40")
     arguments = parser.parse_args(given)
     for number in numbers_of(arguments.seeds):
+        print(f"seed {number}", flush=True)
+        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS_MAX)
         began = time.monotonic()
         try:
             with redirect_stdout(StringIO()):
@@ -184,6 +198,8 @@ def main(given: Sequence[str] | None = None) -> int:
             told = (str(error).strip() or type(error).__name__).splitlines()[0]
             print(f"found {number} {time.monotonic() - began:.1f}: {told}", flush=True)
             return 1
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
     print("nothing", flush=True)
     return 0
 

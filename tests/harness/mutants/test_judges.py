@@ -19,13 +19,13 @@ def _fails_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_seed_that_fails_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     _fails_by(AssertionError("durable: a key is lost\nand more"), monkeypatch)
     assert judges.main(["machine", "--seeds", "3-9"]) == 1
-    assert capsys.readouterr().out == "found 5 0.0: durable: a key is lost\n"
+    assert capsys.readouterr().out == "seed 3\nseed 4\nseed 5\nfound 5 0.0: durable: a key is lost\n"
 
 
 def test_seeds_that_all_hold_say_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     _fails_by(AssertionError("lost"), monkeypatch)
-    assert judges.main(["machine", "--seeds", "0-4"]) == 0
-    assert capsys.readouterr().out == "nothing\n"
+    assert judges.main(["machine", "--seeds", "0-1"]) == 0
+    assert capsys.readouterr().out == "seed 0\nseed 1\nnothing\n"
 
 
 def test_a_mistake_of_the_judge_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:

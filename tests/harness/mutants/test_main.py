@@ -99,3 +99,39 @@ def test_a_seeded_bug_is_found_by_the_seed_that_is_known_to(mutant: Mutant) -> N
 @pytest.mark.parametrize(("judge", "seed"), sorted({(each.judge, each.seed or 0) for each in FEW}))
 def test_by_the_same_seeds_nothing_is_found_without_a_bug(judge: str, seed: int) -> None:
     JUDGES[judge](seed)
+
+
+_JUDGE = """
+import os, signal
+from harness.mutants import judges
+
+def spin(number):
+    while number == 4:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+def die(number):
+    if number == 4:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+judges.PROCESSOR_SECONDS_MAX = 0.2
+judges.JUDGES = {"machine": %s}
+judges.main()
+"""
+
+
+@pytest.mark.parametrize(("judge", "why"), [("spin", "it came to no end"), ("die", "its process was ended by SIGSEGV")])
+def test_a_seed_that_ends_its_process_or_comes_to_no_end_is_found(
+    judge: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = command.subprocess.run
+
+    def instead(asked: list[str], **options: object) -> object:
+        return run([asked[0], "-c", _JUDGE % judge, *asked[3:]], **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(command.subprocess, "run", instead)
+    said = command.judged("machine", range(3, 6), command.ROOT / "src")
+    assert said.splitlines()[:2] == ["seed 3", "seed 4"] and said.endswith(f": {why}\n") and "found 4 " in said
