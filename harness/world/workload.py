@@ -239,4 +239,5 @@ class WorkloadClient:
         vbucket = cluster.map.vbucket_of(key)
         timeout = self._random.choice(DURABILITY_MS) if argument.level else 0
         frame = frame_of(kind, key, argument, vbucket, durable_ms=timeout)
-        return cluster.call(vbucket, frame, f"{kind} {key!r}", reads=kind is Kind.GET)
+        asked = cluster.for_durable_writes() if argument.level else cluster
+        return asked.call(vbucket, frame, f"{kind} {key!r}", reads=kind is Kind.GET)
