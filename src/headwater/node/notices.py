@@ -41,7 +41,7 @@ def _wants(session: KvSession) -> bool:
     asked = session.has(Feature.CLUSTERMAP_CHANGE_NOTIFICATION) or session.has(
         Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
     )
-    return asked and session.has(Feature.DUPLEX) and session.bucket is not None and session.is_logged_in
+    return asked and session.has(Feature.DUPLEX) and session.bucket is not None and session.access.is_logged_in
 
 
 def notification(session: KvSession, cluster: ServedMap) -> bytes:

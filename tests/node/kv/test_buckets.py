@@ -47,7 +47,7 @@ def test_only_who_administers_all_buckets_makes_and_drops_them(tmp_path: Path) -
         talk.kv.user = "ann"
         talk.kv.select(counter)  # type: ignore[arg-type]
         talk.hello(0x07)
-        assert talk.kv.is_administrator
+        assert talk.kv.access.is_administrator
         for opcode in (0x85, 0x86):
             assert talk.one(opcode, key=b"orders").status == Status.EACCESS
         assert talk.one(0x87).value == b"default"

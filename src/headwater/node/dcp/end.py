@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headwater.node.connections.inbox import whole_frame
+from headwater.node.kv.access import check_rights
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.rights import Rule
 from headwater.node.refused import CommandRefused, NoRoom
@@ -126,7 +127,7 @@ class DcpEnd(ABC, Generic[End]):
     def users_changed(self) -> None:
         """Cut the connection of a user who is none any more, or lost the right that it was opened with."""
         self._kv.users_changed()
-        if (missing := self._needs & ~self._kv.rights_anywhere) and not self.connection.is_closed:
+        if (missing := self._needs & ~self._kv.access.anywhere) and not self.connection.is_closed:
             self._kv.server.audit(self._kv, f"may not stream any more: it needs {in_words(missing)}")
             self.connection.drop(f"user {self.user!r} has no right to it any more", fault=False)
 
@@ -186,7 +187,7 @@ class DcpEnd(ABC, Generic[End]):
         """Whether the user may send this (by the rule of its opcode, or another); if not, that is answered. Opening the
         connection asked for the rights to most of what is sent over it, and who loses them is cut."""
         try:
-            self._kv.check_rights(frame, rule or COMMANDS[frame.opcode].rule)
+            check_rights(self._kv, frame, rule or COMMANDS[frame.opcode].rule)
         except CommandRefused as refused:
             self._refuse(frame, Status(refused.status), refused.context)
             return False

@@ -39,7 +39,7 @@ def open_session(session: Session, frame: Frame) -> None:
     except BadMessage as bad:
         raise CommandRefused(bad.status, str(bad)) from None
     older = session.server.dcp.sessions.get(request.key)
-    if older is not None and not session.is_administrator and older.user != session.user:
+    if older is not None and not session.access.is_administrator and older.user != session.user:
         raise CommandRefused(Status.EACCESS, "a connection of another user has this name")
     negotiated, now = negotiated_by(request, session.features), session.server.loop.time()
     negotiated.upr_states_as_printed = session.server.config.upr_states == "text"

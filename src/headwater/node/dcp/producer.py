@@ -227,15 +227,15 @@ class ProducerSession(DcpEnd[Producer]):
             is_fenced=vbucket.id in self._bucket.fenced,
             manifest=collections.at(durable) if is_mixed else EMPTY,
             last_seqno_of=self._last_seqno_of(vbucket) if is_mixed else None,
-            denied=None if self._kv.places is None else self._denied,
+            denied=None if self._kv.access.places is None else self._denied,
         )
 
     def _denied(self, told: StreamFilter) -> tuple[str, Status] | None:
         """Why the user may not read what a stream chooses; None if he may."""
-        places = self._kv.places
+        places = self._kv.access.places
         manifest = self._bucket.collections.manifest
         if places is None:
-            return None if self._kv.rights & STREAM else ("it needs the role stream", Status.EACCESS)
+            return None if self._kv.access.rights & STREAM else ("it needs the role stream", Status.EACCESS)
         if self.producer.negotiated.collections:
             return places.denied(manifest, told.collections, told.scope)
         if places.in_collection(manifest, 0) & STREAM:
@@ -245,7 +245,7 @@ class ProducerSession(DcpEnd[Producer]):
     @property
     def _lacks_right_to_prepares(self) -> bool:
         """Whether prepares were asked for, and the user may have them no more."""
-        return self.producer.settings.sync_writes and bool(_PREPARES.privilege & ~self._kv.rights)
+        return self.producer.settings.sync_writes and bool(_PREPARES.privilege & ~self._kv.access.rights)
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
         store, aware = self._bucket.store, self.producer.negotiated.collections

@@ -6,8 +6,8 @@ Handlers, and the sessions that a key-value session turns into (DCP, TAP), know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from headwater.node.config import NodeConfig
     from headwater.node.connections.connection import Connection
     from headwater.node.connections.tls import NodeTls
-    from headwater.node.kv.rights import Rule
+    from headwater.node.kv.preparation import Preparation
+    from headwater.node.kv.rights import Access
     from headwater.node.ownership.cluster_map import ServedMap
     from headwater.node.ownership.lease import Lease
     from headwater.node.process.loop_watch import LoopWatch
@@ -30,15 +31,12 @@ if TYPE_CHECKING:
     from headwater.node.upkeep.compactor import Compactor
     from headwater.node.users.failures import Failures
     from headwater.node.users.logins import Users
-    from headwater.node.users.places import Places
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap.options import TapOptions
     from headwater.wire.cluster_map import ClusterMap
-    from headwater.wire.dcp import Prepare
     from headwater.wire.framing import DurabilityInfo
     from headwater.wire.header import Frame
     from headwater.wire.layout import Answer
-    from headwater.wire.privilege import Privilege
 
 Kept = TypeVar("Kept")
 
@@ -51,13 +49,6 @@ class UserSession(Protocol):
 
     connection: Connection
     user: str | None
-
-
-class Prepared(Protocol):
-    """A part of a request's work that was done before the request is handled."""
-
-    def drop(self) -> None:
-        """Give back what it holds: the request was handled, or never will be."""
 
 
 class TapSessions(Protocol):
@@ -240,12 +231,12 @@ class Session(Protocol):
         connection: the socket.
         features, agent: what HELLO granted, and who said it.
         user: who has logged in; None for nobody. login: a SASL exchange in progress.
-        rights: the user's privileges in all of the bucket, as a number of bits. places: those in scopes and collections
-            of it, for a user who has roles for such; else None.
-        bucket: the selected one (`select`, `deselect`). Call `changed` after a change of `features` or `user`.
+        access: the user's privileges as they are now. knows_collections: whether keys begin with a collection's id.
+        bucket: the selected one (`select`, `deselect`). Call `refresh_access` after a change of `features` or `user`.
         collection: the id of the collection that the request being handled names by its key; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
         written_gate: the newest batch with a write of this connection's; later answers wait for it.
+        preparation: the work that is done before a request is handled.
         durability: what the request being handled asks for; None for nothing.
     """
 
@@ -253,8 +244,9 @@ class Session(Protocol):
     features: frozenset[int]
     agent: str
     user: str | None
-    rights: int
-    places: Places | None
+    access: Access
+    knows_collections: bool
+    preparation: Preparation
     login: object | None
     bucket: Bucket | None
     collection: int
@@ -271,30 +263,8 @@ class Session(Protocol):
         """The batch that answers wait for now; 0 when all that they tell of is on disk."""
 
     @property
-    def is_logged_in(self) -> bool:
-        """Whether commands that need a login may run."""
-
-    @property
-    def rights_anywhere(self) -> int:
-        """The user's privileges in the bucket or in some part of it."""
-
-    def rights_in(self, collection: int) -> int:
-        """Return the user's privileges in a collection of the bucket, by its id."""
-
-    @property
-    def is_administrator(self) -> bool:
-        """Whether commands of administrators may run."""
-
-    @property
     def store_bucket(self) -> Bucket:
         """The selected bucket; CommandRefused(NO_BUCKET) without one."""
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether answers may wait for a batch of the bucket."""
-
-    async def settle(self) -> None:
-        """Wait until all that was answered from the bucket may leave."""
 
     def select(self, server: Services) -> None:
         """Select a bucket; nothing of another one may be held back."""
@@ -302,38 +272,19 @@ class Session(Protocol):
     def deselect(self) -> None:
         """Have no bucket."""
 
-    def check_rights(self, frame: Frame, rule: Rule) -> None:
-        """Refuse (EACCESS) what the user may not do, and have it written down."""
-
-    def check_collection(self, collection: int, needed: Privilege) -> None:
-        """Refuse a request that names a collection elsewhere than in its key, where its user lacks a privilege."""
-
-    def sent_key(self, key: bytes) -> bytes:
-        """Return the key of the request being handled as this connection writes it."""
-
-    def limited(self, expiry: int) -> int:
-        """Return an expiry as the collection of the request being handled allows it."""
-
     def has(self, feature: int) -> bool:
         """Whether HELLO granted the feature."""
 
-    def changed(self) -> None:
+    def refresh_access(self) -> None:
         """Go by the features, user and bucket as they are now."""
 
     def state_of(self, kind: type[Kept]) -> Kept:
         """Return what a part of the node keeps with this connection, made by `kind()` when first asked for."""
 
-    def wait_for(self, vbucket: int, prepare: Prepare) -> int:
-        """Stage the prepare of the request being handled, whose answer waits for its commit; returns its seqno."""
+    def wait_for_state(self, bucket: Bucket, vbucket: int) -> NoRoom:
+        """Pause the connection until a vbucket has another state, and its request is given again.
 
-    @property
-    def prepared(self) -> Prepared | None:
-        """The work that was done beforehand for the request being handled; None if it is handled for the first time."""
-
-    def prepare(self, work: Coroutine[Any, Any, Prepared]) -> NoRoom:
-        """Pause the connection until something is prepared for the request being handled, which is handled again then.
-
-        Returns: what the handler has to raise.
+        Returns: what is to be raised.
         """
 
     def wrote(self) -> None:
@@ -356,6 +307,9 @@ class Session(Protocol):
 
     def reply(self, frame: Frame, answer: Answer) -> None:
         """Queue the answer of one request, unless its quiet form leaves it out."""
+
+    def encoded(self, frame: Frame, answer: Answer) -> bytes:
+        """Return the bytes of an answer as this connection's protocol has them."""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         """Queue answers; they leave after batch `gate` and after this connection's own writes."""

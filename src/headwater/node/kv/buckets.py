@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import StorageError
 from headwater.node.buckets.catalog import NewBucket
+from headwater.node.kv.answering import settle
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.wire.bootstrap import CreateBucket, DeleteBucket, ListBuckets, ListBucketsResponse
@@ -47,7 +48,7 @@ async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
     buckets = session.server.buckets
     first = next(iter(buckets.values()))
     if buckets.get(name) is session.server is not first:  # who drops the bucket that he has stays to hear of it
-        await session.settle()
+        await settle(session)
         session.select(first)
         session.deselect()
     try:

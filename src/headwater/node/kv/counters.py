@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headwater.node.kv import documents, values
+from headwater.node.kv.answering import StagedChange
 from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
 from headwater.node.refused import CommandRefused
@@ -29,19 +31,22 @@ def _number(body: bytes) -> int:
 
 
 @handles(wire.Increment, wire.Decrement, document=True, writes=True)
-def count(session: Session, request: wire.Increment) -> wire.IncrementResponse:
+def count(session: Session, request: wire.Increment) -> wire.IncrementResponse | Awaitable[wire.IncrementResponse]:
     """INCREMENT wraps at 2^64, DECREMENT stops at 0. A missing counter begins at `initial`, unless expiry is all ones.
 
     The value is stored in decimal digits. Flags and expiry of an existing one stay.
     """
     old = documents.newest(session, request)
     if old is None or old.deleted:
-        number, stored = request.initial, _begun(session, request, old)
+        number, staged = request.initial, _begun(session, request, old)
     else:
         section, body = values.body_of(old)
         number = _counted(request, _number(body))
-        stored = documents.store_body(session, request, old, section, b"%d" % number, expiry=old.expiry)
-    return wire.IncrementResponse(counter=number, cas=stored.cas, vb_uuid=stored.vb_uuid, seqno=stored.seqno)
+        staged = documents.store_body(session, request, old, section, b"%d" % number, expiry=old.expiry)
+    stored = staged.stored
+    return staged.answer(
+        wire.IncrementResponse(counter=number, cas=stored.cas, vb_uuid=stored.vb_uuid, seqno=stored.seqno)
+    )
 
 
 def _counted(request: wire.Increment, number: int) -> int:
@@ -50,38 +55,43 @@ def _counted(request: wire.Increment, number: int) -> int:
     return (number + request.delta) % _WRAP
 
 
-def _begun(session: Session, request: wire.Increment, old: StoredDocument | None) -> wire.Stored:
+def _begun(session: Session, request: wire.Increment, old: StoredDocument | None) -> StagedChange:
     if request.expiration == _MUST_EXIST:
         raise CommandRefused(Status.KEY_ENOENT)
     body = b"%d" % request.initial
-    expiry = session.limited(times.absolute_expiry(request.expiration, session.store_bucket.now()))
+    expiry = documents.limited(session, times.absolute_expiry(request.expiration, session.store_bucket.now()))
     datatype = values.accepted(body, 0)
     return documents.store(session, request, body, old=old, flags=0, expiry=expiry, datatype=datatype)
 
 
-def _touched(session: Session, request: wire.Touch | wire.GetAndTouch) -> tuple[StoredDocument, int]:
+def _touched(session: Session, request: wire.Touch | wire.GetAndTouch) -> tuple[StoredDocument, StagedChange | None]:
     """Give a document a new expiry: a change like any other (new seqno and CAS), unless nothing changes.
 
-    Returns: the document as it was, and the CAS that it has now.
+    Returns: the document as it was, and the change; None where nothing changes.
     """
     document = documents.existing(session, request)
-    expiry = session.limited(times.absolute_expiry(request.expiration, session.store_bucket.now()))
+    expiry = documents.limited(session, times.absolute_expiry(request.expiration, session.store_bucket.now()))
     if expiry == document.expiry or preserves_ttl(request):
-        return document, document.cas
+        return document, None
     value, flags, datatype = document.value, document.flags, document.datatype
-    stored = documents.store(session, request, value, old=document, flags=flags, expiry=expiry, datatype=datatype)
-    return document, stored.cas
+    return document, documents.store(
+        session, request, value, old=document, flags=flags, expiry=expiry, datatype=datatype
+    )
 
 
 @handles(wire.Touch, document=True, writes=True)
-def touch(session: Session, request: wire.Touch) -> wire.TouchResponse:
+def touch(session: Session, request: wire.Touch) -> wire.TouchResponse | Awaitable[wire.TouchResponse]:
     """TOUCH: a new expiry, no body in the answer."""
-    _, cas = _touched(session, request)
-    return wire.TouchResponse(cas=cas)
+    document, staged = _touched(session, request)
+    if staged is None:
+        return wire.TouchResponse(cas=document.cas)
+    return staged.answer(wire.TouchResponse(cas=staged.stored.cas))
 
 
 @handles(wire.GetAndTouch, document=True, writes=True)
-def get_and_touch(session: Session, request: wire.GetAndTouch) -> wire.GetResponse:
+def get_and_touch(session: Session, request: wire.GetAndTouch) -> wire.GetResponse | Awaitable[wire.GetResponse]:
     """GAT: TOUCH, then GET."""
-    document, cas = _touched(session, request)
-    return documents.found(session, document, wire.GetResponse, cas=cas)
+    document, staged = _touched(session, request)
+    if staged is None:
+        return documents.found(session, document, wire.GetResponse, cas=document.cas)
+    return staged.answer(documents.found(session, document, wire.GetResponse, cas=staged.stored.cas))

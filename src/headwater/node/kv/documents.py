@@ -7,12 +7,14 @@ answer).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import replace as replaced
 from typing import TYPE_CHECKING, TypeVar
 
 from headwater.errors import DiskFull
 from headwater.node.buckets.locks import CAS_OF_LOCKED
 from headwater.node.kv import values
+from headwater.node.kv.answering import StagedChange
 from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
 from headwater.node.refused import CommandRefused
@@ -27,14 +29,29 @@ from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
+    from headwater.node.durable_writes import DurableWrite
     from headwater.node.kv.api import Session
     from headwater.node.storage.records import StoredDocument
+    from headwater.wire.framing import DurabilityInfo
 
 
 Found = TypeVar("Found", bound=wire.GetResponse)
+EXPIRY_MAX = 0xFFFF_FFFF
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def sent_key(session: Session, key: bytes) -> bytes:
+    """Return a key of the collection of the request being handled as this connection writes it."""
+    return leb128.join_key(session.collection, key) if session.knows_collections else key
+
+
+def limited(session: Session, expiry: int) -> int:
+    """Return an expiry as the collection of the request being handled allows it: no later than its maximum TTL."""
+    bucket = session.store_bucket
+    most = bucket.collections.ttl_max(session.collection)
+    return expiry if most is None else min(expiry or EXPIRY_MAX, bucket.now() + most, EXPIRY_MAX)
 
 
 def is_expired(document: StoredDocument, now: int) -> bool:
@@ -133,12 +150,17 @@ def stage(
     flags: int = 0,
     expiry: int = 0,
     datatype: int = 0,
-) -> int:
-    """Stage a document, or the prepare of it if the request asked for durability; returns the seqno of that."""
+) -> tuple[int, DurableWrite | None]:
+    """Stage a document, or the prepare of it if the request asked for durability.
+
+    Returns: the seqno of that, and the durable write that the answer has to wait for.
+
+    Raises: ArenaFull, DiskFull.
+    """
     bucket, vb = session.store_bucket, request.vbucket
     revision = bucket.next_revision(vb, old)
     if session.durability is None:
-        return bucket.store.staging.mutation(
+        seqno = bucket.store.staging.mutation(
             vb,
             request.key,
             value,
@@ -149,6 +171,7 @@ def stage(
             datatype=datatype,
             collection=session.collection,
         )
+        return seqno, None
     prepare = Prepare(
         by_seqno=0,
         rev_seqno=revision,
@@ -160,17 +183,22 @@ def stage(
         datatype=int(datatype),
         cas=cas,
     )
-    return session.wait_for(vb, prepare)
+    return _begin(session, vb, prepare, session.durability)
+
+
+def _begin(session: Session, vbucket: int, prepare: Prepare, durability: DurabilityInfo) -> tuple[int, DurableWrite]:
+    write = session.store_bucket.durable_writes.begin(vbucket, prepare, durability.timeout_ms)
+    return write.seqno, write
 
 
 def stage_tombstone(
     session: Session, request: Request, kept: bytes, *, cas: int, old: StoredDocument | None, datatype: int
-) -> int:
+) -> tuple[int, DurableWrite | None]:
     """As `stage`, of a deletion; `kept` are the attributes that stay."""
     bucket, vb = session.store_bucket, request.vbucket
     revision, now = bucket.next_revision(vb, old), bucket.now()
     if session.durability is None:
-        return bucket.store.staging.deletion(
+        seqno = bucket.store.staging.deletion(
             vb,
             request.key,
             kept,
@@ -180,6 +208,7 @@ def stage_tombstone(
             datatype=datatype,
             collection=session.collection,
         )
+        return seqno, None
     prepare = Prepare(
         by_seqno=0,
         rev_seqno=revision,
@@ -191,7 +220,7 @@ def stage_tombstone(
         datatype=int(datatype),
         cas=cas,
     )
-    return session.wait_for(vb, prepare)
+    return _begin(session, vb, prepare, session.durability)
 
 
 def store(
@@ -203,17 +232,17 @@ def store(
     flags: int,
     expiry: int,
     datatype: int,
-) -> wire.Stored:
+) -> StagedChange:
     """Stage the next version of the key: seqno high + 1, a new CAS, revision + 1 (kv.md 2, "Every mutation")."""
     bucket, vb = session.store_bucket, request.vbucket
     cas = bucket.next_cas(vb)
-    seqno = stage(session, request, value, cas=cas, old=old, flags=flags, expiry=expiry, datatype=datatype)
+    seqno, write = stage(session, request, value, cas=cas, old=old, flags=flags, expiry=expiry, datatype=datatype)
     bucket.counters["cmd_set"] += 1
     end_lock(session, request)
-    return changed(session, vb, seqno, cas)
+    return StagedChange(changed(session, vb, seqno, cas), write)
 
 
-def remove(session: Session, request: Request, old: StoredDocument) -> wire.Stored:
+def remove(session: Session, request: Request, old: StoredDocument) -> StagedChange:
     """Stage the deletion of a live document; its system attributes stay with the tombstone.
 
     The answer has the tombstone's CAS (kv.md 2, "M"), but for a client that never said HELLO: memcached answers 0
@@ -222,10 +251,10 @@ def remove(session: Session, request: Request, old: StoredDocument) -> wire.Stor
     bucket, vb = session.store_bucket, request.vbucket
     kept, cas = values.system_attributes(old), bucket.next_cas(vb)
     datatype = Datatype.XATTR if kept else 0
-    seqno = stage_tombstone(session, request, kept, cas=cas, old=old, datatype=datatype)
+    seqno, write = stage_tombstone(session, request, kept, cas=cas, old=old, datatype=datatype)
     bucket.counters["cmd_delete"] += 1
     end_lock(session, request)
-    return changed(session, vb, seqno, cas if session.features else 0)
+    return StagedChange(changed(session, vb, seqno, cas if session.features else 0), write)
 
 
 def found(
@@ -262,7 +291,7 @@ def get_key(session: Session, request: wire.GetKey) -> wire.GetKeyResponse:
     """GETK and GETKQ repeat the key."""
     document = _looked_up(session, request)
     return found(
-        session, document, wire.GetKeyResponse, key=session.sent_key(request.key), cas=shown_cas(session, request)
+        session, document, wire.GetKeyResponse, key=sent_key(session, request.key), cas=shown_cas(session, request)
     )
 
 
@@ -292,10 +321,10 @@ def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
 def _new_expiry(session: Session, request: wire.Set, old: StoredDocument | None) -> int:
     if old is not None and preserves_ttl(request):
         return old.expiry
-    return session.limited(times.absolute_expiry(request.expiration, session.store_bucket.now()))
+    return limited(session, times.absolute_expiry(request.expiration, session.store_bucket.now()))
 
 
-def _put(session: Session, request: wire.Set, version: StoredDocument | None) -> wire.Stored:
+def _put(session: Session, request: wire.Set, version: StoredDocument | None) -> StagedChange:
     """`version`: the newest one, a tombstone included."""
     alive = None if version is None or version.deleted else version
     datatype = values.accepted(request.value, request.datatype)
@@ -306,9 +335,8 @@ def _put(session: Session, request: wire.Set, version: StoredDocument | None) ->
     return store(session, request, value, old=version, flags=request.flags, expiry=expiry, datatype=datatype)
 
 
-@handles(wire.Set, document=True, writes=True)
-def set_(session: Session, request: wire.Set) -> wire.Stored:
-    """SET: with a CAS it must be the current one (else 02), and there must be one (else 01)."""
+def stage_set(session: Session, request: wire.Set) -> StagedChange:
+    """Stage a SET: with a CAS it must be the current one (else 02), and there must be one (else 01)."""
     version = newest(session, request)
     if request.cas:
         if version is None or version.deleted:
@@ -317,29 +345,45 @@ def set_(session: Session, request: wire.Set) -> wire.Stored:
     return _put(session, request, version)
 
 
-@handles(wire.Add, document=True, writes=True)
-def add(session: Session, request: wire.Add) -> wire.Stored:
-    """ADD: 02 if there is a document."""
+@handles(wire.Set, document=True, writes=True)
+def set_(session: Session, request: wire.Set) -> wire.Stored | Awaitable[wire.Stored]:
+    """SET, as `stage_set`."""
+    return stage_set(session, request).outcome
+
+
+def stage_add(session: Session, request: wire.Add) -> StagedChange:
+    """Stage an ADD: 02 if there is a document."""
     version = newest(session, request)
     if version is not None and not version.deleted:
         raise CommandRefused(Status.KEY_EEXISTS)
     return _put(session, request, version)
 
 
+@handles(wire.Add, document=True, writes=True)
+def add(session: Session, request: wire.Add) -> wire.Stored | Awaitable[wire.Stored]:
+    """ADD, as `stage_add`."""
+    return stage_add(session, request).outcome
+
+
 @handles(wire.Replace, document=True, writes=True)
-def replace(session: Session, request: wire.Replace) -> wire.Stored:
+def replace(session: Session, request: wire.Replace) -> wire.Stored | Awaitable[wire.Stored]:
     """REPLACE: 01 if there is no document."""
     document = existing(session, request)
     check_cas(request, document)
-    return _put(session, request, document)
+    return _put(session, request, document).outcome
 
 
-@handles(wire.Delete, document=True, writes=True, frees=True)
-def delete(session: Session, request: wire.Delete) -> wire.Stored:
-    """DELETE: the answer's CAS is the tombstone's."""
+def stage_delete(session: Session, request: wire.Delete) -> StagedChange:
+    """Stage a DELETE: 01 if there is no document, 02 if it has another CAS than the one given."""
     document = existing(session, request)
     check_cas(request, document)
     return remove(session, request, document)
+
+
+@handles(wire.Delete, document=True, writes=True, frees=True)
+def delete(session: Session, request: wire.Delete) -> wire.Stored | Awaitable[wire.Stored]:
+    """DELETE: the answer's CAS is the tombstone's."""
+    return stage_delete(session, request).outcome
 
 
 @handles(wire.EvictKey, document=True)
@@ -350,7 +394,7 @@ def evict_key(session: Session, request: wire.EvictKey) -> wire.EvictKeyResponse
 
 
 @handles(wire.Append, wire.Prepend, document=True, writes=True)
-def extend(session: Session, request: wire.Append) -> wire.Stored:
+def extend(session: Session, request: wire.Append) -> wire.Stored | Awaitable[wire.Stored]:
     """APPEND and PREPEND: to the body; flags and expiry stay. Missing: NOT_STORED 05."""
     document = live(session, request)
     if document is None:
@@ -362,12 +406,12 @@ def extend(session: Session, request: wire.Append) -> wire.Stored:
         raise CommandRefused(Status.E2BIG, f"the value would have {size} bytes")
     section, body = values.body_of(document)
     body = piece + body if isinstance(request, wire.Prepend) else body + piece
-    return store_body(session, request, document, section, body, expiry=document.expiry)
+    return store_body(session, request, document, section, body, expiry=document.expiry).outcome
 
 
 def store_body(
     session: Session, request: Request, old: StoredDocument, section: bytes, body: bytes, *, expiry: int
-) -> wire.Stored:
+) -> StagedChange:
     """Stage a new body of a document with its attributes and flags as they were."""
     datatype = int(Datatype.JSON) if values.is_json(body) else 0
     if section:

@@ -14,6 +14,7 @@ import numpy as np
 from headwater.kernels import execute as kernel
 from headwater.kernels import lookups
 from headwater.kernels.json import SCRATCH_BYTES
+from headwater.node.kv.access import rights_in
 from headwater.wire.features import Feature
 from headwater.wire.header import EXTRAS_LENGTH_AT, HEADER_BYTES, KEY_LENGTH_AT, OPCODE_AT
 from headwater.wire.opcodes import Opcode
@@ -58,7 +59,7 @@ class FastPath:
         self._bucket = bucket
         self._workspace = workspace
         self._ran = session.server.requests.ran
-        self._may_write = int(kernel.FEATURE_WRITE) if session.rights_in(0) & WRITE else 0
+        self._may_write = int(kernel.FEATURE_WRITE) if rights_in(session, 0) & WRITE else 0
         self._features = int(kernel.FEATURE_HELLO) if session.features else 0
         if session.has(Feature.JSON):
             self._features |= int(kernel.FEATURE_JSON)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from headwater.node.kv.answering import is_held_back, settle
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.wire import bootstrap
@@ -90,7 +91,7 @@ def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse
     session.agent = request.key[:AGENT_BYTES_MAX].decode("utf-8", "replace")
     granted = [code for code in dict.fromkeys(request.features) if code in GRANTED]
     session.features = frozenset(granted)
-    session.changed()
+    session.refresh_access()
     return bootstrap.HelloResponse(features=granted)
 
 
@@ -106,14 +107,14 @@ def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | A
     found = server.buckets.get(name)
     if found is None:
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
-    if found is not server and session.is_held_back:
+    if found is not server and is_held_back(session):
         return _select_later(session, found)
     session.select(found)
     return Done()
 
 
 async def _select_later(session: Session, found: Services) -> Done:
-    await session.settle()
+    await settle(session)
     if session.server.buckets.get(found.bucket.name) is not found:  # dropped meanwhile
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
     session.select(found)

@@ -80,8 +80,8 @@ def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdR
 
 def _seen(session: Session) -> CollectionsManifest:
     """The manifest, as far as the user may know of it."""
-    manifest, places = session.store_bucket.collections.manifest, session.places
-    return manifest if places is None or session.rights > LOGIN else places.visible(manifest)
+    manifest, places = session.store_bucket.collections.manifest, session.access.places
+    return manifest if places is None or session.access.rights > LOGIN else places.visible(manifest)
 
 
 def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:

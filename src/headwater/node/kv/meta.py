@@ -122,7 +122,7 @@ def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
         cas=cas,
         rev_seqno=request.rev_seqno,
         flags=request.flags,
-        expiry=session.limited(request.expiration),
+        expiry=documents.limited(session, request.expiration),
         datatype=values.accepted(value, request.datatype),
         collection=session.collection,
     )
@@ -157,26 +157,28 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
 
 @handles(wire.ReturnMeta, document=True, writes=True)
 def return_meta(session: Session, request: wire.ReturnMeta) -> Stored:
-    """SET, ADD or DELETE, answered with the place in history even where MutationSeqno was not negotiated."""
+    """SET, ADD or DELETE, answered with the place in history even where MutationSeqno was not negotiated. It takes no
+    durability (framing.py), so nothing has to wait for a commit."""
     stored = _CHANGES[request.mutation_type](session, request)
     vbucket = session.store_bucket.vbuckets[request.vbucket]
     return replace(stored, vb_uuid=vbucket.failover.newest.vb_uuid, seqno=vbucket.high_seqno)
 
 
 def _set(session: Session, request: wire.ReturnMeta) -> Stored:
-    return documents.set_(session, _plain(Set, request))
+    return documents.stage_set(session, _plain(Set, request)).stored
 
 
 def _add(session: Session, request: wire.ReturnMeta) -> Stored:
     if request.cas:
         raise CommandRefused(Status.EINVAL, "a CAS is not allowed here")
-    return documents.add(session, _plain(Add, request))
+    return documents.stage_add(session, _plain(Add, request)).stored
 
 
 def _delete(session: Session, request: wire.ReturnMeta) -> Stored:
     if request.value:
         raise CommandRefused(Status.EINVAL, f"a value of {len(request.value)} bytes for a deletion")
-    return documents.delete(session, Delete(key=request.key, vbucket=request.vbucket, cas=request.cas))
+    plain = Delete(key=request.key, vbucket=request.vbucket, cas=request.cas)
+    return documents.stage_delete(session, plain).stored
 
 
 def _plain(request_type: type[Changing], request: wire.ReturnMeta) -> Changing:

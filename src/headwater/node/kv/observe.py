@@ -132,7 +132,7 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
     if bucket.store.index.rows(request.vbucket) > AT_ONCE:
         return _keys_of_many(session, span)
     keys = (key for key in bucket.live_keys(span.vbucket, 0, span.collection) if key >= span.start)
-    return GetKeysResponse(keys=[session.sent_key(key) for key in sorted(keys)[:wanted]])
+    return GetKeysResponse(keys=[documents.sent_key(session, key) for key in sorted(keys)[:wanted]])
 
 
 class _KeySpan(NamedTuple):
@@ -148,7 +148,7 @@ async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
     slices, keys = Slices(session.server.loop, session.server.run_queue), None
     while keys is None:
         keys = await _first_keys(session.store_bucket, span, slices)
-    return GetKeysResponse(keys=[session.sent_key(key) for key in keys])
+    return GetKeysResponse(keys=[documents.sent_key(session, key) for key in keys])
 
 
 async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
@@ -181,5 +181,5 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
         if key := bucket.random_key(vb, collection):
             document = bucket.store.document(vb, key, collection)
             if document is not None and not document.deleted and document.durable:
-                return documents.found(session, document, GetKeyResponse, key=session.sent_key(key))
+                return documents.found(session, document, GetKeyResponse, key=documents.sent_key(session, key))
     raise CommandRefused(Status.KEY_ENOENT)

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headwater.wire.codec import Codec
 from headwater.wire.dialect import requests
 from headwater.wire.header import HEADER_BYTES, Frame
 from headwater.wire.layout import Request
-from headwater.wire.privilege import Beyond
+from headwater.wire.privilege import ADMINISTER, LOGIN, Beyond
 
-__all__ = ["Rule", "rule_of"]
+if TYPE_CHECKING:
+    from headwater.node.users.places import Places
+    from headwater.wire.manifest import CollectionsManifest
+
+__all__ = ["Access", "Rule", "rule_of"]
+
+
+# An enum's `&` makes an enum each time; a session asks with each request.
+_LOGIN, _ADMINISTER = int(LOGIN), int(ADMINISTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,40 @@ class Rule:
             if len(frame.extras) == length and flags.read(frame.extras, offset)[0] & beyond.mask == beyond.bits:
                 needed |= beyond.privilege
         return needed
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The privileges of a user, as numbers of bits.
+
+    Attributes:
+        user: whose they are; None before a login.
+        rights: in all of the selected bucket; without one those in any bucket.
+        places: those in scopes and collections of it, for a user who has roles for such; else None.
+    """
+
+    user: str | None = None
+    rights: int = 0
+    places: Places | None = None
+
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether commands that need a login may run; without users everybody is logged in."""
+        return bool(self.rights & _LOGIN)
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether commands of administrators may run; without users everybody is one."""
+        return bool(self.rights & _ADMINISTER)
+
+    @property
+    def anywhere(self) -> int:
+        """The privileges in the bucket or in some part of it."""
+        return self.rights if self.places is None else self.places.anywhere
+
+    def in_collection(self, manifest: CollectionsManifest, collection: int) -> int:
+        """Return the privileges in a collection of the bucket, by its id."""
+        return self.rights if self.places is None else self.places.in_collection(manifest, collection)
 
 
 def rule_of(opcode: int) -> Rule:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headwater.node.connections.loopback import is_local
+from headwater.node.kv.answering import is_held_back, settle
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.node.users import scram
@@ -52,7 +53,7 @@ def list_mechanisms(session: Session, request: SaslListMechs) -> SaslListMechsRe
 async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContinue:
     """Judge the first message. A new attempt logs the connection out until it succeeds."""
     session.login = session.user = None
-    session.changed()
+    session.refresh_access()
     mechanism = request.key.decode("ascii", "replace")
     if mechanism.removesuffix(BOUND) not in _offered(session) or mechanism == f"PLAIN{BOUND}":
         raise await _refused(session, _why_not_offered(mechanism))
@@ -194,6 +195,6 @@ async def _succeed(session: Session, user: str) -> None:
     session.user = user
     buckets = session.server.buckets
     found = buckets.get(user) or next(iter(buckets.values()))
-    if found is not session.server and session.is_held_back:
-        await session.settle()
+    if found is not session.server and is_held_back(session):
+        await settle(session)
     session.select(found)

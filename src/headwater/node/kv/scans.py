@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.node.buckets.scans import KeyRange, RandomSample, RangeScan, ScanPlan
 from headwater.node.kv import values
+from headwater.node.kv.access import check_collection
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.wire import leb128
@@ -45,7 +46,7 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
         raise CommandRefused(Status.EINVAL, "the value must be JSON, and its datatype say so")
     told = _object(request.value)
     plan = _plan(told)
-    session.check_collection(plan.collection, READ)
+    check_collection(session, plan.collection, READ)
     found = _active(session, request.vbucket)
     bucket = session.store_bucket
     _check_alive(session, found, plan.collection)
@@ -152,7 +153,7 @@ def _check_alive(session: Session, vbucket: VBucket, collection: int) -> None:
 def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCancel) -> RangeScan:
     name = request.scan_high, request.scan_low
     found = session.store_bucket.scans.find(name, request.vbucket, session.server.loop.time())
-    session.check_collection(found.plan.collection, READ)
+    check_collection(session, found.plan.collection, READ)
     return found
 
 

@@ -235,8 +235,8 @@ def _rights(session: Session, arguments: list[str]) -> Pairs:
     yield "user", session.user or ""
     for each in EVERYTHING:
         name = (each.name or "").lower()
-        yield name, str(bool(session.rights & each)).lower()
-        yield f"{name}_somewhere", str(bool(session.rights_anywhere & each)).lower()  # in a scope or a collection
+        yield name, str(bool(session.access.rights & each)).lower()
+        yield f"{name}_somewhere", str(bool(session.access.anywhere & each)).lower()  # in a scope or a collection
 
 
 def _timings(session: Session, arguments: list[str]) -> Pairs:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from headwater.errors import StorageError
 from headwater.node.kv import documents, values
+from headwater.node.kv.answering import StagedChange
 from headwater.node.kv.command import handles
 from headwater.node.kv.framing import preserves_ttl
 from headwater.node.kv.subdoc import attributes, editing, in_turns
@@ -22,7 +23,6 @@ from headwater.node.kv.subdoc.in_turns import EditedBody
 from headwater.node.kv.subdoc.path import Path, check_length, parse
 from headwater.node.refused import CommandRefused
 from headwater.node.storage.staging import ArenaFull
-from headwater.wire import documents as wire_documents
 from headwater.wire import subdoc as wire
 from headwater.wire import times, xattr
 from headwater.wire.datatype import Datatype
@@ -386,7 +386,7 @@ def _mkdir(flags: int) -> bool:
     document=True,
     writes=True,
 )
-def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocStored:
+def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocStored | Awaitable[wire.SubdocStored]:
     """One path: its status is the answer's, its result the answer's value."""
     if request.path_bytes > len(request.value):
         raise CommandRefused(Status.EINVAL, f"a path of {request.path_bytes} bytes in {len(request.value)}")
@@ -404,7 +404,7 @@ def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocSt
 @handles(wire.SubdocMultiMutation, document=True, writes=True)
 def change_paths(
     session: Session, request: wire.SubdocMultiMutation
-) -> wire.SubdocMultiStored | wire.SubdocPathFailure:
+) -> wire.SubdocMultiStored | wire.SubdocPathFailure | Awaitable[wire.SubdocMultiStored]:
     """SUBDOC_MULTI_MUTATION: all or none; a failure names the path by its index."""
     specs = request.specs
     _check_specs(session, [each[:3] for each in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
@@ -418,19 +418,23 @@ def change_paths(
     return _answer(wire.SubdocMultiStored, stored, results=results)
 
 
-def _answer(answer: type[Answered], stored: Staged, **parts: Any) -> Answered:
-    told = stored.told
-    return answer(cas=told.cas, vb_uuid=told.vb_uuid, seqno=told.seqno, status=stored.status, **parts)
+def _answer(answer: type[Answered], changed: ChangedPaths, **parts: Any) -> Answered | Awaitable[Answered]:
+    stored = changed.staged.stored
+    return changed.staged.answer(
+        answer(cas=stored.cas, vb_uuid=stored.vb_uuid, seqno=stored.seqno, status=changed.status, **parts)
+    )
 
 
-class Staged(NamedTuple):
-    """A change that was made: its place, and the status to tell of it."""
+class ChangedPaths(NamedTuple):
+    """A change that was staged, and the status to answer with."""
 
-    told: wire_documents.Stored
+    staged: StagedChange
     status: Status
 
 
-def _change(session: Session, request: Mutation, specs: Sequence[MutationSpec]) -> tuple[Staged, dict[int, bytes]]:
+def _change(
+    session: Session, request: Mutation, specs: Sequence[MutationSpec]
+) -> tuple[ChangedPaths, dict[int, bytes]]:
     """Carry out the changes of one document and stage what came of them; PathRefused, and then nothing was."""
     bucket = session.store_bucket
     _check_doc_flags(request.doc_flags or 0, request.cas)
@@ -445,14 +449,14 @@ def _change(session: Session, request: Mutation, specs: Sequence[MutationSpec]) 
     draft = _draft(request, old, specs, numbers, of_tombstone)
     draft.apply(specs, edits)
     if of_tombstone:
-        told = _stage_tombstone(session, request, draft, draft.pairs)
-        return Staged(told, Status.SUBDOC_SUCCESS_DELETED), draft.told
+        staged = _stage_tombstone(session, request, draft, draft.pairs)
+        return ChangedPaths(staged, Status.SUBDOC_SUCCESS_DELETED), draft.told
     if any(opcode == Opcode.DELETE for opcode, *_ in specs):
         if old is None or old.deleted:
             raise CommandRefused(Status.KEY_ENOENT, "there is nothing to delete")
         kept = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
-        return Staged(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.told
-    return Staged(_stage_document(session, request, draft), Status.SUCCESS), draft.told
+        return ChangedPaths(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.told
+    return ChangedPaths(_stage_document(session, request, draft), Status.SUCCESS), draft.told
 
 
 def _edits(
@@ -460,7 +464,7 @@ def _edits(
 ) -> EditedBody | None:
     """Return the edits of a large body that were prepared for this request; None if they are short, or to be carried
     out now all the same. Raises NoRoom once they are being prepared."""
-    prepared = session.prepared
+    prepared = session.preparation.done
     attempts = 0
     if isinstance(prepared, EditedBody):
         if prepared.is_of(specs, old):
@@ -470,7 +474,8 @@ def _edits(
     if attempts >= in_turns.ATTEMPTS_MAX or not in_turns.is_long(specs, size):
         return None
     read = partial(_to_edit, session, request, specs)
-    raise session.prepare(in_turns.edit(session.server.run_queue, specs, attempts + 1, read, PathRefused))
+    work = in_turns.edit(session.server.run_queue, specs, attempts + 1, read, PathRefused)
+    raise session.preparation.begin(session.server.loop, work)
 
 
 def _to_edit(
@@ -555,11 +560,11 @@ def _section(pairs: Mapping[str, bytes], body: bytes = b"") -> bytes:
     return value
 
 
-def _stage_document(session: Session, request: Mutation, draft: Draft) -> wire_documents.Stored:
+def _stage_document(session: Session, request: Mutation, draft: Draft) -> StagedChange:
     bucket, vb, old = session.store_bucket, request.vbucket, draft.old
     alive = None if old is None or old.deleted else old
     datatype = (Datatype.XATTR if draft.pairs else 0) | (Datatype.JSON if values.is_json(draft.body) else 0)
-    seqno = documents.stage(
+    seqno, write = documents.stage(
         session,
         request,
         _section(draft.pairs, draft.body),
@@ -571,24 +576,22 @@ def _stage_document(session: Session, request: Mutation, draft: Draft) -> wire_d
     )
     bucket.counters["cmd_set"] += 1
     documents.end_lock(session, request)
-    return documents.changed(session, vb, seqno, draft.numbers.cas)
+    return StagedChange(documents.changed(session, vb, seqno, draft.numbers.cas), write)
 
 
 def _expiry(session: Session, request: Mutation, old: StoredDocument | None) -> int:
     """Return the expiry asked for; a request that has none takes it away, unless it asks to keep it."""
     if old is not None and preserves_ttl(request):
         return old.expiry
-    return session.limited(times.absolute_expiry(request.expiration or 0, session.store_bucket.now()))
+    return documents.limited(session, times.absolute_expiry(request.expiration or 0, session.store_bucket.now()))
 
 
-def _stage_tombstone(
-    session: Session, request: Mutation, draft: Draft, pairs: Mapping[str, bytes]
-) -> wire_documents.Stored:
+def _stage_tombstone(session: Session, request: Mutation, draft: Draft, pairs: Mapping[str, bytes]) -> StagedChange:
     bucket, vb = session.store_bucket, request.vbucket
     datatype = int(Datatype.XATTR) if pairs else 0
-    seqno = documents.stage_tombstone(
+    seqno, write = documents.stage_tombstone(
         session, request, _section(pairs), cas=draft.numbers.cas, old=draft.old, datatype=datatype
     )
     bucket.counters["cmd_delete"] += 1
     documents.end_lock(session, request)
-    return documents.changed(session, vb, seqno, draft.numbers.cas)
+    return StagedChange(documents.changed(session, vb, seqno, draft.numbers.cas), write)

@@ -50,11 +50,11 @@ class TextSession(KvSession):
         super().__init__(connection, server, user)
         connection.measures(self._reader.wanted)
 
-    def changed(self) -> None:
+    def refresh_access(self) -> None:
         """As for any; the kernel reads frames only, and strangers have little to say."""
-        super().changed()
+        super().refresh_access()
         self._fast = None
-        self._reader.block_bytes_max = VALUE_BYTES_MAX if self.is_logged_in else STRANGER_BLOCK_BYTES_MAX
+        self._reader.block_bytes_max = VALUE_BYTES_MAX if self.access.is_logged_in else STRANGER_BLOCK_BYTES_MAX
 
     # --- what the connection calls ------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class TextSession(KvSession):
         self._asked = self._reader.read(data)
         if self._asked is None:
             return False
-        self._steps = steps(self._asked, self.server.bucket.now(), is_stranger=not self.is_logged_in)
+        self._steps = steps(self._asked, self.server.bucket.now(), is_stranger=not self.access.is_logged_in)
         return True
 
     def _end(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import StorageError
+from headwater.node.kv.access import check_collection
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.node.vbucket.collection_events import PLAIN, Wanted
@@ -135,11 +136,11 @@ def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted
     if not session.has(Feature.COLLECTIONS):
         if request.collection_id is not None:
             raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
-        session.check_collection(0, STREAM)
+        check_collection(session, 0, STREAM)
         return PLAIN
     asked = request.collection_id
     if asked is not None:
-        session.check_collection(asked, STREAM)
+        check_collection(session, asked, STREAM)
     return Wanted(aware=True, collections=None if asked is None else frozenset({asked}))
 
 

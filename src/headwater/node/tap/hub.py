@@ -101,7 +101,7 @@ class TapHub:
         """
         now, name = self._loop.time(), options.name or self._made_up()
         feed = self.feeds.get(name)
-        if feed is not None and feed.user != kv.user and not kv.is_administrator:
+        if feed is not None and feed.user != kv.user and not kv.access.is_administrator:
             raise CommandRefused(Status.EACCESS, "a session of another user has this name")
         if feed is not None and not (self._is_kept(feed) and options.goes_on_from(feed.producer.options)):
             self._forget(feed)

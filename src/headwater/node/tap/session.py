@@ -89,7 +89,7 @@ class TapSession:
     def users_changed(self) -> None:
         """Cut the connection of a user who is none any more, or may stream no more."""
         self._kv.users_changed()
-        if not self._kv.rights & STREAM and not self.connection.is_closed:
+        if not self._kv.access.rights & STREAM and not self.connection.is_closed:
             self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
 
     def closed(self) -> None:

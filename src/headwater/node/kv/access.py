@@ -1,0 +1,70 @@
+"""The rights of a connection's user, as a value, and the checks that refuse what they do not allow.
+
+A user has privileges in a bucket, and perhaps others in scopes and collections of it (`Places`). A collection in which
+he has none at all is refused as one that is not there: its name is not given away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.node.refused import CommandRefused
+from headwater.wire.opcodes import name_of
+from headwater.wire.privilege import LOGIN, Privilege, in_words
+from headwater.wire.status import Status
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+    from headwater.node.kv.rights import Rule
+    from headwater.wire.header import Frame
+
+_LOGIN = int(LOGIN)
+
+
+def rights_in(session: Session, collection: int) -> int:
+    """Return the privileges in a collection of the selected bucket; CommandRefused without one."""
+    if session.access.places is None:
+        return session.access.rights
+    return session.access.in_collection(session.store_bucket.collections.manifest, collection)
+
+
+def check_rights(session: Session, frame: Frame, rule: Rule, rights: int | None = None) -> None:
+    """Refuse (EACCESS) what the user may not do, and have it written down; the one place where that is decided.
+
+    Args:
+        rights: the privileges that count; those in the bucket when left out.
+    """
+    needed = rule.needed(frame) if rule.cases else rule.privilege
+    missing = needed & ~(session.access.rights if rights is None else rights)
+    if not missing:
+        return
+    if not session.access.is_logged_in:
+        raise CommandRefused(Status.EACCESS, "not logged in")
+    lacking = f"needs {in_words(missing)}"
+    session.server.audit(session, f"may not {name_of(frame.opcode)}: it {lacking}")
+    raise CommandRefused(Status.EACCESS, f"{name_of(frame.opcode)} {lacking}")
+
+
+def check_collection(session: Session, collection: int, needed: Privilege) -> None:
+    """Refuse a request that names a collection elsewhere than in its key, where its user lacks a privilege."""
+    if session.access.places is None or not needed & ~(rights := rights_in(session, collection)):
+        return
+    if rights <= _LOGIN:
+        raise _hidden(session, collection, in_words(needed))
+    session.server.audit(session, f"may not {in_words(needed)} collection 0x{collection:x}")
+    raise CommandRefused(Status.EACCESS, f"it needs {in_words(needed)} in collection 0x{collection:x}")
+
+
+def check_place(session: Session, frame: Frame, rule: Rule) -> None:
+    """Refuse what the user may not do in the collection of a request's key."""
+    collection = session.collection if session.knows_collections else 0
+    rights = rights_in(session, collection)
+    if rights <= _LOGIN and session.knows_collections:
+        raise _hidden(session, collection, name_of(frame.opcode))
+    check_rights(session, frame, rule, rights)
+
+
+def _hidden(session: Session, collection: int, what: str) -> CommandRefused:
+    """Return the refusal of a collection in which the user has no right at all: it is not there for him."""
+    session.server.audit(session, f"may not {what} in collection 0x{collection:x}")
+    return session.store_bucket.collections.unknown_collection(collection)

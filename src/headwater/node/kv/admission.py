@@ -1,0 +1,202 @@
+"""The way of a request to its handler: every general rule, in the order of kv.md.
+
+`admit` is that order. Clients see it, for a request that breaks two rules is answered for the first of them; tests hold
+it byte for byte. A rule that raises NoRoom has paused the connection, and the request is given again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.kernels.choices import SYSTEM_COLLECTION
+from headwater.node.kv.access import check_place, check_rights
+from headwater.node.kv.command import COMMANDS, Command, refusal_of
+from headwater.node.kv.framing import check_framing
+from headwater.node.kv.locking import with_own_cas
+from headwater.node.process.run_queue import LARGE_BYTES
+from headwater.node.refused import CommandRefused, NoRoom
+from headwater.wire import leb128
+from headwater.wire.datatype import Datatype, legal
+from headwater.wire.documents import GetLocked
+from headwater.wire.features import Feature
+from headwater.wire.header import HEADER_BYTES, KEY_BYTES_MAX, Frame, lengths
+from headwater.wire.layout import Request
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.kv.api import Session
+    from headwater.wire.framing import DurabilityInfo
+
+STRANGER_FRAME_BYTES_MAX = 64 << 10
+"""Before the login: names, passwords and features are short."""
+
+_NEEDED_FEATURE = {Datatype.JSON: Feature.JSON, Datatype.SNAPPY: Feature.SNAPPY, Datatype.XATTR: Feature.XATTR}
+
+
+def admit(session: Session, frame: Frame) -> tuple[Command, Request | Frame]:
+    """Find the command of a frame, and hold the frame against every general rule.
+
+    The numbered order is that in which a client is told what is wrong. Sets `session.durability`, and for a command
+    that needs a bucket `session.collection`.
+
+    Returns: the command, and what its handler takes.
+
+    Raises:
+        CommandRefused: a rule is broken.
+        NoRoom: the connection waits for the vbucket's state, or for its turn; the frame is to be given again.
+    """
+    command = _command_of(session, frame)  # 1. a handler; a stranger is not told which there are
+    if session.access.places is None and not command.of_node:  # 2. the rights in the bucket
+        check_rights(session, frame, command.rule)
+    else:
+        _check_rights_elsewhere(session, frame, command)
+    if frame.datatype:  # 3. its bits: nearly none has one, and looking at them takes as long as reading a request
+        _check_datatype(session, frame)
+    session.durability = _durability_of(frame, command) if frame.framing else None  # 4. framing extras
+    if not command.needs_bucket:
+        return command, command.read(frame)
+    bucket, session.collection = session.store_bucket, 0  # 5. a bucket is selected
+    if not command.document:
+        request = command.read(frame)
+        if command.writes:
+            _check_room(bucket, command)
+        return command, request
+    request = _admit_document(session, bucket, command, frame)
+    if isinstance(request, Request):  # 14. its turn, if it asks for a large document
+        _let_short_ones_first(session, bucket, request)
+    return command, request
+
+
+def _admit_document(session: Session, bucket: Bucket, command: Command, frame: Frame) -> Request | Frame:
+    """Read a request on a document, and hold it against the state of the bucket; `admit` goes on."""
+    if session.knows_collections:  # 6. the collection's id in front of the key
+        frame = _without_collection(session, frame)
+    if session.access.places is not None:  # 7. the rights in that collection
+        check_place(session, frame, command.rule)
+    request = command.read(frame)  # 8. the declaration: lengths, key, value, CAS
+    _check_vbucket(session, bucket, frame)  # 9. the vbucket is active here
+    if session.collection not in bucket.vbuckets[frame.vbucket].collections.alive:  # 10. the vbucket has the collection
+        raise bucket.collections.unknown_collection(session.collection)
+    if bucket.durable_writes.held or session.durability is not None:  # 11. durable writes, its own and those in flight
+        _check_durability(session, bucket, command, request)
+    if not command.writes:
+        return request
+    if bucket.is_backed_up(frame.vbucket):  # 12. room: in the vbucket, which may be about to move, and on the disk
+        raise CommandRefused(Status.ETMPFAIL, "the vbucket is about to move to another node")
+    _check_room(bucket, command)
+    return with_own_cas(session, request) if isinstance(request, Request) else request  # 13. the lock
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+def _command_of(session: Session, frame: Frame) -> Command:
+    command = COMMANDS.get(frame.opcode)
+    if command is not None:
+        return command
+    if not session.access.is_logged_in:
+        raise CommandRefused(Status.EACCESS, "not logged in")
+    raise CommandRefused(refusal_of(frame.opcode))
+
+
+def _check_rights_elsewhere(session: Session, frame: Frame, command: Command) -> None:
+    """Check the rights to a request of the node, or of a user with rights in parts of the bucket: whether those to
+    a document are of its collection is found out once that is known."""
+    if command.of_node:
+        check_rights(session, frame, command.rule, session.server.users.rights(session.user, None))
+    else:
+        is_enough = command.document or command.anywhere
+        rights = session.access.anywhere if is_enough else session.access.rights
+        check_rights(session, frame, command.rule, rights)
+
+
+def _check_datatype(session: Session, frame: Frame) -> None:
+    """wire.md 4: legal values are 0..7, and a bit needs its feature; a violation is EINVAL."""
+    if not legal(frame.datatype):
+        raise CommandRefused(Status.EINVAL, f"datatype 0x{frame.datatype:02x} has unknown bits")
+    for bit, feature in _NEEDED_FEATURE.items():
+        if frame.datatype & bit and feature not in session.features:
+            raise CommandRefused(Status.EINVAL, f"datatype {bit.name} was not negotiated by HELLO")
+
+
+def _durability_of(frame: Frame, command: Command) -> DurabilityInfo | None:
+    try:
+        return check_framing(frame, command.loud(frame.opcode))
+    except BadMessage as bad:
+        raise CommandRefused(bad.status, str(bad)) from None
+
+
+def _without_collection(session: Session, frame: Frame) -> Frame:
+    """Take the collection's id off a key; one that is cut, overlong or beyond 32 bits is EINVAL (wire.md 8)."""
+    if not frame.key:
+        return frame  # which the declaration may allow, or not
+    if len(frame.key) > KEY_BYTES_MAX + 1:
+        raise CommandRefused(Status.EINVAL, f"the key has {len(frame.key)} bytes, {KEY_BYTES_MAX + 1} are allowed")
+    try:
+        session.collection, key = leb128.split_key(frame.key)
+    except RemoteProtocolError as bad:
+        raise CommandRefused(Status.EINVAL, str(bad)) from None
+    if session.collection == SYSTEM_COLLECTION:  # "id 1 on the wire is EINVAL"
+        raise CommandRefused(Status.EINVAL, "collection 1 is the system's own")
+    return replace(frame, key=key)
+
+
+def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
+    """kv.md: not on this node: 07; active: proceed; pending: park until the state changes; replica, dead: 07."""
+    state = bucket.state(frame.vbucket)
+    wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
+    if state == State.PENDING and wanted == State.ACTIVE:
+        raise session.wait_for_state(bucket, frame.vbucket)
+    if state != wanted:
+        raise session.not_my_vbucket()
+    if frame.vbucket in bucket.fenced:
+        raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
+    if bucket.traffic_disabled:
+        raise CommandRefused(Status.ETMPFAIL, "traffic is disabled")
+
+
+def _check_durability(session: Session, bucket: Bucket, command: Command, request: Request | Frame) -> None:
+    """Hold a request on a document against the durable writes, its own and those that wait."""
+    writes = bucket.durable_writes
+    if session.durability is not None:
+        writes.check_possible(request.vbucket)
+    if request.vbucket in writes.held and bucket.is_active(request.vbucket):
+        changes = command.writes or isinstance(request, GetLocked)
+        writes.refuse_in_flight(request.vbucket, session.collection, request.key, writes=changes)
+
+
+def _check_room(bucket: Bucket, command: Command) -> None:
+    if bucket.store.full and not (command.frees and bucket.store.staging.may_delete):
+        raise CommandRefused(Status.ETMPFAIL, "the disk, or the bucket's quota, is full")
+
+
+def _let_short_ones_first(session: Session, bucket: Bucket, request: Request) -> None:
+    """Put a request for a large document off while others stand in line. Hundreds of guests may ask for one each,
+    which would be seconds in which a short request waits."""
+    connection = session.connection
+    if session.preparation.done is not None or not request.key or not connection.others_wait():
+        return
+    if bucket.store.document_bytes(request.vbucket, request.key, session.collection) >= LARGE_BYTES:
+        connection.stand_behind()
+        raise NoRoom
+
+
+# --- before a frame is whole ------------------------------------------------------------------------------------------
+
+
+def check_stranger(data: memoryview, offset: int) -> None:
+    """Judge the header of a connection that has not logged in as soon as it is there.
+
+    Raises:
+        RemoteProtocolError: the frame is longer than anything a stranger may say.
+    """
+    claimed = len(data) - offset >= HEADER_BYTES and lengths(data, offset).frame
+    if claimed > STRANGER_FRAME_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a frame of {claimed} bytes before it has logged in, {STRANGER_FRAME_BYTES_MAX} are allowed"
+        )

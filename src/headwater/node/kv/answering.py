@@ -1,0 +1,125 @@
+"""The answers of a plain connection: those of a change, of many parts, and refusals in the client's words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from headwater.node.refused import CommandRefused
+from headwater.wire.datatype import Datatype
+from headwater.wire.failure import Failure
+from headwater.wire.features import Feature
+from headwater.wire.json_text import error_body
+from headwater.wire.layout import Answer
+from headwater.wire.status import Status, without_xerror
+
+if TYPE_CHECKING:
+    from headwater.node.durable_writes import DurableWrite
+    from headwater.node.kv.api import Session
+    from headwater.node.kv.command import Answers
+    from headwater.wire.documents import Stored
+    from headwater.wire.header import Frame
+
+Answered = TypeVar("Answered", bound=Answer)
+
+ANSWERS_PER_LOOK = 32
+
+
+class StagedChange(NamedTuple):
+    """A change that was staged.
+
+    Attributes:
+        stored: its answer: CAS, and place in history.
+        write: the durable write that the answer waits for; None for a plain change.
+    """
+
+    stored: Stored
+    write: DurableWrite | None
+
+    @property
+    def outcome(self) -> Stored | Awaitable[Stored]:
+        """The answer of a handler that has nothing to add."""
+        return self.answer(self.stored)
+
+    def answer(self, answer: Answered) -> Answered | Awaitable[Answered]:
+        """Return what a handler returns: the answer, or of a durable write one that waits for the commit."""
+        return answer if self.write is None else Committed(self.write, answer)
+
+
+class Committed(Awaitable[Answered]):
+    """The answer of a durable write, to be awaited: its place in history is that of the commit.
+
+    No coroutine: one that nobody comes to await, for the connection is gone, would complain.
+    """
+
+    def __init__(self, write: DurableWrite, answer: Answered) -> None:
+        self._write, self._answer = write, answer
+
+    def __await__(self) -> Generator[Any, None, Answered]:
+        seqno = yield from self._write.outcome.__await__()
+        if getattr(self._answer, "seqno", None) is None:
+            return self._answer
+        return replace(self._answer, seqno=seqno)  # type: ignore[call-arg]
+
+
+def failure_of(session: Session, frame: Frame, refused: CommandRefused) -> Failure | None:
+    """Return a refusal in words that this client knows (wire.md 3.1 for those without XERROR).
+
+    Returns: the answer; None where there is no such word, and the connection was dropped.
+    """
+    status = refused.status
+    before_login = status == Status.EACCESS and not session.access.is_logged_in  # "always sent as 0x24"
+    if not session.has(Feature.XERROR) and not before_login:
+        known = without_xerror(refused.status, collections=session.knows_collections)
+        if known is None:
+            name = f"status 0x{refused.status:02x} for opcode 0x{frame.opcode:02x}"
+            session.connection.drop(f"{name} can't be told to a client without XERROR: {refused.context}")
+            return None
+        status = known
+    value, datatype = refused.value, refused.datatype
+    if refused.context and not value and session.has(Feature.XERROR):
+        value = error_body(refused.context)
+        datatype = Datatype.JSON if session.has(Feature.JSON) else 0
+    return Failure(status=status, value=value, datatype=datatype)
+
+
+def answer_with(session: Session, frame: Frame, answer: Answers) -> None:
+    """Queue the answers of a request: one, several at once, or none."""
+    if isinstance(answer, Answer):
+        session.reply(frame, answer)
+    elif answer:
+        session.send(b"".join(session.encoded(frame, each) for each in answer))
+
+
+def send_some(session: Session, frame: Frame, answers: Iterator[Answer]) -> bool:
+    """Send as many answers as this turn has time for; whether those were all."""
+    out = bytearray()
+    for count, each in enumerate(answers, 1):
+        out += session.encoded(frame, each)
+        if count % ANSWERS_PER_LOOK == 0 and session.connection.turn_is_over():
+            session.send(out)
+            return False
+    session.send(out)
+    return True
+
+
+async def send_rest(session: Session, frame: Frame, answers: Iterator[Answer]) -> None:
+    """Send all answers that are left, with others in between."""
+    is_done = False
+    while not is_done:
+        await session.server.run_queue.turn()  # others first
+        session.connection.begin_turn()
+        is_done = send_some(session, frame, answers)
+
+
+def is_held_back(session: Session) -> bool:
+    """Whether answers may wait for a batch of the bucket."""
+    return bool(session.gate or session.server.committer.gate())
+
+
+async def settle(session: Session) -> None:
+    """Wait until all that was answered from the bucket may leave: in another one its gates mean nothing."""
+    committer = session.server.committer
+    if not await committer.wait(max(committer.gate(), session.gate)):
+        raise CommandRefused(Status.ETMPFAIL, "what was written before could not be")
