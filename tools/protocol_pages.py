@@ -193,7 +193,7 @@ def _rows(fields: Iterable[Field]) -> Iterator[tuple[str, str, str, str]]:
     for each in fields:
         presence = " (may be absent)" if each.optional and not each.when else ""
         told = f" (with flag 0x{each.when:x})" if each.when else presence
-        yield "" if offset is None else str(offset), each.codec.describe(), f"`{each.name}`", each.about + told
+        yield "" if offset is None else str(offset), str(each.codec), f"`{each.name}`", each.about + told
         sized = offset is not None and each.codec.size is not None and not each.optional
         offset = (offset or 0) + (each.codec.size or 0) if sized else None
 

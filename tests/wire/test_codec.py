@@ -91,4 +91,4 @@ def test_a_row_that_does_not_fit_is_not_written(rows, value, text):
     ],
 )
 def test_a_form_is_named_for_the_reference(codec, text):
-    assert codec.describe() == text
+    assert str(codec) == text

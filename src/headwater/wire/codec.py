@@ -13,27 +13,12 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception
 from typing import Annotated, Any, ClassVar, Protocol
 
-__all__ = [
-    "NUMBERS",
-    "Codec",
-    "Counted",
-    "Number",
-    "Prefixed",
-    "Rest",
-    "RowsCodec",
-    "Tail",
-    "i64",
-    "u8",
-    "u16",
-    "u24",
-    "u32",
-    "u56",
-    "u64",
-]
+__all__ = ["NUMBERS", "Codec", "Counted", "Number", "Prefixed", "Rest", "RowsCodec", "Tail"]
+__all__ += ["i64", "u8", "u16", "u24", "u32", "u56", "u64"]
 
 
 class Codec(Protocol):
-    """One field's form: `read` returns the value and the offset after it."""
+    """One field's form; as a string it is what the reference pages call it."""
 
     @property
     def size(self) -> int | None:
@@ -44,9 +29,6 @@ class Codec(Protocol):
 
     def read(self, data: bytes, at: int) -> tuple[Any, int]:
         """Return the value at `at` and the offset after it; ValueError when it isn't there."""
-
-    def describe(self) -> str:
-        """Return the form as the reference pages name it."""
 
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -89,7 +71,7 @@ class Number:
             except StructError:
                 pass
         if not self.lowest <= value <= self.highest:
-            raise ValueError(f"{value} does not fit a {self.describe()} ({self.lowest} to {self.highest})")
+            raise ValueError(f"{value} does not fit a {self} ({self.lowest} to {self.highest})")
         return value.to_bytes(self.width, signed=self.signed)
 
     def read(self, data: bytes, at: int) -> tuple[int, int]:
@@ -98,8 +80,7 @@ class Number:
             return self.struct.unpack_from(data, at)[0], at + self.width
         return int.from_bytes(_take(data, at, self.width), signed=self.signed), at + self.width
 
-    def describe(self) -> str:
-        """Return its name: u8 to u64, i64."""
+    def __str__(self) -> str:
         return f"{'i' if self.signed else 'u'}{8 * self.width}"
 
 
@@ -110,8 +91,6 @@ u32 = Annotated[int, Number(4)]
 u56 = Annotated[int, Number(7)]
 u64 = Annotated[int, Number(8)]
 i64 = Annotated[int, Number(8, signed=True)]
-
-_STRUCT_CODES = {Number(width): code for width, code in _CODES.items()}
 
 NUMBERS = {bits: Number(bits // 8) for bits in (8, 16, 24, 32, 56, 64)}
 
@@ -130,8 +109,7 @@ class Rest:
         """Return what is left."""
         return data[at:], len(data)
 
-    def describe(self) -> str:
-        """Return "bytes"."""
+    def __str__(self) -> str:
         return "bytes"
 
 
@@ -150,8 +128,7 @@ class Prefixed:
         length, at = NUMBERS[16].read(data, at)
         return _take(data, at, length), at + length
 
-    def describe(self) -> str:
-        """Return its form."""
+    def __str__(self) -> str:
         return "u16 length, bytes"
 
 
@@ -256,9 +233,8 @@ class RowsCodec:
             cells.append(cell)
         return (cells[0] if len(cells) == 1 else tuple(cells)), at
 
-    def describe(self) -> str:
-        """Return the columns of a row."""
-        return "n x (" + ", ".join(f"{codec.describe()} {name}" for name, codec in self.columns) + ")"
+    def __str__(self) -> str:
+        return "n x (" + ", ".join(f"{codec} {name}" for name, codec in self.columns) + ")"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +257,8 @@ class Counted:
             rows.append(row)
         return rows, at
 
-    def describe(self) -> str:
-        """Return count and columns."""
-        return f"u16 n, {self.rows.describe()}"
+    def __str__(self) -> str:
+        return f"u16 n, {self.rows}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,16 +276,15 @@ class Tail:
         """Return the value, or None at the end."""
         return (None, at) if at == len(data) else self.codec.read(data, at)
 
-    def describe(self) -> str:
-        """Return its form."""
-        return f"{self.codec.describe()}; may be missing"
+    def __str__(self) -> str:
+        return f"{self.codec}; may be missing"
 
 
 def _row_code(codec: Codec) -> str:
     """A column's code for a struct; "s" is a byte string behind its length, "?" what none has."""
     if isinstance(codec, Prefixed):
         return "s"
-    return _STRUCT_CODES.get(codec, "?") if isinstance(codec, Number) else "?"
+    return codec.struct.format[1:] if isinstance(codec, Number) and codec.struct else "?"
 
 
 def _take(data: bytes, at: int, count: int) -> bytes:

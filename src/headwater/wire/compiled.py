@@ -20,6 +20,10 @@ Whatever can not go that way gets None here, and on the long way through the tab
 too large, say, a key where none belongs, framing extras. What is legal is said in one place only; tests hold the two
 ways against each other. Functions are made when a class is first used: there are some hundred and fifty classes, and
 one process meets few of them.
+
+Plain messages are requests of nothing but numbers, without framing, key, value, datatype or CAS. Of those that come by
+the thousand (a drain begins with a stream request for each vbucket) nearly all are plain: they are read from where they
+lie, and written without a message being made.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from struct import Struct
 from typing import Any
 
 from headwater.wire.declare import ANY_FAILURE, ANY_STATUS, Declared, Layout, Presence, Short
-from headwater.wire.header import BODY_BYTES_MAX, HEADER
+from headwater.wire.header import BODY_BYTES_MAX, HEADER, HEADER_BYTES
 from headwater.wire.sections import Field, Fixed, Running, Shape
 
 __all__ = ["short_of"]
@@ -43,15 +47,11 @@ def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
     """
     extras = cls.layout.extras
     if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):
-        return Short(_nothing, _nothing, _nothing)
+        return Short(*[lambda *_: None] * 4)
     made = _Source(cls, extras, defaults)
     lines = "\n".join([*made.reading(), *made.writing(), *made.reading_plain()])
     exec(compile(lines, f"<short ways of {cls.__name__}>", "exec"), made.names)  # noqa: S102 - of our own tables
-    return Short(made.names["read"], made.names["write"], made.names["read_plain"])
-
-
-def _nothing(*_: object) -> None:
-    return None
+    return Short(*[made.names[name] for name in Short._fields])
 
 
 class _Source:
@@ -134,18 +134,27 @@ class _Source:
         yield from _making(self._values(), ["**body"] if unread else [])
 
     def reading_plain(self) -> Iterator[str]:
-        """Return the lines of `read_plain`."""
+        """Return the lines of `read_plain` and `write_plain`: header and numbers are one struct."""
         yield "def read_plain(data, offset):"
         if (plain := self._layout.plain) is None:
-            yield "    return None"
+            yield from ("    return None", "def write_plain(*numbers):", "    return None")
             return
-        self.names |= {"unpack_plain": plain.unpack, "begin_plain": plain.begin}
-        yield from _leaving("    ", [f"len(data) - offset < {plain.size_bytes}"])
-        own = "".join(f", of_{name}" for name in plain.form.names)
+        size, layout, codes = plain.struct.size, self._layout, plain.struct.format.removeprefix(">")
+        begin = HEADER.pack(layout.magic, layout.opcode, 0, size, 0, 0, 0, 0, 0)[:6]
+        self.names |= {"unpack_plain": Struct(">6sHIIQ" + codes).unpack_from, "begin_plain": begin}
+        self.names["pack_plain"] = Struct(HEADER.format + codes).pack
+        yield from _leaving("    ", [f"len(data) - offset < {HEADER_BYTES + size}"])
+        own = "".join(f", of_{name}" for name in plain.names)
         yield f"    begin, vbucket, size, opaque, cas{own} = unpack_plain(data, offset)"
-        yield from _leaving("    ", ["begin != begin_plain", f"size != {plain.form.struct.size}", "cas"])
-        told = {"vbucket": "vbucket", "opaque": "opaque"} | {name: f"of_{name}" for name in plain.form.names}
+        yield from _leaving("    ", ["begin != begin_plain", f"size != {size}", "cas"])
+        told = {"vbucket": "vbucket", "opaque": "opaque"} | {name: f"of_{name}" for name in plain.names}
         yield from _making({name: f"default_{name}" for name in self._defaults} | told)
+        yield "def write_plain(vbucket, opaque, numbers):"
+        yield "    try:"
+        head = f"{int(layout.magic)}, {int(layout.opcode)}, 0, {size}, 0, vbucket, {size}, opaque, 0"
+        yield f"        return pack_plain({head}, *numbers)"
+        yield "    except StructError:"
+        yield "        return None"
 
     def _of_others(self) -> Iterator[str]:
         """The conditions under which a frame is another message, or is flexible."""

@@ -21,9 +21,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, datacla
 from headwater.errors import BadMessage
 from headwater.wire.codec import Codec
 from headwater.wire.header import HEADER_BYTES, RESPONSES, Frame, Magic
-from headwater.wire.plain import Plain
 from headwater.wire.privilege import Beyond, Privilege
-from headwater.wire.sections import Field, FieldPlace, Fixed, Section, section_of
+from headwater.wire.sections import Field, FieldPlace, Section, Shape, section_of
 
 __all__ = ["ANY_FAILURE", "ANY_STATUS", "ENGINE", "EXTRAS", "FORBIDDEN", "NO_OPCODE", "OPTIONAL", "REQUIRED", "VALUE"]
 __all__ += ["Declared", "Layout", "Presence", "Short", "about", "measured"]
@@ -66,12 +65,12 @@ def about(
         only: the values this version of the message has; others belong to a class of their own.
         when: the bit of the message's flags that makes the field present.
     """
-    return dataclasses.field(default=default, metadata={"about": text, "where": where, "only": only, "when": when})
+    return dataclasses.field(default=default, metadata={"about": text, "place": where, "only": only, "when": when})
 
 
 def measured(text: str, *, init: Literal[False] = False) -> Any:
     """Declare the length of TAP's engine-private section: it is counted, never given."""
-    return dataclasses.field(init=init, default=0, metadata={"about": text, "where": EXTRAS, "only": (), "when": 0})
+    return dataclasses.field(init=init, default=0, metadata={"about": text})
 
 
 _MAGICS: dict[int, frozenset[int]] = {
@@ -80,6 +79,9 @@ _MAGICS: dict[int, frozenset[int]] = {
     Magic.SERVER_REQUEST: frozenset({Magic.SERVER_REQUEST}),
     Magic.SERVER_RESPONSE: frozenset({Magic.SERVER_RESPONSE}),
 }
+
+
+_NO_EXTRAS = section_of(EXTRAS, (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +96,20 @@ class Layout:
         refused: the status with which our node answers a request that it does not serve; 0 where it does.
         privilege: who may send a request; None for an answer, and for what a server sends. beyond: what more some of
             its flags need.
+        opcodes: those that its frames may have: its own and its quiet form's.
+        is_response: the message answers something.
     """
 
-    name: str
-    opcode: int
-    magic: int
-    key: Presence
-    value: Presence
-    status: int
-    fields: tuple[Field, ...]
-    extras: Section
-    body: Section | None
-    engine: bool
+    name: str = ""
+    opcode: int = NO_OPCODE
+    magic: int = Magic.CLIENT_REQUEST
+    key: Presence = FORBIDDEN
+    value: Presence = FORBIDDEN
+    status: int = 0
+    fields: tuple[Field, ...] = ()
+    extras: Section = _NO_EXTRAS
+    body: Section | None = None
+    engine: bool = False
     quiet: int = NO_OPCODE
     silent: int = 0
     answers: tuple[type[Declared], ...] = ()
@@ -113,46 +117,52 @@ class Layout:
     privilege: Privilege | None = None
     beyond: tuple[Beyond, ...] = ()
     refused: int = 0
-    plain: Plain | None = dataclasses.field(init=False, repr=False, compare=False)
-    magics: frozenset[int] = dataclasses.field(init=False, repr=False, compare=False)
-    """The magics its frames may have: its own, and for what clients send and get the flexible one."""
-    is_response: bool = dataclasses.field(init=False, repr=False, compare=False)
-    """Whether the message answers something."""
-    opcodes: frozenset[int] = dataclasses.field(init=False, repr=False, compare=False)
-    """The opcodes its frames may have: its own and its quiet form's."""
+    opcodes: frozenset[int] = dataclasses.field(init=False)
+    is_response: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "magics", _MAGICS[self.magic])
-        object.__setattr__(self, "is_response", self.magic in RESPONSES)
         object.__setattr__(self, "opcodes", frozenset({self.opcode, self.quiet}) - {NO_OPCODE})
-        object.__setattr__(self, "plain", self._plain())
+        object.__setattr__(self, "is_response", self.magic in RESPONSES)
 
     def allows(self, status: int) -> bool:
         """Tell whether a response may have this status."""
         return status != 0 if self.status == ANY_FAILURE else self.status in (ANY_STATUS, status)
 
-    def _plain(self) -> Plain | None:
-        """The reader and writer of the plain messages; None if there are none, or they differ in their form."""
-        extras = self.extras
-        if self.engine or self.body is not None or not isinstance(extras, Fixed) or len(extras.shapes) != 1:
+    @property
+    def magics(self) -> frozenset[int]:
+        """The magics its frames may have: its own, and for what clients send and get the flexible one."""
+        return _MAGICS[self.magic]
+
+    @property
+    def plain(self) -> Shape | None:
+        """The extras of the plain messages (compiled.py); None if there are none, or they differ in their form."""
+        if self.engine or self.body is not None or len(self.extras.shapes) != 1 or self.is_response:
             return None
-        if self.opcode < 0 or self.is_response or self.key.refuses(b"") or self.value.refuses(b""):
+        if self.opcode < 0 or self.key.refuses(b"") or self.value.refuses(b""):
             return None
-        (form,) = extras.shapes.values()
-        return Plain(self.magic, self.opcode, form) if form.packs and not form.looked_at else None
+        (form,) = self.extras.shapes.values()
+        return form if form.packs and not form.looked_at else None
+
+    def _one_length(self, section: Section | None, name: str) -> int:
+        if section is None or len(section.shapes) != 1:
+            raise TypeError(f"the {name} of {self.name} {'has' if name == 'value' else 'have'} no one length")
+        (length,) = section.shapes
+        return length
 
     @property
     def extras_bytes(self) -> int:
         """How long the extras are; TypeError if they have several lengths."""
-        if not isinstance(self.extras, Fixed) or len(self.extras.shapes) != 1:
-            raise TypeError(f"the extras of {self.name} have no one length")
-        (length,) = self.extras.shapes
-        return length
+        return self._one_length(self.extras, "extras")
+
+    @property
+    def value_bytes(self) -> int:
+        """How long the value is; TypeError if that is not declared, or it has several lengths."""
+        return self._one_length(self.body, "value")
 
     @property
     def extras_lengths(self) -> tuple[int, ...]:
         """Every length that the extras may have; none where their fields have no fixed form."""
-        return tuple(self.extras.shapes) if isinstance(self.extras, Fixed) else ()
+        return tuple(self.extras.shapes)
 
     def field_bytes(self, name: str) -> int:
         """Return how many bytes a field always takes; TypeError if there is no such field."""
@@ -162,24 +172,15 @@ class Layout:
         raise TypeError(f"{self.name} has no field {name!r} of a fixed size")
 
     @property
-    def value_bytes(self) -> int:
-        """How long the value is; TypeError if that is not declared, or it has several lengths."""
-        if not isinstance(self.body, Fixed) or len(self.body.shapes) != 1:
-            raise TypeError(f"the value of {self.name} has no one length")
-        (length,) = self.body.shapes
-        return length
-
-    @property
     def extras_struct(self) -> struct.Struct:
         """The extras as one `struct`; TypeError if they have several lengths."""
         return self.struct_of(self.extras_bytes)
 
     def struct_of(self, extras_bytes: int) -> struct.Struct:
         """The extras of one of the message's lengths as one `struct`; TypeError if it has no such length."""
-        shape = self.extras.shapes.get(extras_bytes) if isinstance(self.extras, Fixed) else None
-        if shape is None:
+        if extras_bytes not in self.extras.shapes:
             raise TypeError(f"the extras of {self.name} are never {extras_bytes} bytes")
-        return shape.struct
+        return self.extras.shapes[extras_bytes].struct
 
     def offset(self, name: str) -> int:
         """Return where a field of the extras begins in a frame without framing extras, in bytes from its first one.
@@ -208,8 +209,7 @@ def _own_fields(cls: type) -> list[Field]:
         specifier = cls.__dict__.get(name)
         if isinstance(specifier, dataclasses.Field) and "about" in specifier.metadata:
             codec, optional = _codec_of(hint)
-            told = specifier.metadata
-            declared.append(Field(name, codec, told["about"], told["where"], optional, told["only"], told["when"]))
+            declared.append(Field(name, codec, optional=optional, **specifier.metadata))
     return declared
 
 
@@ -230,44 +230,27 @@ def _merged(above: Sequence[Field], own: Sequence[Field]) -> tuple[Field, ...]:
     return tuple(fields.values())
 
 
-def _inherited_lengths(above: Layout | None, fields: tuple[Field, ...]) -> Sequence[int]:
-    same = above is not None and above.fields == fields
-    return tuple(getattr(above.extras, "shapes", ())) if same and above else ()
-
-
-def _several(answer: type[Declared] | tuple[type[Declared], ...] | None) -> tuple[type[Declared], ...] | None:
-    return (answer,) if isinstance(answer, type) else answer
-
-
-def _refuse_without_privilege(layout: Layout) -> None:
-    """Stop the import of a module that forgets to say who may send a request."""
-    if layout.opcode != NO_OPCODE and layout.magic == Magic.CLIENT_REQUEST and layout.privilege is None:
-        raise TypeError(f"{layout.name} does not say who may send it: declare its privilege=")
-
-
-def _first(*choices: Any) -> Any:
-    return next(choice for choice in choices if choice is not None)
-
-
 class Short(NamedTuple):
     """The short ways of a class (compiled.py); each returns None for what has to go the long way.
 
     Attributes:
         read: makes a message of a frame.
         write: makes the bytes of a message with these fields, under an opcode and opaque, without framing extras.
-        read_plain: makes a message of the plain one (plain.py) that begins at an offset of a buffer.
+        read_plain: makes a message of the plain one that begins at an offset of a buffer.
+        write_plain: makes the bytes of a plain message of vbucket, opaque and the numbers of its own fields.
     """
 
     read: Callable[[Frame], Any]
     write: Callable[[Mapping[str, Any], int, int], bytes | None]
     read_plain: Callable[[bytes | bytearray | memoryview, int], Any]
+    write_plain: Callable[..., bytes | None]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(about, measured))
 class Declared:
     """Makes a frozen dataclass, and from the declarations a `Layout`, of every subclass."""
 
-    layout: ClassVar[Layout]
+    layout: ClassVar[Layout] = Layout()
     _defaults: ClassVar[Mapping[str, Any]] = {}
     """The value of a field that was not given, or that a frame lacks."""
     _given: ClassVar[frozenset[str]] = frozenset()
@@ -293,32 +276,29 @@ class Declared:
         refused: int = 0,
     ) -> None:
         super().__init_subclass__()
-        above: Layout | None = getattr(cls, "layout", None)
-        fields = _merged(above.fields if above else (), _own_fields(cls))
+        above = cls.layout
+        fields = _merged(above.fields, _own_fields(cls))
         cls._collect_fields(status)
         in_extras = [each for each in fields if each.place is EXTRAS]
         in_value = [each for each in fields if each.place is VALUE]
-        lengths = extras_bytes if extras_bytes is not None else _inherited_lengths(above, fields)
-        cls.layout = Layout(
+        if extras_bytes is None:
+            extras_bytes = tuple(above.extras.shapes) if above.fields == fields else ()
+        changed: dict[str, Any] = {"opcode": opcode, "magic": magic, "key": key, "value": value, "status": status}
+        changed |= {"silent": silent, "answers": (answer,) if isinstance(answer, type) else answer, "cas": cas}
+        changed |= {"privilege": privilege, "beyond": beyond}
+        cls.layout = layout = dataclasses.replace(
+            above,
             name=cls.__name__,
-            opcode=_first(opcode, above and above.opcode, NO_OPCODE),
-            magic=_first(magic, above and above.magic, Magic.CLIENT_REQUEST),
-            key=_first(key, above and above.key, FORBIDDEN),
-            value=_first(value, above and above.value, FORBIDDEN),
-            status=_first(status, above and above.status, 0),
             fields=fields,
-            extras=section_of(EXTRAS, in_extras, lengths),
+            extras=section_of(EXTRAS, in_extras, extras_bytes),
             body=section_of(VALUE, in_value, value_bytes) if in_value else None,
             engine=any(each.place is ENGINE for each in fields),
             quiet=quiet,
-            silent=_first(silent, above and above.silent, 0),
-            answers=_first(_several(answer), above and above.answers, ()),
-            cas=_first(cas, above and above.cas, False),
-            privilege=above.privilege if privilege is None and above else privilege,
-            beyond=_first(beyond, above and above.beyond, ()),
             refused=refused,
+            **{name: given for name, given in changed.items() if given is not None},
         )
-        _refuse_without_privilege(cls.layout)
+        if layout.opcode != NO_OPCODE and layout.magic == Magic.CLIENT_REQUEST and layout.privilege is None:
+            raise TypeError(f"{layout.name} does not say who may send it: declare its privilege=")
 
     @classmethod
     def _collect_fields(cls, status: int | None) -> None:

@@ -43,35 +43,9 @@ from headwater.wire.declare import (
 )
 from headwater.wire.header import FLEXIBLE, Frame, Magic
 
-__all__ = [
-    "ANY_FAILURE",
-    "ANY_STATUS",
-    "ENGINE",
-    "EXTRAS",
-    "FORBIDDEN",
-    "NO_OPCODE",
-    "OPTIONAL",
-    "REQUIRED",
-    "VALUE",
-    "Layout",
-    "Presence",
-]
-__all__ += [
-    "Answer",
-    "Done",
-    "Message",
-    "Request",
-    "Response",
-    "about",
-    "i64",
-    "measured",
-    "u8",
-    "u16",
-    "u24",
-    "u32",
-    "u56",
-    "u64",
-]
+__all__ = ["ANY_FAILURE", "ANY_STATUS", "ENGINE", "EXTRAS", "FORBIDDEN", "NO_OPCODE", "OPTIONAL", "REQUIRED", "VALUE"]
+__all__ += ["Answer", "Done", "Layout", "Message", "Presence", "Request", "Response", "about", "measured"]
+__all__ += ["i64", "u8", "u16", "u24", "u32", "u56", "u64"]
 
 
 class Message(Declared):
@@ -230,21 +204,21 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
 
     @classmethod
     def encode_plain(cls, vbucket: int, opaque: int, *numbers: int) -> bytes:
-        """As `encode` of a plain message (plain.py), without making one; `numbers` are its own fields, in order.
+        """As `encode` of a plain message (compiled.py), without making one; `numbers` are its own fields, in order.
 
         Raises:
             LocalProtocolError: a number does not fit the wire.
         """
-        layout = cls.layout
-        data = layout.plain.encode(vbucket, opaque, numbers) if layout.plain is not None else None
+        short = cls._short or cls._shorten()
+        data = short.write_plain(vbucket, opaque, numbers)
         if data is not None:
             return data
-        own: dict[str, Any] = dict(zip((each.name for each in layout.fields), numbers, strict=True))
+        own: dict[str, Any] = dict(zip((each.name for each in cls.layout.fields), numbers, strict=True))
         return cls(vbucket=vbucket, opaque=opaque, **own).encode()
 
     @classmethod
     def read_plain(cls, data: bytes | bytearray | memoryview, offset: int) -> Self | None:
-        """The plain message (plain.py) that begins at `offset`; None if there is none, which `decode` may explain."""
+        """The plain message that begins at `offset`; None if there is none, which `decode` may explain."""
         short = cls._short or cls._shorten()
         found: Self | None = short.read_plain(data, offset)
         return found

@@ -87,8 +87,7 @@ class _CacheItems:
         key, value = data[at : at + key_len], data[at + key_len : end]
         return CacheItem(cas, by_seqno, rev_seqno, flags, expiration, datatype, hint, key, value), end
 
-    def describe(self) -> str:
-        """Return the columns of a record."""
+    def __str__(self) -> str:
         return (
             "n x (u64 cas, u64 by_seqno, u64 rev_seqno, u32 value_len, u32 flags, u32 expiration, "
             "u16 key_len, u8 datatype, u8 cache_hint, key, value)"

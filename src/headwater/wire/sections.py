@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 from struct import Struct
-from typing import Any
+from typing import Any, ClassVar
 
 from headwater.wire.codec import Codec, Number, Tail
 
@@ -47,32 +47,26 @@ class Field:
             raise ValueError(f"{self.name} is {value}, expected {allowed}")
 
 
-_STRUCT_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-
-
 def _struct_code(codec: Codec) -> str:
-    code = _STRUCT_CODES.get(codec.size or 0, f"{codec.size}s")
-    return code.lower() if isinstance(codec, Number) and codec.signed else code
+    made = codec.struct if isinstance(codec, Number) else None
+    return made.format[1:] if made else f"{codec.size}s"
 
 
-@dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields a fixed section has at one of its lengths."""
+    """The fields a fixed section has at one of its lengths.
 
-    fields: tuple[Field, ...]
-    struct: Struct = field(init=False, repr=False, compare=False)
-    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    packs: bool = field(init=False, repr=False, compare=False)
-    """Whether the struct makes the values' bytes, and reads them, as they are."""
-    looked_at: tuple[Field, ...] = field(init=False, repr=False, compare=False)
-    """The fields that may not have every value."""
+    Attributes:
+        packs: the struct makes the values' bytes, and reads them, as they are.
+        looked_at: the fields that may not have every value.
+    """
 
-    def __post_init__(self) -> None:
-        codes = "".join(_struct_code(each.codec) for each in self.fields)
-        object.__setattr__(self, "struct", Struct(">" + codes))
-        object.__setattr__(self, "names", tuple(each.name for each in self.fields))
-        object.__setattr__(self, "packs", "s" not in codes)
-        object.__setattr__(self, "looked_at", tuple(each for each in self.fields if each.only))
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        codes = "".join(_struct_code(each.codec) for each in fields)
+        self.fields = fields
+        self.struct = Struct(">" + codes)
+        self.names = tuple(each.name for each in fields)
+        self.packs = "s" not in codes
+        self.looked_at = tuple(each for each in fields if each.only)
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """Return the fields' bytes: at once where that can be, one by one where a value must be looked at."""
@@ -95,24 +89,16 @@ class Shape:
         return values
 
 
-@dataclass(frozen=True, slots=True)
 class Fixed:
-    """A section told apart by its length."""
+    """A section told apart by its length. `chosen`: its shapes by which of the `optional` fields are missing."""
 
-    place: FieldPlace
-    fields: tuple[Field, ...]
-    shapes: Mapping[int, Shape]
-    optional: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    chosen: Mapping[tuple[bool, ...], Shape] = field(init=False, repr=False, compare=False)
-    """The shape for each choice of optional fields, by which of them are missing."""
-
-    def __post_init__(self) -> None:
-        optional = tuple(each for each in self.fields if each.optional)
-        found: dict[tuple[bool, ...], Shape] = {}
-        for shape in self.shapes.values():
-            found.setdefault(tuple(each not in shape.fields for each in optional), shape)
-        object.__setattr__(self, "optional", tuple(each.name for each in optional))
-        object.__setattr__(self, "chosen", found)
+    def __init__(self, place: FieldPlace, fields: tuple[Field, ...], shapes: Mapping[int, Shape]) -> None:
+        optional = [each for each in fields if each.optional]
+        self.place, self.fields, self.shapes = place, fields, shapes
+        self.optional = tuple(each.name for each in optional)
+        self.chosen: dict[tuple[bool, ...], Shape] = {}
+        for shape in shapes.values():
+            self.chosen.setdefault(tuple(each not in shape.fields for each in optional), shape)
 
     def read(self, data: bytes, flags: int) -> dict[str, Any]:
         """Return the fields' values; absent optional ones are None."""
@@ -134,10 +120,11 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A section whose fields follow each other, some of them only when the message's flags say so."""
+    """A section whose fields follow each other, some of them only when the message's flags say so: of no one shape."""
 
     place: FieldPlace
     fields: tuple[Field, ...]
+    shapes: ClassVar[Mapping[int, Shape]] = {}
 
     def read(self, data: bytes, flags: int) -> dict[str, Any]:
         """Return the fields' values; those whose bit is clear are None."""

@@ -98,8 +98,7 @@ class Specs:
             specs.append((opcode, flags, *parts))
         return specs, len(data)
 
-    def describe(self) -> str:
-        """Return the columns of a spec."""
+    def __str__(self) -> str:
         lengths = "u16 path length, u32 value length, path, value" if self.has_value else "u16 path length, path"
         return f"n x (u8 opcode, u8 flags, {lengths})"
 
@@ -136,8 +135,7 @@ class Results:
             at += size
         return found, at
 
-    def describe(self) -> str:
-        """Return the columns of a result."""
+    def __str__(self) -> str:
         return f"n x ({'u8 index, ' if self.indexed else ''}u16 status, u32 length, bytes)"
 
 
