@@ -231,7 +231,7 @@ class World:
             changelog=True,
             json=self.unfold,
             retry_seconds=PATIENCE_SECONDS,
-            options=self._options(),
+            reading=self._options(),
             upkeep=self.random.random() < 0.8,
         )
         self.told(f"mirror: {done.mutations} stored, {done.deletions} deleted, {done.rollbacks} rolled back")
@@ -364,7 +364,7 @@ class World:
                     json=self.unfold,
                     interval_seconds=0.02,
                     retry_seconds=PATIENCE_SECONDS,
-                    options=options,
+                    reading=options,
                     stop=stopping.is_set,
                     **more,
                 )

@@ -108,7 +108,7 @@ class Lake:
             changelog=True,
             workers=0,
             interval_seconds=0.2,
-            options={"retrySeconds": RETRY_SECONDS, "pollIntervalSeconds": "0.2"} | limit | operators.login_options(),
+            reading={"retrySeconds": RETRY_SECONDS, "pollIntervalSeconds": "0.2"} | limit | operators.login_options(),
             stop=lambda: self._stops and not once,
         )
         self._world.counts["rollbacks of the mirror"] += done.rollbacks

@@ -88,7 +88,9 @@ class Option:
         text: its name among Spark's options where that is not the field's in camel case.
         uses: where it applies, if not everywhere: "batch" or "streaming".
         positional: an argument of its command, not an option.
-        flag: its name on the command line, if that is not the field's with dashes.
+        many: may be given more than once.
+        hidden: the command line takes it and does not show it.
+        flag: its name on the command line, if that is not the field's with dashes; with a slash a pair of switches.
         env: the environment variable of a command's option; those of a node have HEADWATER_<FIELD>.
     """
 
@@ -108,13 +110,15 @@ class Option:
     text: str = ""
     uses: str = ""
     positional: bool = False
+    many: bool = False
+    hidden: bool = False
     flag: str = ""
     env: str = ""
 
     @property
     def name(self) -> str:
         """Its name on the command line, with dashes."""
-        return self.flag or self.field.replace("_", "-")
+        return self.flag.partition("/")[0] or self.field.replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -192,8 +196,14 @@ class Option:
 
 
 def option(default: Any, about: str, **more: Any) -> Any:
-    """Declare a field that is an option; `more` are attributes of `Option`. A list of defaults is copied."""
+    """Declare a field that is an option; `more` are attributes of `Option`.
+
+    Args:
+        default: ... for one that must be given; a list or a dict is copied.
+    """
     metadata = {"option": {"about": about, **more}}
+    if default is ...:
+        return field(metadata=metadata)
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -211,6 +221,8 @@ def options_of(declared: type) -> tuple[Option, ...]:
 
 def _default(declared: Any) -> Any:
     default = declared.default if declared.default_factory is MISSING else declared.default_factory()
+    if default is MISSING:
+        return ...
     return str(default) if isinstance(default, Path) else default
 
 

@@ -48,7 +48,7 @@ def test_old_records_of_transactions_are_told_and_no_problem(tmp_path: Path) -> 
     wanted = {"transactionRecords": "true"}
     with testing.node(vbuckets=8) as node, node.client() as client:
         client.set_many((key, "v") for key in ("a", "_txn:atr-1", "_txn:client-record"))
-        mirror(None, node.url, place, once=True, workers=0, options=wanted)
+        mirror(None, node.url, place, once=True, workers=0, reading=wanted)
         client.delete("_txn:atr-1")
         told = run("verify", place, "--bucket", node.url)
     assert told.exit_code == 0

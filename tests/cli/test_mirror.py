@@ -4,18 +4,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from headwater import testing
-from headwater.cli import mirror as cli
+from headwater.cli import jobs as cli
 from headwater.cli.app import app
 from headwater.cli.demo.contents import of_table
 from headwater.pipelines import collections as by_collection
 from headwater.pipelines import mirror as one_table
+from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.mirror import MirrorProgress
 from tests.pipelines.support import becomes, put_into, table
 
@@ -110,7 +110,7 @@ def test_a_choice_of_collections_that_makes_no_sense_is_refused_before_anybody_i
 def test_json_goes_on_to_unfold_and_says_its_name_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[bool] = []
     monkeypatch.setattr(cli, "check_answers", lambda *_, **__: None)
-    monkeypatch.setattr(one_table, "run", lambda *_, json, **__: begun.append(json))
+    monkeypatch.setattr(one_table, "work", lambda job: begun.append(job.unfold or job.json))
     line = ["mirror", "couchbase://127.0.0.1:1/b", "--to", str(tmp_path / "t"), "--engine", "local"]
     assert "--unfold" in CliRunner().invoke(app, [*line, "--json"]).stderr
     assert CliRunner().invoke(app, [*line, "--unfold"]).stderr == ""
@@ -138,11 +138,11 @@ def test_a_run_that_finds_nothing_to_do_says_so(
     monkeypatch.setattr(cli, "check_answers", lambda *asked, **more: None)
     batches = [0, 1, 0]
 
-    def run(*asked: object, progress: Callable[[MirrorProgress], None], **more: object) -> None:
+    def work(job: Mirror) -> None:
         for _ in range(batches.pop()):
-            progress(MirrorProgress())
+            job.progress(MirrorProgress())
 
-    monkeypatch.setattr(by_collection if choice else one_table, "run", run)
+    monkeypatch.setattr(by_collection if choice else one_table, "work", work)
 
     def told(*words: str) -> tuple[str, str]:
         given = ["mirror", "couchbase://127.0.0.1:1/b", "--to", str(tmp_path / "t"), *choice, *words]

@@ -19,10 +19,11 @@ import pytest
 from headwater.errors import OptionError, TableError, UnsupportedTable
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
-from headwater.pipelines.catalog import NamedTable, located, parse_name, quoted
-from headwater.pipelines.collections import mirror_collections
+from headwater.pipelines.catalog import NamedTable, located
+from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.mirror import MirrorProgress, mirror, opened
 from headwater.pipelines.sink import TableSink
+from headwater.pipelines.table_names import parse_name, quoted
 from headwater.testing.node import Node, node
 from tests.guides.blocks import blocks
 from tests.pipelines.support import becomes, change, documents, put_into, table
@@ -50,9 +51,9 @@ def test_what_is_no_name_is_refused(text: str) -> None:
 
 
 def test_worker_processes_have_no_catalog_and_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"the local engine has no catalog; give it the table's folder.* --to"):
+    with pytest.raises(OptionError, match=r"the local engine has no catalog; give the table's folder with --to"):
         mirror(None, "couchbase://127.0.0.1:1/default", table="lake.shop.orders", once=True)
-    with pytest.raises(OptionError, match="or a name in a catalog is given with --table"):
+    with pytest.raises(OptionError, match="or give its name in a catalog, with --table"):
         mirror(None, "couchbase://127.0.0.1:1/default", once=True)
 
 
@@ -69,14 +70,14 @@ def test_a_name_is_looked_up_once_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(NamedTable, "_schema_place", lambda self: str(tmp_path / "warehouse"))
     monkeypatch.setattr(NamedTable, "_told", lambda self, end="": nullcontext())
     named = NamedTable(cast("Any", SimpleNamespace(sql=create)), "hive.shop.orders")
-    asked: dict[str, Any] = {"changelog": False, "shape": {}, "seen": set()}
-    assert opened(named, "default", **asked).place == place
+    job, seen = Mirror("couchbase://127.0.0.1:1/default", table="hive.shop.orders"), set[str]()
+    assert opened(named, job, seen).place == place
     del catalog[""]
-    assert opened(named, "default", **asked).place == catalog[""] == place
+    assert opened(named, job, seen).place == catalog[""] == place
     assert not (tmp_path / "warehouse").exists()
     catalog[""] = "/elsewhere"
     with pytest.raises(TableError, match="the catalog has a table of this name at /elsewhere, and this one lies at"):
-        opened(named, "default", **asked)
+        opened(named, job, seen)
 
 
 @pytest.mark.parametrize("location", ["", "hdfs://n/lake", "dbfs:/lake", "wasbs://c@a/lake"])
@@ -115,8 +116,7 @@ def schema(spark: Any, tmp_path: Path) -> Iterator[str]:
 
 def begin(spark: Any, bucket: Node, name: str, to: Path | None = None, **shape: bool) -> TableSink:
     """A mirror's start: what is asked of the catalog, and of nobody else."""
-    asked = {"unfold": False, "variant": False, "copy_on_write": False, "quarantine": False} | shape
-    return opened(NamedTable(spark, name, to), "default", changelog=asked.pop("changelog", False), shape=asked)
+    return opened(NamedTable(spark, name, to), Mirror(bucket.url, to, table=name, **shape))
 
 
 def fill(bucket: Node, place: str | Path, **shape: bool) -> MirrorProgress:
@@ -257,13 +257,13 @@ def test_the_table_of_a_collection_gets_a_name_as_any_other(spark: Any, schema: 
     with node(vbuckets=4) as running:
         becomes(running, 1, orders=8)
         put_into(running, 8, *(f"k{n}" for n in range(20)))
-        mirror_collections(None, running.url, tmp_path / "store", scope="shop", once=True, workers=0)
+        mirror(None, running.url, tmp_path / "store", scope="shop", once=True, workers=0)
         (guide,) = (block.text for block in blocks("docs/howto/mirror.md") if block.text.startswith("CREATE TABLE"))
         made = guide.replace("default.orders", f"{schema}.orders").replace("/mnt/lake/store", f"{tmp_path}/store")
         spark.sql(made)
         assert {bytes(row.key) for row in spark.table(f"{schema}.orders").collect()} == {b"k%d" % n for n in range(20)}
         put_into(running, 8, "later")
-        mirror_collections(None, running.url, tmp_path / "store", scope="shop", once=True, workers=0)
+        mirror(None, running.url, tmp_path / "store", scope="shop", once=True, workers=0)
         assert spark.table(f"{schema}.orders").count() == 21
 
 

@@ -24,7 +24,7 @@ def bucket() -> Iterator[Node]:
 
 
 def follow(bucket: Node, place: Path, *, changelog: bool = True, url: str | None = None, **options: str) -> None:
-    mirror(None, url or bucket.url, place / "t", once=True, changelog=changelog, workers=0, options=options)
+    mirror(None, url or bucket.url, place / "t", once=True, changelog=changelog, workers=0, reading=options)
 
 
 def follow_and_die_between_the_commits(bucket: Node, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

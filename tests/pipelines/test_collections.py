@@ -15,7 +15,7 @@ from harness.nodes import diverge, until
 from headwater.errors import HeadwaterError, OptionError, TableError, UnknownCollection, UnknownScope
 from headwater.lake.upkeep import Maintenance
 from headwater.pipelines import collections
-from headwater.pipelines.collections import ChosenCollections, Tables, mirror_collections, recorded
+from headwater.pipelines.collections import ChosenCollections, Tables, recorded
 from headwater.pipelines.mirror import STOP_SECONDS, MirrorProgress, mirror
 from headwater.pipelines.sink import TableSink
 from headwater.testing.node import Node, node
@@ -56,7 +56,7 @@ def follow(bucket: Node, place: Path, **options: Any) -> MirrorProgress:
     asked: dict[str, Any] = {"once": True, "workers": 0, "upkeep": False}
     if not options.keys() & {"collections", "scope"}:
         asked["collections"] = "all"
-    return mirror_collections(None, bucket.url, place, **(asked | options))
+    return mirror(None, bucket.url, place, **(asked | options))
 
 
 def all_of(value: str) -> dict[str, str]:
@@ -151,15 +151,15 @@ def test_no_table_is_dropped_for_a_user_who_is_shown_a_part_of_the_bucket(tmp_pa
         becomes(bucket, 1, a=A, b=B)
         put_into(bucket, A, *(f"k{n}" for n in range(20)), value="a")
         give(bucket, whole)
-        follow(bucket, tmp_path, dropped="drop", options=options)
+        follow(bucket, tmp_path, dropped="drop", reading=options)
         give(bucket, whole | {"mirror": "stream[default:shop:b]"})
         with pytest.raises(HeadwaterError) as refused:
-            follow(bucket, tmp_path, dropped="drop", options=options, scope="shop")
+            follow(bucket, tmp_path, dropped="drop", reading=options, scope="shop")
         assert held(tmp_path, "shop.a") == all_of("a")
         told = rf'"shop.a" is not known to be dropped .*remove the table {re.escape(str(tmp_path))}/shop/a yourself'
         assert re.search(told, str(refused.value))
         give(bucket, whole)
-        follow(bucket, tmp_path, dropped="drop", options=options)
+        follow(bucket, tmp_path, dropped="drop", reading=options)
         assert held(tmp_path, "shop.a") == all_of("a")
 
 
@@ -311,7 +311,7 @@ def test_a_mirror_that_is_told_to_stop_does_not_wait_long_for_upkeep(
 
     monkeypatch.setattr(Maintenance, "close", noted)
     told: list[MirrorProgress] = []
-    mirror_collections(None, shop.url, tmp_path, scope="shop", workers=0, progress=told.append, stop=lambda: bool(told))
+    mirror(None, shop.url, tmp_path, scope="shop", workers=0, progress=told.append, stop=lambda: bool(told))
     assert waits and set(waits) == {STOP_SECONDS}
 
 

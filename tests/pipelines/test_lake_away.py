@@ -11,7 +11,7 @@ import pytest
 from headwater.errors import TableAway, TableError
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.store import TableStore
-from headwater.pipelines.collections import Tables, mirror_collections
+from headwater.pipelines.collections import Tables
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.sink import TableSink
 from headwater.pipelines.table import Table
@@ -43,8 +43,7 @@ def follow(bucket: Node, place: Path, heard: Callable[[MirrorProgress], bool | N
             ends.append(True)
 
     asked = {"workers": 0, "interval_seconds": 0.0, "upkeep": False} | options
-    begun = mirror_collections if "collections" in asked else mirror
-    return begun(None, bucket.url, place, progress=note, stop=lambda: bool(ends), **asked)
+    return mirror(None, bucket.url, place, progress=note, stop=lambda: bool(ends), **asked)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -172,7 +171,7 @@ def test_a_table_that_another_mirror_put_away_and_made_anew_is_not_put_away_agai
     """Both looked at the collection's old table; the second to move it would move the first one's new table."""
 
     def mirrored() -> None:
-        mirror_collections(None, bucket.url, tmp_path, collections="shop.a", once=True, workers=0, upkeep=False)
+        mirror(None, bucket.url, tmp_path, collections="shop.a", once=True, workers=0, upkeep=False)
 
     becomes(bucket, 1, a=8, b=9)
     put_into(bucket, 8, "old")

@@ -678,6 +678,6 @@ def test_who_wants_no_data_loss_is_told_the_vbuckets_and_the_table_stays(bucket:
     run_mirror(None, bucket.url, tmp_path, once=True, workers=0)
     before, purged = table(tmp_path), missed(bucket)
     with pytest.raises(DataLoss) as caught:
-        run_mirror(None, bucket.url, tmp_path, once=True, workers=0, options={"failOnDataLoss": "true"})
+        run_mirror(None, bucket.url, tmp_path, once=True, workers=0, reading={"failOnDataLoss": "true"})
     assert caught.value.purged == purged and f"{min(purged)} (to seqno {purged[min(purged)]})" in str(caught.value)
     assert table(tmp_path) == before

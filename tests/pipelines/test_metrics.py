@@ -100,7 +100,7 @@ class Held:
         asked: dict[str, Any] = {"workers": 0, "interval_seconds": 0.1, "retry_seconds": 120.0}
         asked |= {"progress": self.metrics.counting(lambda done: None), "watch": self.metrics}
         try:
-            mirror(spark, bucket.url, place, stop=self._over.is_set, options=OPTIONS, **asked)
+            mirror(spark, bucket.url, place, stop=self._over.is_set, reading=OPTIONS, **asked)
         except BaseException as error:
             self._failed.append(error)
 
@@ -157,7 +157,7 @@ def test_on_spark_batches_and_lag_come_out_of_the_querys_reports(spark: Any, tmp
         def behind() -> bool:
             return 0 in told
 
-        asked: dict[str, Any] = {"options": OPTIONS, "watch": metrics, "stop": lambda: behind() or ended.is_set()}
+        asked: dict[str, Any] = {"reading": OPTIONS, "watch": metrics, "stop": lambda: behind() or ended.is_set()}
         giving_up = threading.Timer(600, ended.set)
         giving_up.start()
         mirror(spark, bucket.url, tmp_path / "t", **asked)

@@ -19,8 +19,8 @@ from headwater.errors import TableError
 from headwater.lake import upkeep
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
-from headwater.pipelines.collections import mirror_collections
-from headwater.pipelines.mirror import MirrorFailed, MirrorProgress, mirror, run
+from headwater.pipelines.jobs import Mirror
+from headwater.pipelines.mirror import MirrorFailed, MirrorProgress, mirror
 from headwater.testing.node import Node, node
 from tests.guides.blocks import blocks
 from tests.node.replication.support import leave, put
@@ -265,14 +265,14 @@ def test_each_collection_becomes_a_table_and_one_that_was_made_again_begins_anew
     becomes(bucket, 1, a=8, b=9)
     put_into(bucket, 8, "k1", "k2", value="a")
     put_into(bucket, 9, "k1", value="b")
-    told = mirror_collections(spark, bucket.url, tmp_path, scope="shop", once=True)
+    told = mirror(spark, bucket.url, tmp_path, scope="shop", once=True)
     assert (told.mutations, told.collection) == (3, "shop.b")
     assert table(tmp_path / "shop" / "a") == {b"k1": b"a", b"k2": b"a"}
     becomes(bucket, 2, b=9)
     becomes(bucket, 3, a=10, b=9)
     put_into(bucket, 10, "k3", value="again")
     put_into(bucket, 9, "k2", value="b")
-    mirror_collections(spark, bucket.url, tmp_path, scope="shop", dropped="drop", once=True)
+    mirror(spark, bucket.url, tmp_path, scope="shop", dropped="drop", once=True)
     assert table(tmp_path / "shop" / "a") == {b"k3": b"again"}
     assert table(tmp_path / "shop" / "b") == {b"k1": b"b", b"k2": b"b"}
 
@@ -308,7 +308,7 @@ def test_what_spark_with_delta_does_to_the_table_does_not_disturb_the_mirror(
 def test_the_reason_of_a_failure_is_one_line(spark: Any, tmp_path: Path) -> None:
     nowhere = "couchbase://127.0.0.1:1/default"
     with pytest.raises(MirrorFailed) as failed:
-        mirror(spark, nowhere, tmp_path / "t", once=True, options={"retrySeconds": "0"}, retry_seconds=0)
+        mirror(spark, nowhere, tmp_path / "t", once=True, reading={"retrySeconds": "0"}, retry_seconds=0)
     assert "127.0.0.1:1" in str(failed.value)
     assert "\n" not in str(failed.value)
 
@@ -345,17 +345,17 @@ def test_a_run_with_nothing_to_do_starts_no_spark(
     def refused(*arguments: object, **named: object) -> Any:
         raise AssertionError("Spark is started")
 
-    monkeypatch.setattr("headwater.pipelines.mirror.own_session", refused)
+    monkeypatch.setattr("headwater.pipelines.query.own_session", refused)
     with bucket.client() as client:
         client.set_many((f"k{i}", b"one") for i in range(5))
     with pytest.raises(AssertionError):
-        run(bucket.url, tmp_path / "t", once=True)
+        Mirror(bucket.url, tmp_path / "t", once=True).run()
     done = mirror(spark, bucket.url, tmp_path / "t", once=True)
-    assert (level := run(bucket.url, tmp_path / "t", once=True)).changes == done.changes == 5
+    assert (level := Mirror(bucket.url, tmp_path / "t", once=True).run()).changes == done.changes == 5
     assert level.batch == done.batch
     with bucket.client() as client:
         client.set("k0", b"two")
     with pytest.raises(AssertionError):
-        run(bucket.url, tmp_path / "t", once=True)
+        Mirror(bucket.url, tmp_path / "t", once=True).run()
     with pytest.raises(TableError, match="not unfolded"):
-        run(bucket.url, tmp_path / "t", once=True, json=True)
+        Mirror(bucket.url, tmp_path / "t", once=True, json=True).run()

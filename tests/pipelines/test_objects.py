@@ -27,7 +27,7 @@ from headwater.lake.objects import ObjectStore
 from headwater.lake.places import store_of
 from headwater.lake.store import Before
 from headwater.pipelines import attempts
-from headwater.pipelines.collections import ChosenCollections, Tables, mirror_collections
+from headwater.pipelines.collections import ChosenCollections, Tables
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.testing.node import Node, node
 from headwater.wire.manifest import CollectionsManifest
@@ -145,7 +145,7 @@ def test_a_mirror_folds_and_checkpoints_on_the_way(bucket: Node, place: str, mon
     monkeypatch.setattr(upkeep, "CHECKPOINT_EVERY", 5)
     with bucket.client() as client:
         client.set_many((f"b{i}", b"two") for i in range(30))
-    mirror(None, bucket.url, place, once=True, workers=0, options={"maxChangesPerTrigger": "8"})
+    mirror(None, bucket.url, place, once=True, workers=0, reading={"maxChangesPerTrigger": "8"})
     assert table(place) == documents(bucket)
     log = TableLog(store_of(place))
     assert len(log.refresh().files) < upkeep.FAN
@@ -252,7 +252,7 @@ def shop() -> Iterator[Node]:
 def follow(bucket: Node, place: str, **asked: Any) -> MirrorProgress:
     shape = {"json": True, "quarantine": True, "changelog": True}
     given: dict[str, Any] = {"scope": "shop", "once": True, "workers": 0, "upkeep": False, "retry_seconds": 0}
-    return mirror_collections(None, bucket.url, place, **(given | shape | asked))
+    return mirror(None, bucket.url, place, **(given | shape | asked))
 
 
 def tables(place: str) -> list[str]:

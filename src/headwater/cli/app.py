@@ -25,6 +25,7 @@ from headwater.cli.cluster.group import group as cluster
 from headwater.cli.collection import EXAMPLES as COLLECTION_EXAMPLES
 from headwater.cli.collection import HELP as COLLECTION_HELP
 from headwater.cli.collection import group as collection
+from headwater.cli.commands import CommandWithForms
 from headwater.cli.config import EXAMPLES as CONFIG_EXAMPLES
 from headwater.cli.config import HELP as CONFIG_HELP
 from headwater.cli.config import Settings
@@ -44,26 +45,24 @@ from headwater.cli.failover import failover
 from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
 from headwater.cli.failover_log import failover_log
 from headwater.cli.failures import Commands
-from headwater.cli.forms import remark, remark_later, with_forms
+from headwater.cli.forms import remark, remark_later
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
 from headwater.cli.index import EXAMPLES as INDEX_EXAMPLES
 from headwater.cli.index import index
 from headwater.cli.invalidate import EXAMPLES as INVALIDATE_EXAMPLES
 from headwater.cli.invalidate import invalidate
+from headwater.cli.jobs import add_job
 from headwater.cli.lake import EXAMPLES as LAKE_EXAMPLES
 from headwater.cli.lake import HELP as LAKE_HELP
 from headwater.cli.lake import group as lake
 from headwater.cli.load import EXAMPLES as LOAD_EXAMPLES
 from headwater.cli.load import load
-from headwater.cli.mirror import EXAMPLES as MIRROR_EXAMPLES
-from headwater.cli.mirror import mirror
 from headwater.cli.move import EXAMPLES as MOVE_EXAMPLES
 from headwater.cli.move import move
 from headwater.cli.observe import EXAMPLES as OBSERVE_EXAMPLES
 from headwater.cli.observe import observe
 from headwater.cli.options import examples, paragraphs
-from headwater.cli.passwords import with_password_files
 from headwater.cli.plain_help import FIRST, FOLLOW, INSIDE, OLDER, OPERATE
 from headwater.cli.profiles import VARIABLES, completed
 from headwater.cli.replicate import EXAMPLES as REPLICATE_EXAMPLES
@@ -73,7 +72,7 @@ from headwater.cli.search import search
 from headwater.cli.seqnos import EXAMPLES as SEQNOS_EXAMPLES
 from headwater.cli.seqnos import seqnos
 from headwater.cli.serve import EXAMPLES as SERVE_EXAMPLES
-from headwater.cli.serve import serve
+from headwater.cli.serve import Serve, serve
 from headwater.cli.set import EXAMPLES as SET_EXAMPLES
 from headwater.cli.set import set_
 from headwater.cli.streams import EXAMPLES as STREAMS_EXAMPLES
@@ -91,6 +90,7 @@ from headwater.cli.user import EXAMPLES as USER_EXAMPLES
 from headwater.cli.user import HELP as USER_HELP
 from headwater.cli.user import group as user
 from headwater.errors import OptionError
+from headwater.pipelines.jobs import Mirror
 
 app = typer.Typer(
     name="headwater",
@@ -118,7 +118,7 @@ for _part, _name, _command, _examples in (
     (FIRST, "export", export, EXPORT_EXAMPLES),
     (FIRST, "console", console, CONSOLE_EXAMPLES),
     (FIRST, "demo", demo, DEMO_EXAMPLES),
-    (FOLLOW, "mirror", mirror, MIRROR_EXAMPLES),
+    (FOLLOW, "mirror", Mirror, ""),
     (FOLLOW, "index", index, INDEX_EXAMPLES),
     (FOLLOW, "search", search, SEARCH_EXAMPLES),
     (FOLLOW, "observe", observe, OBSERVE_EXAMPLES),
@@ -133,9 +133,16 @@ for _part, _name, _command, _examples in (
     (OLDER, "transition", transition, TRANSITION_EXAMPLES),
     (OLDER, "failover", failover, FAILOVER_EXAMPLES),
 ):
-    app.command(_name, help=paragraphs(_command.__doc__), epilog=_examples, rich_help_panel=_part)(
-        with_password_files(_command)
-    )
+    if isinstance(_command, type):
+        add_job(app, _command, _part)
+        continue
+    app.command(
+        _name,
+        cls=Serve if _command is serve else CommandWithForms,
+        help=paragraphs(_command.__doc__),
+        epilog=_examples,
+        rich_help_panel=_part,
+    )(_command)
 for _part, _name, _group, _help, _examples in (
     (FOLLOW, "lake", lake, LAKE_HELP, LAKE_EXAMPLES),
     (OPERATE, "cluster", cluster, CLUSTER_HELP, CLUSTER_EXAMPLES),
@@ -147,13 +154,8 @@ for _part, _name, _group, _help, _examples in (
     (OPERATE, "config", config, CONFIG_HELP, CONFIG_EXAMPLES),
 ):
     app.add_typer(_group, name=_name, help=paragraphs(_help), epilog=_examples, rich_help_panel=_part)
-
-WITHOUT_FORMS = frozenset({"serve"})
-"""Its options are the node's own table, for which --log-format and --log-level are what the forms are elsewhere."""
-for _typer in (app, *(each.typer_instance for each in app.registered_groups)):
-    for _info in _typer.registered_commands if _typer is not None else ():
-        if _info.callback is not None and _info.name not in WITHOUT_FORMS:
-            _info.callback = with_forms(_info.callback)
+    for _info in _group.registered_commands:
+        _info.cls = CommandWithForms
 
 
 TRACED = frozenset({"mirror", "index", "observe", "move", "transition", "cluster"})

@@ -23,7 +23,6 @@ from headwater.cli.options import (
     retry_for,
     vbucket_set,
 )
-from headwater.cli.passwords import with_password_files
 from headwater.cli.screen import count, several
 
 if TYPE_CHECKING:
@@ -384,4 +383,4 @@ for _name, _command, _examples in (
         ),
     ),
 ):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

@@ -9,7 +9,6 @@ from headwater.cli.cluster.running import Password, StopRequest, User, addresses
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, ask, report
 from headwater.cli.options import DEFAULT_URL, DryRun, NodeUrl, examples, paragraphs
-from headwater.cli.passwords import with_password_files
 from headwater.cli.screen import several
 
 if TYPE_CHECKING:
@@ -175,4 +174,4 @@ for _name, _command, _examples in (
     ("list", list_, examples("headwater bucket list", "headwater bucket list --json | jq -r '.[]'")),
     ("quota", quota, examples("headwater bucket quota carts", "headwater bucket quota carts 4096")),
 ):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

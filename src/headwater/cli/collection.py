@@ -9,7 +9,6 @@ from headwater.cli.cluster.running import Password, StopRequest, User, addresses
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, ask, report
 from headwater.cli.options import DEFAULT_URL, DryRun, NodeUrl, examples, paragraphs
-from headwater.cli.passwords import with_password_files
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -167,4 +166,4 @@ for _name, _command, _examples in (
     ("drop", drop, examples("headwater collection drop shop --dry-run", "headwater collection drop shop.carts --yes")),
     ("list", list_, examples("headwater collection list", "headwater collection list --json | jq '.scopes[].name'")),
 ):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

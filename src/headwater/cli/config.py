@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -324,7 +324,7 @@ def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
 
 def _kind(command: Any, parameter: Any) -> Any:
     """The type of a parameter as its command declares it, without the None that leaves it out."""
-    hint = get_type_hints(command.callback)[parameter.name]
+    hint = command.kinds[parameter.name]
     return next((each for each in get_args(hint) if each is not NoneType), hint)
 
 

@@ -26,10 +26,10 @@ from headwater.cli.reporting import (
     ProgressOption,
     metered,
     reporter,
-    told_losses,
 )
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
+from headwater.pipelines.jobs import losses_line
 
 if TYPE_CHECKING:
     from headwater.pipelines.copy import CopyProgress
@@ -152,5 +152,5 @@ def _line(progress: "CopyProgress") -> str:
         parts.append(f"{count(progress.left_out)} of collections that are gone")
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back, {count(progress.restored)} keys put right")
-    parts += told_losses(progress.data_loss)
+    parts += losses_line(progress.data_loss)
     return ", ".join(parts) + f" in {progress.seconds:.1f} s"

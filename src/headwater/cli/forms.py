@@ -4,29 +4,27 @@
     --quiet, -q    no progress, no remarks, no report of what was done: only what was asked for, and errors
     --verbose, -v  on stderr, what it talks to and how long it took; twice: with the traceback of an error
 
-`with_forms` gives a command those of them that it does not declare itself. What is said goes through `report` (what was
-done), `answer` (what was asked for), `remark` and `detail`.
+`commands.py` gives a command those of them that it does not declare itself. What is said goes through `report` (what
+was done), `answer` (what was asked for), `remark` and `detail`.
 """
 
-import functools
-import inspect
 import json
 import logging
 import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 import headwater
 from headwater.errors import HeadwaterError, OptionError
 
-__all__ = ["FORMS", "Forms", "answer", "ask", "detail", "forms", "remark", "remark_later", "report", "with_forms"]
+__all__ = ["FORMS", "Forms", "answer", "ask", "detail", "forms", "remark", "remark_later", "report", "speaking"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,44 +119,10 @@ FORMS: Mapping[str, tuple[str, Any, Any]] = {
     ),
 }
 """By the name of their parameter: the option, its declaration, its default."""
-_SHOWN = "shown"
-"""The parameter of jobs that says how progress is printed."""
-
-
-def with_forms(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --json, --quiet and --verbose, if it has none of its own; those it has count as well."""
-    hints, known = get_type_hints(command, include_extras=True), inspect.signature(command).parameters
-    declared = {name for hint in hints.values() for name in _declared(hint)}
-    added = {name: each for name, each in FORMS.items() if each[0] not in declared and name not in known}
-
-    @functools.wraps(command)
-    def run(*args: Any, **given: Any) -> Any:
-        asked = {name: given.pop(name) if name in added else given.get(name) for name in FORMS}
-        told = Forms(bool(asked["as_json"]), bool(asked["quiet"]), int(asked["verbose"] or 0))
-        if _SHOWN in given and (told.json or told.quiet):
-            given[_SHOWN] = type(given[_SHOWN])("json" if told.json else "none")
-        with _told(told):
-            return command(*args, **given)
-
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each[2], annotation=each[1])
-        for name, each in added.items()
-    ]
-    run.__annotations__ = hints | {name: each[1] for name, each in added.items()}
-    run.__signature__ = inspect.Signature([*known.values(), *parameters])  # type: ignore[attr-defined]
-    return run
-
-
-def _declared(hint: Any) -> Iterator[str]:
-    """The names that an annotation gives an option: its first stands in `default` until typer has looked at it."""
-    for each in getattr(hint, "__metadata__", ()):
-        for name in (getattr(each, "default", None), *(getattr(each, "param_decls", None) or ())):
-            if isinstance(name, str):
-                yield from name.split("/")
 
 
 @contextmanager
-def _told(wanted: Forms) -> Iterator[None]:
+def speaking(wanted: Forms) -> Iterator[None]:
     """Let these be the forms while a command runs, and tell of it as a whole."""
     global _forms  # noqa: PLW0603 - one command runs at a time, and its callbacks run in other threads
     before, _forms, began = _forms, wanted, time.monotonic()

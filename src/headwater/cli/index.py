@@ -26,10 +26,10 @@ from headwater.cli.reporting import (
     ProgressOption,
     metered,
     reporter,
-    told_losses,
 )
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
+from headwater.pipelines.jobs import losses_line
 
 if TYPE_CHECKING:
     from headwater.pipelines.index import IndexProgress
@@ -141,5 +141,5 @@ def _line(progress: "IndexProgress") -> str:
         parts.append(f"{count(progress.behind)} not needed")
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
-    parts += told_losses(progress.data_loss)
+    parts += losses_line(progress.data_loss)
     return ", ".join(parts) + f" in {progress.seconds:.1f} s"

@@ -25,10 +25,10 @@ from headwater.cli.reporting import (
     ProgressOption,
     metered,
     reporter,
-    told_losses,
 )
 from headwater.cli.screen import count
 from headwater.cli.stopping import asked
+from headwater.pipelines.jobs import losses_line
 
 if TYPE_CHECKING:
     from headwater.pipelines.invalidate import InvalidationProgress
@@ -127,5 +127,5 @@ def _line(progress: "InvalidationProgress") -> str:
     parts.append(f"{count(progress.there)} of them were there")
     if progress.rollbacks:
         parts.append(f"{progress.rollbacks} vbuckets rolled back")
-    parts += told_losses(progress.data_loss, "and their keys may still be in the cache")
+    parts += losses_line(progress.data_loss, "and their keys may still be in the cache")
     return ", ".join(parts) + f" in {progress.seconds:.1f} s"

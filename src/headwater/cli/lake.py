@@ -21,7 +21,6 @@ from headwater.cli.options import (
     paragraphs,
     spark_settings,
 )
-from headwater.cli.passwords import with_password_files
 from headwater.cli.screen import count
 from headwater.errors import OptionError, TableError
 
@@ -188,8 +187,9 @@ def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str
         if settings:
             raise OptionError("conf", next(iter(settings)), "given with --table: for a folder no Spark is started")
         return place
-    from headwater.pipelines.catalog import NamedTable, parse_name
+    from headwater.pipelines.catalog import NamedTable
     from headwater.pipelines.query import own_session
+    from headwater.pipelines.table_names import parse_name
 
     parse_name(table or "")
     with own_session("headwater-lake", delta=True, settings=settings) as spark:
@@ -268,4 +268,4 @@ for _name, _command, _examples in (
         examples("headwater lake repair ./lake/default --dry-run", "headwater lake repair ./lake/default"),
     ),
 ):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

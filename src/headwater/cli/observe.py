@@ -23,9 +23,10 @@ from headwater.cli.options import (
     examples,
     source_options,
 )
-from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter, told_losses
+from headwater.cli.reporting import MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import count, out
 from headwater.cli.stopping import asked
+from headwater.pipelines.jobs import losses_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -131,7 +132,7 @@ def _watching(shown: ProgressFormat) -> "Iterator[Callable[[ObserveProgress], No
 
 def lines_of(progress: "ObserveProgress") -> str:
     """Return a line for each prefix of the windows that a batch closed, and one for their hot keys."""
-    lines = told_losses(progress.data_loss, "so the rates lack them")
+    lines = losses_line(progress.data_loss, "so the rates lack them")
     return "\n".join([*lines, *(line for told in progress.closed for line in _lines(told))])
 
 
@@ -149,7 +150,7 @@ def table_of(progress: "ObserveProgress") -> "Table":
 
     told = progress.closed[-1] if progress.closed else progress.newest
     late = f"{count(progress.changes)} changes, {count(progress.late)} late, {count(progress.unclocked)} without a time"
-    late = ", ".join([late, *told_losses(progress.data_loss, "so the rates lack them")])
+    late = ", ".join([late, *losses_line(progress.data_loss, "so the rates lack them")])
     title = "nothing is written" if told is None else f"{told['window']}, {told['seconds']} s"
     table = Table(title=title, caption=progress.problem or late)
     table.add_column("prefix", no_wrap=True)

@@ -3,19 +3,25 @@
 Arguments of a process can be read by everybody on the machine, and stay in the history of the shell.
 """
 
-import functools
-import inspect
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 
 import typer
 
 from headwater.errors import OptionError
 
-__all__ = ["OF_FILE", "came_from", "new_password", "password_of", "typed_password", "with_password_files"]
+__all__ = [
+    "OF_FILE",
+    "PASSWORDS",
+    "came_from",
+    "file_option",
+    "new_password",
+    "password_given",
+    "password_of",
+    "typed_password",
+]
 
 STANDARD_INPUT = "-"
 PASSWORDS = {
@@ -25,34 +31,6 @@ PASSWORDS = {
     "opensearch_password": "opensearch_user",
 }
 """Parameters of commands that are passwords, and those that are the names to them."""
-
-
-def with_password_files(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command a --...-file for each --...password it has; who says who asks and no password is asked for it."""
-    known = inspect.signature(command).parameters
-    wanted = [name for name in PASSWORDS if name in known]
-    if not wanted:
-        return command
-
-    @functools.wraps(command)
-    def run(context: typer.Context, **given: Any) -> Any:
-        for name in wanted:
-            file = given.pop(f"{name}_file")
-            if given[name] and came_from(context, name) < came_from(context, f"{name}_file"):
-                file = None
-            given[name] = password_of(file) if file is not None else _given_or_typed(given, name)
-        return command(**given)
-
-    kinds = {f"{name}_file": _file_option(name) for name in wanted}
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in kinds.items()
-    ]
-    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    run.__annotations__ = {"context": typer.Context, **get_type_hints(command, include_extras=True), **kinds}
-    signature = inspect.Signature([context, *known.values(), *added])
-    run.__signature__ = signature  # type: ignore[attr-defined]  # typer reads a command's options from it
-    return run
 
 
 _ORDER: Final = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP")
@@ -65,17 +43,27 @@ def came_from(context: typer.Context, name: str) -> int:
     return _ORDER.index(source.name) if source is not None and source.name in _ORDER else len(_ORDER)
 
 
-def _file_option(name: str) -> Any:
+def file_option(name: str) -> Any:
+    """Return the declaration of the option that names the file of a password."""
     option = f"--{name.replace('_', '-')}-file"
-    told = f"The same from the first line of a private file, {STANDARD_INPUT}: standard input."
+    text = f"The same from the first line of a private file, {STANDARD_INPUT}: standard input."
     return Annotated[
-        str | None, typer.Option(option, metavar="FILE", envvar=f"HEADWATER_{name.upper()}_FILE", help=told)
+        str | None, typer.Option(option, metavar="FILE", envvar=f"HEADWATER_{name.upper()}_FILE", help=text)
     ]
 
 
-def _given_or_typed(given: dict[str, Any], name: str) -> Any:
-    dashed = name.replace("_", "-")
-    return given[name] or typed_password(given[PASSWORDS[name]], f"--{dashed}-file", f"HEADWATER_{name.upper()}")
+def password_given(context: typer.Context, name: str, file: str | None) -> str | None:
+    """Return the password of a parameter: its own value or that of its file, whichever was named nearer to the command
+    line, or what is typed at the terminal; None where nobody is named.
+
+    Raises:
+        OptionError: as `password_of` and `typed_password`.
+    """
+    given = context.params[name]
+    if file is not None and not (given and came_from(context, name) < came_from(context, f"{name}_file")):
+        return password_of(file)
+    user, option = context.params[PASSWORDS[name]], f"--{name.replace('_', '-')}-file"
+    return given or typed_password(user, option, f"HEADWATER_{name.upper()}")
 
 
 def typed_password(user: str | None, option: str, variable: str) -> str | None:

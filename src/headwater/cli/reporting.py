@@ -1,7 +1,7 @@
 """The progress of a job that runs until it is ended: after each batch a line for people, a JSON object, or nothing."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
@@ -41,8 +41,8 @@ MetricsPort = Annotated[
 
 @contextmanager
 def metered(job: str, address: str | None, report: Callable[[P], None]) -> Iterator[dict[str, Any]]:
-    """Yield a job's arguments `progress` and `watch`; with an address, a port of 127.0.0.1 or HOST:PORT, its metrics
-    are made of both and served there.
+    """Yield a job's `progress` and `watch`; with an address, a port of 127.0.0.1 or HOST:PORT, its metrics are made of
+    both and served there.
 
     Raises: OptionError.
     """
@@ -58,14 +58,6 @@ def metered(job: str, address: str | None, report: Callable[[P], None]) -> Itera
     with served(metrics, host, int(port)) as found:
         remark(f"metrics at http://{host}:{found}/metrics")
         yield {"progress": metrics.counting(report), "watch": metrics}
-
-
-def told_losses(vbuckets: Sequence[int], effect: str = "so these were read again whole") -> list[str]:
-    """Return what a line says of the vbuckets in which deletions were missed: nothing, where there are none."""
-    if not vbuckets:
-        return []
-    shown = ", ".join(map(str, vbuckets[:10])) + (", ..." if len(vbuckets) > 10 else "")
-    return [f"data loss in vbuckets {shown}: deletions were purged unread, {effect}"]
 
 
 def _print(line: str) -> None:

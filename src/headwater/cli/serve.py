@@ -1,10 +1,11 @@
 """`headwater serve`: run a node in the foreground. Its flags are the node's own table of options."""
 
-import inspect
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import typer
 
+from headwater.cli.commands import CommandWithForms, Parameter
 from headwater.cli.config import Settings
 from headwater.cli.options import examples
 from headwater.node.config import CONFIG, OPTIONS
@@ -18,51 +19,40 @@ EXAMPLES = examples(
 )
 
 
-def serve(context: typer.Context, **options: Any) -> None:
+def serve() -> None:
     """Run a node until Ctrl-C or SIGTERM.
 
     Once it listens it prints one line that begins with `ready` and names its address. What it has acknowledged is on
     the disk: it may be killed at any moment and goes on from there. What the command line does not say is looked for in
     the environment (HEADWATER_PORT=0), then in the file of --config (port = 0), and has its default after that.
     """
-    from headwater.node import run
-    from headwater.node.config import config_from
-
-    # A default must not hide what environment and file say, so only what was typed is passed on.
-    sources = {name: context.get_parameter_source(name) for name in options}
-    given = {name: options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    named = context.find_object(Settings)
-    if named is not None and named.file is not None:  # headwater --config FILE serve
-        given.setdefault(CONFIG.field, str(named.file))
-    raise typer.Exit(run.serve(config_from(given)))
 
 
-def _sentence(about: str) -> str:
-    return f"{about[:1].upper()}{about[1:]}."
+class Serve(CommandWithForms):
+    """The command, whose options are a node's."""
+
+    forms: ClassVar[Mapping[str, Any]] = {}  # --log-format and --log-level are what the forms are elsewhere
+
+    def declared(self) -> list[Parameter]:
+        """Return the node's table."""
+        return [_parameter(each) for each in OPTIONS]
+
+    def perform(self, ctx: Any) -> Any:
+        """Run a node with what was typed: a default must not hide what environment and file say."""
+        from headwater.node import run
+        from headwater.node.config import config_from
+
+        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+        given = {name: ctx.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+        named = ctx.find_object(Settings)
+        if named is not None and named.file is not None:  # headwater --config FILE serve
+            given.setdefault(CONFIG.field, str(named.file))
+        raise typer.Exit(run.serve(config_from(given)))
 
 
-def _flag(option: Option) -> Any:
-    metavar = None if option.unit is None else option.unit.metavar
-    text = _sentence(option.about)
-    default = option.default if option.unit is None else str(option.default)
-    return typer.Option(default, f"--{option.name}", metavar=metavar, envvar=option.variable, help=text)
-
-
-def _kind(option: Option) -> type:
-    """Return the type that typer reads; durations and sizes stay texts, which the node's table reads."""
-    return option.kind if option.unit is None else str
-
-
-# typer reads a command's flags from its signature; this one is written by the table.
-serve.__annotations__ = {"context": typer.Context} | {option.field: _kind(option) for option in OPTIONS}
-serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # none until it is given one
-    [
-        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-        *(
-            inspect.Parameter(
-                option.field, inspect.Parameter.KEYWORD_ONLY, default=_flag(option), annotation=_kind(option)
-            )
-            for option in OPTIONS
-        ),
-    ]
-)
+def _parameter(option: Option) -> Parameter:
+    """An option of the table; durations and sizes stay texts, which the table reads."""
+    text = f"{option.about[:1].upper()}{option.about[1:]}."
+    metavar, kind = (None, option.kind) if option.unit is None else (option.unit.metavar, str)
+    flag = typer.Option(f"--{option.name}", metavar=metavar, envvar=option.variable, help=text)
+    return option.field, Annotated[kind, flag], kind(option.default)

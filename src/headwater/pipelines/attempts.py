@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from headwater.pipelines.failures import passes, reason
+from headwater.pipelines.jobs import DeclaredJob
 from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.transport.backoff import Backoff
 
@@ -49,6 +50,12 @@ def patient_source(options: Mapping[str, str], retry_seconds: float) -> dict[str
     if any(name.lower() == "retryseconds" for name in options):
         return dict(options)
     return {**options, "retrySeconds": f"{min(max(retry_seconds, SOURCE_SECONDS_MIN), SOURCE_SECONDS):g}"}
+
+
+def attempts_of(job: DeclaredJob[P], progress: P) -> Attempts[P]:
+    """Return the attempts of a job, which report to whom it names."""
+    seconds = patience(job.retry_seconds, once=job.once)
+    return Attempts(progress, job.progress, stop=job.stop, retry_seconds=seconds, watch=job.watch or NOBODY)
 
 
 class Attempts(Generic[P]):

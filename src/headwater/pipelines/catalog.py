@@ -22,39 +22,14 @@ from headwater.lake.objects import LIBRARIES
 from headwater.lake.places import CHANGES, QUARANTINE, place_of
 from headwater.pipelines.session import HADOOP_S3
 from headwater.pipelines.sink import TableSink
+from headwater.pipelines.table_names import IN_MEMORY, PART, SESSION_CATALOG, parse_name, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ALLOWED = "a name such as catalog.schema.name"
-IN_MEMORY, SESSION_CATALOG = "in-memory", "spark_catalog"
-_PART = re.compile(r"`((?:[^`]|``)+)`|([^`.\s]+)")
 _DETAILS = "# Detailed Table Information"
 _SHOWN_MAX = 5
 _NO_LIBRARY = re.compile(r"Class (\S+) not found|(No FileSystem for scheme \S+)")
-
-
-def parse_name(text: str) -> tuple[str, ...]:
-    """Split a name at its dots; a part between backticks may have dots itself.
-
-    Raises:
-        OptionError: it is no name.
-    """
-    parts, at = [], 0
-    while (found := _PART.match(text, at)) is not None:
-        parts.append(found[2] or found[1].replace("``", "`"))
-        at = found.end()
-        if at == len(text):
-            return tuple(parts)
-        if text[at] != ".":
-            break
-        at += 1
-    raise OptionError("table", text, f"{ALLOWED}; a part with a dot stands in backticks")
-
-
-def quoted(parts: tuple[str, ...]) -> str:
-    """Return a name as SQL has it."""
-    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
 class NamedTable:
@@ -84,7 +59,7 @@ class NamedTable:
     @property
     def name(self) -> str:
         """The whole name, for people."""
-        return ".".join(part if _PART.fullmatch(part) and "`" not in part else quoted((part,)) for part in self.parts)
+        return ".".join(part if PART.fullmatch(part) and "`" not in part else quoted((part,)) for part in self.parts)
 
     @property
     def lasts(self) -> bool:

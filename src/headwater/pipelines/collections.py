@@ -29,14 +29,14 @@ from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_o
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.attempts import Attempts
+from headwater.pipelines.attempts import Attempts, attempts_of
+from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.local import Folds
-from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, engine_of, retry_options, shape_of
-from headwater.pipelines.query import own_session
+from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, engine_of, retry_options, sink_of
+from headwater.pipelines.query import session_of
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.table import DOCUMENTS, Making
 from headwater.pipelines.tasks import TASK_CHANGES
-from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark.history import BranchHistory
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
@@ -332,58 +332,49 @@ class CollectionsMirror:
 
     Args:
         spark: a session; None for worker processes.
-        options: of the source, with `url`.
+        job: the shape of the tables, and how they are kept.
         tables: where they lie.
         choice: which collections.
-        shape: arguments of `TableSink`; `changelog` is whether there is one.
-        upkeep: as of `mirror`.
         attempts: begins anew after failures that may pass.
         seen: of each collection the places of tables that were there in this run, or were made by it; added to.
-        workers: as of `mirror`.
     """
 
     def __init__(
         self,
         spark: SparkSession | None,
-        options: Mapping[str, str],
+        job: Mirror,
         tables: Tables,
         choice: ChosenCollections,
-        shape: Mapping[str, Any],
         attempts: Attempts[MirrorProgress],
-        *,
         seen: dict[Mirrored, set[str]] | None = None,
-        upkeep: bool = True,
-        workers: int | None = None,
-        watch: BatchWatch = NOBODY,
     ) -> None:
-        self._spark, self._options, self._tables, self._choice = spark, dict(options), tables, choice
-        self._shape, self._attempts, self._upkeep = dict(shape), attempts, upkeep
-        self._workers, self._watch = workers, watch
-        self._folds = Folds() if spark is None and workers != 0 else None
+        self._spark, self._job, self._tables, self._choice = spark, job, tables, choice
+        self._options, self._attempts = retry_options(job), attempts
+        self._folds = Folds() if spark is None and job.workers != 0 else None
         self._seen = {} if seen is None else seen
         self._open: dict[Mirrored, _Table] = {}
         self._covered: dict[Mirrored, int] = {}
 
-    def run(self, *, once: bool, interval_seconds: float) -> None:
-        """Bring the tables up to date, and keep them so unless `once`."""
+    def run(self) -> None:
+        """Bring the tables up to date, and keep them so unless the job is to be done once."""
         settings = parse(self._options | {"collections": "all"}, streaming=True)
         nodes = SourceNodes(settings)
         try:
             self._choice.check(nodes.manifest(), self._tables.known_of_old(self._choice))
             while True:
                 began = time.monotonic()
-                self._round(nodes, once=once)
+                self._round(nodes)
                 self._attempts.calm()
-                if once or self._attempts.stop():
+                if self._job.once or self._attempts.stop():
                     return
-                _rest(began + interval_seconds, self._attempts.stop)
+                _rest(began + self._job.interval_seconds, self._attempts.stop)
         finally:
             nodes.close()
             self._close()
             if self._folds is not None:
                 self._folds.close()
 
-    def _round(self, nodes: SourceNodes, *, once: bool) -> None:
+    def _round(self, nodes: SourceNodes) -> None:
         manifest = nodes.manifest()
         found = self._choice.found_in(manifest)
         self._close(keep=found)
@@ -398,20 +389,21 @@ class CollectionsMirror:
             if self._attempts.stop():
                 return
             try:
-                self._follow(each, nodes, seen, once=once)
+                self._follow(each, nodes, seen)
             except Exception:  # Spark's own say in their text only what they are
                 if nodes.manifest().has(each.id):
                     raise
                 # It was dropped meanwhile: the next round deals with it.
 
-    def _follow(self, each: Mirrored, nodes: SourceNodes, seen: Mapping[int, BranchHistory], *, once: bool) -> None:
+    def _follow(self, each: Mirrored, nodes: SourceNodes, seen: Mapping[int, BranchHistory]) -> None:
         table = self._table(each)
         highs = nodes.collection_seqnos(each.id)
-        if not once and not table.has_news(highs, seen):
+        if not self._job.once and not table.has_news(highs, seen):
             return
         options = self._options | {"collections": each.path}
-        small = self._workers is None and table.backlog(highs) < TASK_CHANGES
-        engine = engine_of(self._spark, table.sink, options, 0 if small else self._workers, self._watch)
+        workers = self._job.workers
+        small = workers is None and table.backlog(highs) < TASK_CHANGES
+        engine = engine_of(self._spark, table.sink, options, 0 if small else workers, self._attempts.watch)
 
         def done(written: list[TaskResult], end: Mapping[str, Any]) -> None:
             self._done(each, table, written, end)
@@ -421,10 +413,9 @@ class CollectionsMirror:
     def _table(self, each: Mirrored) -> _Table:
         if each not in self._open:
             place = self._tables.place(each.scope, each.name)
-            log = f"{place}{CHANGES}" if self._shape.get("changelog") else None
-            begun: dict[str, Any] = {"making": self._making(each), "seen": self._seen.setdefault(each, set())}
-            sink = TableSink(place, self._tables.bucket, **(self._shape | {"changelog": log} | begun))
-            self._open[each] = _Table(sink, self._folds, upkeep=self._upkeep)
+            seen = self._seen.setdefault(each, set())
+            sink = sink_of(self._job, place, self._tables.bucket, seen, self._making(each))
+            self._open[each] = _Table(sink, self._folds, upkeep=self._job.upkeep)
             self._covered[each] = changes_in(sink.record.end)
         return self._open[each]
 
@@ -446,88 +437,23 @@ class CollectionsMirror:
             self._covered.pop(each, None)
 
 
-def mirror_collections(
-    spark: SparkSession | None,
-    source: str,
-    to: str | Path,
-    *,
-    collections: str | None = None,
-    scope: str | None = None,
-    dropped: Dropped = "keep",
-    once: bool = False,
-    options: Mapping[str, str] | None = None,
-    upkeep: bool = True,
-    workers: int | None = None,
-    interval_seconds: float = 1.0,
-    retry_seconds: float | None = None,
-    progress: Callable[[MirrorProgress], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
-    watch: BatchWatch = NOBODY,
-    **shape: bool,
-) -> MirrorProgress:
-    """Keep a Delta table for each collection of a bucket equal to it, until `stop` says so.
+def work(job: Mirror) -> MirrorProgress:
+    """Keep a Delta table for each collection of a bucket equal to it, `<to>/<scope>/<collection>`; return the last
+    progress, over all tables.
 
-    Args:
-        spark: a session; None for worker processes instead.
-        source: the bucket, couchbase://host:port/bucket.
-        to: the folder; the tables are `<to>/<scope>/<collection>`.
-        collections: "all", or names "scope.collection" with commas. One that is made later gets its table then.
-        scope: all collections of this scope, instead.
-        dropped: `keep` the table of a collection that was dropped as it is, or `drop` it. One that is made again under
-            the name begins anew in both cases.
-        shape: `changelog`, `json`, `variant`, `quarantine`, `copy_on_write`, as of `mirror`; so are the others.
-
-    Returns: the last progress, over all tables.
-
-    Raises:
-        UnknownCollection, UnknownScope: a name means nothing.
-        HeadwaterError: what is not in the tables is done again by the next run.
-    """
-    choice = ChosenCollections.of(collections, scope)
-    tables = Tables(to, bucket_of(source), dropped)
-    chosen, seconds = retry_options(source, options, retry_seconds, once=once)
-    attempts = Attempts(MirrorProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    kept = shape_of(**shape)
-
-    seen: dict[Mirrored, set[str]] = {}
-
-    def attempt() -> None:
-        made = CollectionsMirror(
-            spark, chosen, tables, choice, kept, attempts, seen=seen, upkeep=upkeep, workers=workers, watch=watch
-        )
-        made.run(once=once, interval_seconds=interval_seconds)
-
-    attempts.run(attempt)
-    return attempts.progress
-
-
-def run(
-    url: str,
-    to: str | Path,
-    *,
-    engine: str = "spark",
-    conf: Mapping[str, str] | None = None,
-    user: str | None,
-    password: str | None,
-    reading: Mapping[str, str] | None = None,
-    **asked: Any,
-) -> Any:
-    """Mirror collections with a Spark or worker processes of its own; the arguments are those of `mirror_collections`.
-
-    Args:
-        engine: `spark` or `local`.
-        reading: more options of the source, such as `minPersisted`.
-        conf: settings of the Spark session.
+    A collection that is made later gets its table then; one that is made again under its name begins anew.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
+        UnknownCollection, UnknownScope: a name means nothing.
+        HeadwaterError: what is not in the tables is done again by the next run.
     """
-    login = {name: text for name, text in (("user", user), ("password", password)) if text is not None}
-    login |= reading or {}
-    if engine == "local":
-        return mirror_collections(None, url, to, options=login, **asked)
-    with own_session("headwater-mirror", memory="512m", settings=conf) as spark:
-        return mirror_collections(spark, url, to, options=login, **asked)
+    choice = ChosenCollections.of(job.collections, job.scope)
+    tables = Tables(job.to or "", bucket_of(job.source), "drop" if job.dropped == "drop" else "keep")
+    attempts, seen = attempts_of(job, MirrorProgress()), dict[Mirrored, set[str]]()
+    with session_of(job, "512m", settings=job.conf) as spark:
+        attempts.run(lambda: CollectionsMirror(spark, job, tables, choice, attempts, seen).run())
+    return attempts.progress
 
 
 def _rest(until: float, stop: Callable[[], bool]) -> None:

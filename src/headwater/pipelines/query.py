@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.pipelines import starting
+from headwater.pipelines.jobs import DeclaredJob
 from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.2
@@ -55,6 +56,19 @@ def own_session(
         spark.stop()
     if archive.wanted:
         _end_jvm(archive)
+
+
+@contextmanager
+def session_of(
+    job: DeclaredJob[Any], memory: str = "1g", *, delta: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[Any]:
+    """The session that a job is to run on: its own, one that is begun for it and ended with it, or None on the local
+    engine. Arguments and errors are those of `own_session`."""
+    if job.engine != "spark" or job.spark is not None:
+        yield job.spark if job.engine == "spark" else None
+        return
+    with own_session(f"headwater-{job.NAME}", memory, delta=delta, settings=settings) as spark:
+        yield spark
 
 
 def _end_jvm(archive: starting.ClassArchive) -> None:

@@ -25,6 +25,7 @@ from headwater.lake.variant import columns as variant_columns
 from headwater.lake.variant import is_variant
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.changelog import ChangeLog
+from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.quarantine import QuarantineTable, read_anew
 from headwater.pipelines.table import DOCUMENTS, Making, Table
 from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, advanced, tasks_of
@@ -33,6 +34,8 @@ from headwater.spark.settings import SourceSettings
 
 log: logging.Logger = logging.getLogger(__name__)
 
+_UNFOLD, _VARIANT, _QUARANTINE = map(Mirror.typed, ("unfold", "variant", "quarantine"))
+_COPY_ON_WRITE = Mirror.typed("copy_on_write")
 _REST_MEANS = "JSON of the fields that did not fit their columns"
 
 
@@ -88,18 +91,19 @@ class TableSink(Table):
         super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write, making=making, seen=seen)
         if copy_on_write and self.log.state.vectors:
             raise TableError(
-                self.place, "it was made with deletion vectors: mirror without --copy-on-write, or elsewhere"
+                self.place,
+                f"it was made with deletion vectors: mirror without {_COPY_ON_WRITE}, or elsewhere",
             )
         unfolded, varied = is_unfolded(self.log.state.fields), is_variant(self.log.state.fields)
         if unfold is not None and unfold != unfolded:
             told = "its JSON documents are unfolded" if unfolded else "its JSON documents are not unfolded"
-            raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} --unfold, or elsewhere")
+            raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} {_UNFOLD}, or elsewhere")
         if variant is not None and variant != varied:
             told = "its documents are VARIANT" if varied else "it has no column of VARIANT"
-            raise TableError(self.place, f"{told}: mirror {'with' if varied else 'without'} --variant, or elsewhere")
+            raise TableError(self.place, f"{told}: mirror {'with' if varied else 'without'} {_VARIANT}, or elsewhere")
         if quarantine and not (unfolded or varied):
             told = "every document fits a table that does not read JSON, so it has no quarantine"
-            raise TableError(self.place, f"{told}: mirror with --unfold or --variant, or without --quarantine")
+            raise TableError(self.place, f"{told}: mirror with {_UNFOLD} or {_VARIANT}, or without {_QUARANTINE}")
         self.refresh()
         kept = quarantine or self.record.quarantine is not None
         self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None

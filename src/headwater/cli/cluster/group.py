@@ -13,7 +13,6 @@ from headwater.cli.cluster.status import status
 from headwater.cli.cluster.tls import EXAMPLES as TLS_EXAMPLES
 from headwater.cli.cluster.tls import tls
 from headwater.cli.options import examples, paragraphs
-from headwater.cli.passwords import with_password_files
 
 HELP = """Several nodes as one bucket: make a cluster, look at it, spread its vbuckets, take a dead node out.
 
@@ -32,4 +31,4 @@ for _name, _command, _examples in (
     ("failover", failover, FAILOVER_EXAMPLES),
     ("tls", tls, TLS_EXAMPLES),
 ):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(with_password_files(_command))
+    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)

@@ -1,0 +1,80 @@
+"""A command of the command line: its function's parameters, and those that all commands have.
+
+    --json, --quiet, --verbose     the forms of what it says (forms.py), where it does not declare its own
+    --password-file                for each password that it takes (passwords.py)
+
+They are parameters of the command, not of its function, so no function has to pretend to take them.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import field, make_dataclass
+from typing import Any, ClassVar, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from headwater.cli.forms import FORMS, Forms, speaking
+from headwater.cli.passwords import PASSWORDS, file_option, password_given
+
+__all__ = ["CommandWithForms", "Parameter", "parameters"]
+
+Parameter = tuple[str, Any, Any]
+"""The name of a parameter, its annotation as typer reads it, and its default (... where it is required)."""
+SHOWN = "shown"
+"""The parameter of jobs that says how progress is printed."""
+
+
+def parameters(declared: Iterable[Parameter]) -> list[Any]:
+    """Return parameters of a command as typer makes them of a function that takes these."""
+    fields = [
+        (name, kind, field(kw_only=True) if default is ... else field(default=default, kw_only=True))
+        for name, kind, default in declared
+    ]
+    app = typer.Typer(add_completion=False)
+    app.command()(make_dataclass("Parameters", fields))
+    return list(typer.main.get_command(app).params)
+
+
+class CommandWithForms(TyperCommand):
+    """A command that has the forms, and a file for each of its passwords.
+
+    Attributes:
+        forms: those that it gets, by the names of their parameters.
+        kinds: the annotation of each parameter.
+    """
+
+    forms: ClassVar[Mapping[str, tuple[str, Any, Any]]] = FORMS
+
+    def __init__(self, name: str | None, *, callback: Any = None, params: Any = None, **more: Any) -> None:
+        more_declared = self.declared()
+        known = [*(params or ()), *parameters(more_declared)]
+        flags = {flag for each in known for flag in (*each.opts, *each.secondary_opts)}
+        names = {each.name for each in known}
+        self._passwords = [each for each in PASSWORDS if each in names and f"{each}_file" not in names]
+        self._forms = [each for each, form in self.forms.items() if form[0] not in flags and each not in names]
+        added: list[Parameter] = [(f"{each}_file", file_option(each), None) for each in self._passwords]
+        added += [(each, *self.forms[each][1:]) for each in self._forms]
+        hints = get_type_hints(inspect.unwrap(callback)) if callback is not None else {}
+        self.kinds = hints | {each: kind.__origin__ for each, kind, _ in (*more_declared, *added)}
+        super().__init__(name, callback=callback, params=[*known, *parameters(added)], **more)
+
+    def declared(self) -> list[Parameter]:
+        """Return parameters beyond those of the function."""
+        return []
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the function in the forms that were chosen, with the passwords that were given or typed."""
+        values = ctx.params
+        chosen = {each: values.pop(each) if each in self._forms else values.get(each) for each in FORMS}
+        forms = Forms(bool(chosen["as_json"]), bool(chosen["quiet"]), int(chosen["verbose"] or 0))
+        if SHOWN in values and (forms.json or forms.quiet):
+            values[SHOWN] = type(values[SHOWN])("json" if forms.json else "none")
+        with speaking(forms):
+            for each in self._passwords:
+                values[each] = password_given(ctx, each, values.pop(f"{each}_file"))
+            return self.perform(ctx)
+
+    def perform(self, ctx: Any) -> Any:
+        """Call the function."""
+        return super().invoke(ctx)

@@ -1,0 +1,126 @@
+"""Commands of jobs (pipelines/jobs.py): a job's options as typer reads them, and one way to run all of them."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, Any, ClassVar, Literal
+
+import typer
+
+from headwater.cli.commands import CommandWithForms, Parameter
+from headwater.cli.forms import remark
+from headwater.cli.options import check_answers, examples, paragraphs
+from headwater.cli.reporting import IdleRun, MetricsPort, ProgressFormat, ProgressOption, metered, reporter
+from headwater.cli.stopping import asked
+from headwater.errors import OptionError
+from headwater.options import Option
+from headwater.pipelines.jobs import DeclaredJob
+
+__all__ = ["JobCommand", "Watching", "add_job"]
+
+Watching = Callable[[ProgressFormat], AbstractContextManager[Callable[[Any], None]]]
+"""Makes the function that shows progress, for a job whose progress is more than lines."""
+REPORTING: list[Parameter] = [
+    ("shown", ProgressOption, ProgressFormat.TEXT),
+    ("metrics", MetricsPort, None),
+]
+"""The options of how a job reports, which are the command line's alone; behind those of how long it tries."""
+BEFORE_REPORTING = "retry_seconds"
+
+
+class JobCommand(CommandWithForms):
+    """The command of a job."""
+
+    job: ClassVar[type[DeclaredJob[Any]]]
+    watching: ClassVar[Any] = None
+    """A Watching, or None."""
+
+    def declared(self) -> list[Parameter]:
+        """Return the job's options, and those of its report."""
+        found: list[Parameter] = []
+        for option in self.job.options():
+            found.append(_parameter(option, self.job))
+            found += REPORTING if option.field == BEFORE_REPORTING else []
+        return found
+
+    def perform(self, ctx: Any) -> None:
+        """Run the job until it is done or a signal ends it."""
+        values = ctx.params
+        job = job_of(self.job, values)
+        job.check()
+        for line in job.remarks():
+            remark(line)
+        job.prepare()
+        for url, user, password, say_unread, *chosen in job.buckets():
+            names = dict(zip(("collections", "scope"), chosen, strict=True))
+            check_answers(url, user, password, job.retry_seconds, say_unread=say_unread, **names)
+        run(job, values["shown"], values["metrics"], self.watching)
+
+
+def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, watching: Watching | None) -> None:
+    """Run a job and report its progress."""
+    idle = IdleRun(job.line, job.LEVEL)
+    show = nullcontext(reporter(shown, idle.line)) if watching is None else watching(shown)
+    with asked(has_end=job.once) as stop, show as tell, metered(job.NAME, metrics, tell) as heard:
+        job.stop, job.progress, job.watch = stop, heard["progress"], heard.get("watch")
+        job.run()
+        if watching is None:
+            idle.tell(shown, unless=not job.once or stop())
+
+
+def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[Any]:
+    """Make a job of what was typed; what was left out is as the job declares it. Raises OptionError."""
+    given = {}
+    for option in kind.options():
+        if (value := values[option.field]) is not None and value != []:
+            given[option.field] = value if option.read is None else option.read(value)
+    return kind(**given)
+
+
+def add_job(app: typer.Typer, kind: type[DeclaredJob[Any]], part: str, watching: Watching | None = None) -> None:
+    """Give the command line the command of a job, in a part of its list."""
+
+    def command() -> None:
+        """Run by `perform`."""
+
+    own = {"job": kind, "watching": staticmethod(watching) if watching else None}
+    app.command(
+        kind.NAME,
+        cls=type(f"{kind.__name__}Command", (JobCommand,), own),
+        help=paragraphs(kind.__doc__),
+        epilog=examples(*kind.EXAMPLES),
+        rich_help_panel=part,
+    )(command)
+
+
+def _parameter(option: Option, job: type[DeclaredJob[Any]]) -> Parameter:
+    """An option as typer reads it."""
+    about: dict[str, Any] = {
+        "metavar": option.metavar or (option.unit.metavar if option.unit else None),
+        "envvar": option.env or None,
+        "help": option.about.replace("{done}", job.DONE),
+        "hidden": option.hidden,
+    }
+    kind: Any = Literal[option.choices] if option.choices else option.kind
+    if option.unit is not None:
+        about["parser"] = _reader(option)
+    elif option.kind in (int, float):
+        about |= {"min": option.least, "max": option.most}
+    default = option.default
+    if option.many:
+        kind, default = list[kind] | None, None if default is not ... else ...
+    elif default is None:
+        kind |= None
+    made = typer.Argument(**about) if option.positional else typer.Option(f"--{option.flag or option.name}", **about)
+    return option.field, Annotated[kind, made], default
+
+
+def _reader(option: Option) -> Callable[[Any], Any]:
+    """The reader of a duration or a size, which has the words of the command line for what it refuses."""
+
+    def read(text: Any) -> Any:
+        try:
+            return option.parse(str(text))
+        except OptionError as error:
+            raise typer.BadParameter(f"{str(text)!r} is not {error.allowed}.") from None
+
+    return read

@@ -1,0 +1,410 @@
+"""The jobs, each declared once: its options, its words for people, and which function does its work.
+
+    Mirror("couchbase://127.0.0.1:11210/default", "./lake", once=True, engine="local").run()
+
+A job holds options and whom to report to, never the work: that is a function of the module that WORK names, which gets
+the job. The command line, its help, the man pages and the names in refusals are made of the same fields. Nothing heavy
+is imported here, for `headwater --help` reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from importlib import import_module
+from inspect import get_annotations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
+
+from headwater.errors import OptionError
+from headwater.options import SECONDS, Option, option, options_of
+from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headwater.lake.writer import TaskResult
+    from headwater.pipelines.watch import BatchWatch
+
+P = TypeVar("P")
+Q = ParamSpec("Q")
+VBUCKETS_SHOWN = 10
+
+
+class BucketAsked(NamedTuple):
+    """A bucket that a job needs, which is asked something before the work begins: a wrong address or password is
+    reported then, and not after Spark's start and its patience.
+
+    Attributes:
+        say_unread: name the collections that are not read.
+    """
+
+    url: str
+    user: str | None
+    password: str | None
+    say_unread: bool = True
+    collections: str | None = None
+    scope: str | None = None
+
+
+@dataclass(kw_only=True)
+class DeclaredJob(Generic[P]):
+    """The options of every job. Fields without a meaning are no options of the command line.
+
+    Attributes:
+        reading: more options of the `dcp` source, such as `maxChangesPerTrigger`.
+        spark: a session; where there is none the job begins one of its own, or worker processes (`engine`).
+        workers: how many worker processes there are: 0 for none but this one, None for one a core.
+        interval_seconds: time from the start of one batch to that of the next, at least.
+        progress: called after each batch and before each new try, in whatever thread.
+        stop: called several times a second; True ends the job.
+        watch: hears of each batch's time, and of how far the job is behind the bucket.
+    """
+
+    NAME: ClassVar[str]
+    """The name of its command, and of its metrics."""
+    WORK: ClassVar[str]
+    """The function that does the work, "module:function"; it gets the job and returns the last progress."""
+    DONE: ClassVar[str] = "dealt with"
+    """The end of "End when all changes of now are ..."."""
+    LEVEL: ClassVar[str] = ""
+    """Why a run with --once had nothing to do."""
+    EXAMPLES: ClassVar[tuple[str, ...]] = ()
+
+    retry_seconds: float | None = option(
+        None,
+        "Go on trying for so long after failures that may pass: 300 unless given, 30 with --once.",
+        flag="retry",
+        unit=SECONDS,
+        least=0,
+    )
+    user: str | None = option(None, "Who asks.", metavar="NAME", env="HEADWATER_USER")
+    password: str | None = option(
+        None,
+        "The user's password; it is asked for when left out. Others may see what is typed here: --password-file.",
+        metavar="TEXT",
+        env="HEADWATER_PASSWORD",
+        secret=True,
+    )
+    once: bool = False
+    engine: str = "spark"
+    reading: Mapping[str, str] = field(default_factory=dict)
+    spark: SparkSession | None = None
+    workers: int | None = None
+    interval_seconds: float = 1.0
+    progress: Callable[[P], None] = lambda done: None
+    stop: Callable[[], bool] = lambda: False
+    watch: BatchWatch | None = None
+
+    @classmethod
+    def options(cls) -> list[Option]:
+        """Return the options as they are shown: a job's own first, then those that more and more jobs have."""
+        known, shown = {each.field: each for each in options_of(cast("type", cls))}, dict[str, Option]()
+        for base in cls.__mro__:
+            names = get_annotations(base)
+            shown |= {name: known[name] for name in names if name in known and name not in shown}
+        return list(shown.values())
+
+    @classmethod
+    def typed(cls, name: str) -> str:
+        """Return how an option is typed on the command line, for a refusal that names it. KeyError: there is none."""
+        return f"--{next(each.name for each in cls.options() if each.field == name)}"
+
+    def run(self) -> P:
+        """Do the work, until it is done or `stop` ends it; return the last progress.
+
+        Raises:
+            OptionError: options that can't be.
+            SparkUnavailable: Spark can't be started here.
+            HeadwaterError: what is not done is done again by the next run.
+        """
+        self.check()
+        module, _, name = self.work.partition(":")
+        return cast("P", getattr(import_module(module), name)(self))
+
+    @property
+    def work(self) -> str:
+        """The function that does the work, as WORK has it."""
+        return self.WORK
+
+    def check(self) -> None:
+        """Check options that depend on each other. Raises OptionError."""
+
+    def prepare(self) -> None:
+        """Begin what takes its time while buckets are asked. Raises SparkUnavailable."""
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what the user is to know about these options."""
+        yield from ()
+
+    def buckets(self) -> Iterator[BucketAsked]:
+        """Yield the buckets that the job needs."""
+        yield from ()
+
+    def line(self, progress: P) -> str:
+        """Return the progress after a batch as a line for people."""
+        return str(progress)
+
+
+@dataclass(kw_only=True)
+class FollowingJob(DeclaredJob[P]):
+    """A job that follows a bucket: the options of its source."""
+
+    SOURCE: ClassVar[tuple[str, ...]] = ("user", "password", "min_persisted", "collections", "scope")
+    """Fields that are options of the `dcp` source, too."""
+
+    source: str = field(default="", kw_only=False)
+    once: bool = option(False, "End when all changes of now are {done}.")
+    collections: str | None = option(None, "Which collections: all, or names such as shop.orders,...", metavar="NAMES")
+    scope: str | None = option(None, "All collections of this scope, instead of --collections.", metavar="NAME")
+    min_persisted: MinPersisted | None = None
+    on_data_loss: str = option(
+        "warn", "When deletions were purged unread: read again whole and say so, or end.", choices=("warn", "fail")
+    )
+
+    def source_options(self) -> dict[str, str]:
+        """Return the options of the source, as it reads them; those of `reading` come first."""
+        named = {Option(name, None, "").camel: getattr(self, name) for name in self.SOURCE}
+        given = {name: str(value) for name, value in named.items() if value is not None}
+        loss = {"failOnDataLoss": "true"} if self.on_data_loss == "fail" else {}
+        return {"url": self.source, **given, **loss, **self.reading}
+
+    def buckets(self) -> Iterator[BucketAsked]:
+        """Yield the bucket that is followed."""
+        yield BucketAsked(self.source, self.user, self.password, True, self.collections, self.scope)
+
+
+@dataclass(kw_only=True)
+class OnEngines(FollowingJob[P]):
+    """A job that runs with Spark, or without it in worker processes."""
+
+    engine: str = option(
+        "spark", "Spark, or worker processes of this command without Java.", choices=("spark", "local")
+    )
+
+
+def session_settings(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Return settings of a Spark session, of which the command line has each as NAME=VALUE. Raises OptionError."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    settings = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise OptionError("conf", name, "NAME=VALUE, such as spark.sql.catalogImplementation=hive")
+        settings[name.strip()] = value
+    return settings
+
+
+def losses_line(vbuckets: Sequence[int], effect: str = "so these were read again whole") -> list[str]:
+    """Return what a line says of the vbuckets in which deletions were missed: nothing, where there are none."""
+    if not vbuckets:
+        return []
+    shown = ", ".join(map(str, vbuckets[:VBUCKETS_SHOWN])) + (", ..." if len(vbuckets) > VBUCKETS_SHOWN else "")
+    return [f"data loss in vbuckets {shown}: deletions were purged unread, {effect}"]
+
+
+def with_session(job: Callable[Q, DeclaredJob[P]]) -> Callable[Concatenate[SparkSession | None, Q], P]:
+    """Return a function that makes and runs a job on the session that is its first argument; None: without Spark."""
+
+    def run(spark: SparkSession | None, /, *arguments: Q.args, **options: Q.kwargs) -> P:
+        begun = job(*arguments, **options)
+        begun.spark, begun.engine = spark, "local" if spark is None else "spark"
+        return begun.run()
+
+    return run
+
+
+@dataclass
+class MirrorProgress:
+    """How far a mirror is, after each batch.
+
+    Attributes:
+        batch: how many batches are in the table, over all runs.
+        changes: seqnos of the bucket that the table covers, over all vbuckets. Equal to the sum of the nodes' high
+            seqnos when the table is level with them.
+        mutations, deletions: changes of this run (expirations count as deletions).
+        rollbacks: vbuckets whose lost changes this run took back.
+        data_loss: vbuckets of which deletions were purged before this run came to them; each was read again whole.
+        quarantined: how many changes of this run brought a document that does not fit into the quarantine.
+        seconds: since this run began.
+        retries: how often this run began anew after a failure that passed.
+        problem: what the last of them was, until a batch went well.
+        conflicts: JSON fields that do not fit their column (only when values are unfolded).
+        collection: whose table had the last batch, of a mirror with a table for each collection; the numbers are of all
+            tables together then.
+    """
+
+    ROWS: ClassVar[tuple[str, ...]] = ("mutations", "deletions")
+
+    batch: int = 0
+    changes: int = 0
+    mutations: int = 0
+    deletions: int = 0
+    rollbacks: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+    retries: int = 0
+    problem: str = ""
+    conflicts: list[str] = field(default_factory=list)
+    data_loss: list[int] = field(default_factory=list)
+    collection: str = ""
+
+    def count(self, written: Sequence[TaskResult]) -> None:
+        """Add what a batch's tasks did."""
+        for each in written:
+            self.mutations += each.counts.get("mutations", 0)
+            self.deletions += each.counts.get("deletions", 0)
+            self.rollbacks += each.counts.get("rollbacks", 0)
+            self.quarantined += each.counts.get("quarantined", 0)
+        self.conflicts = sorted({*self.conflicts, *(line for each in written for line in each.conflicts)})
+
+    def note_losses(self, end: Mapping[str, Any]) -> None:
+        """Note the data losses that the offset of a batch names."""
+        self.data_loss = sorted({*self.data_loss, *map(int, end.get("dataLoss", ()))})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a dict of JSON types."""
+        return asdict(self)
+
+
+@dataclass
+class Mirror(OnEngines[MirrorProgress]):
+    """Mirror a bucket into a Delta table: each document a row; deletions and rollbacks arrive there too.
+
+    Ended at any moment, it goes on where the table stands when started again with the same DIR. Ctrl-C and SIGTERM end
+    it with exit status 0, with --once 130 and 143. A node that is away or a disk that is full for a while is waited
+    for, and reported.
+    """
+
+    NAME = "mirror"
+    WORK = "headwater.pipelines.mirror:work"
+    DONE = "in the table"
+    SOURCE = ("user", "password", "min_persisted")  # collections have a table each, and a read each
+    EXAMPLES = (
+        "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default",
+        "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default --engine local",
+        "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --unfold --once",
+        "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --changelog --progress json",
+        "headwater mirror couchbase://10.0.0.7:11210/store --to ./lake/store --collections shop.orders,shop.carts",
+        "headwater mirror couchbase://10.0.0.7:11210/orders --to s3://lake/orders --engine local",
+        "headwater mirror couchbase://10.0.0.7:11210/orders --table spark_catalog.shop.orders"
+        " --conf spark.sql.catalogImplementation=hive",
+    )
+
+    source: str = option(..., "couchbase://HOST:PORT/BUCKET", positional=True, metavar="URL", env="HEADWATER_NODE")
+    to: str | Path | None = option(None, "The table's folder, or s3://BUCKET/PATH; made if missing.", metavar="DIR")
+    _: KW_ONLY
+    table: str | None = option(
+        None, "The table's name in a catalog of Spark's session: catalog.schema.name.", metavar="NAME"
+    )
+    changelog: bool = option(False, "Keep every change as a row, too, in a table named DIR_changes.")
+    upkeep: bool = option(True, "Fold small files and remove old ones on the way.", flag="upkeep/--no-upkeep")
+    unfold: bool = option(False, "Unfold JSON documents into columns.")
+    json: bool = option(False, "The name that --unfold had.", hidden=True)
+    copy_on_write: bool = option(False, "For readers without deletion vectors: write whole files anew.")
+    variant: bool = option(False, "Keep JSON documents as VARIANT, in one column.")
+    quarantine: bool = option(False, "List documents that are no JSON in a table named DIR_quarantine.")
+    collections: str | None = option(
+        None, "A table for each, DIR/SCOPE/COLLECTION: all, or shop.orders,...", metavar="NAMES"
+    )
+    scope: str | None = option(None, "Likewise, all collections of a scope.", metavar="NAME")
+    dropped: str = option("keep", "What becomes of a dropped collection's table.", choices=("keep", "drop"))
+    min_persisted: MinPersisted | None = option(
+        None, "Take only what 1 to 4, majority or all copies have on disk.", metavar="COPIES", read=read_min_persisted
+    )
+    conf: Mapping[str, str] = option(
+        {}, "A setting of Spark's session; may be given more than once.",
+        metavar="NAME=VALUE", many=True, read=session_settings,
+    )  # fmt: skip
+
+    @property
+    def by_collection(self) -> bool:
+        """Return whether each collection has a table of its own."""
+        return self.collections is not None or self.scope is not None
+
+    @property
+    def work(self) -> str:
+        """The function that does the work."""
+        return "headwater.pipelines.collections:work" if self.by_collection else self.WORK
+
+    @property
+    def LEVEL(self) -> str:  # type: ignore[override]  # noqa: N802 - of a mirror it depends on the options
+        """Why a run with --once had nothing to do."""
+        return "each table is level with its collection" if self.by_collection else "the table is level with the bucket"
+
+    def check(self) -> None:
+        """Check the table's place and name, and the choice of collections. Raises OptionError."""
+        if self.by_collection:
+            self._check_collections()
+        elif self.dropped != "keep":
+            raise OptionError("dropped", self.dropped, "given with --collections or --scope")
+        if self.table is None and self.to is None:
+            raise OptionError("to", "", "the table's folder or url; or give its name in a catalog, with --table")
+        if self.conf and self.engine == "local":
+            raise OptionError(
+                "conf", next(iter(self.conf)), "given with --engine spark: the local engine has no session"
+            )
+        if self.table is None:
+            return
+        if self.by_collection:
+            text = "given without --collections and --scope: those make a table for each below the folder of --to"
+            name = "CREATE TABLE ... USING delta LOCATION 'FOLDER/SCOPE/COLLECTION'"
+            raise OptionError("table", self.table, f"{text}; give those their names, in Spark SQL: {name}")
+        if self.engine == "local":
+            text = "given with --engine spark: the local engine has no catalog; give the table's folder with --to"
+            raise OptionError("table", self.table, text)
+
+    def _check_collections(self) -> None:
+        from headwater.client.collections import parse_path, read_names
+
+        if self.scope is not None and self.collections is not None:
+            raise OptionError("scope", self.scope, "given without collections: it is one or the other")
+        for name in () if self.collections is None else read_names(self.collections) or ():
+            parse_path(name)
+
+    def prepare(self) -> None:
+        """Look for Spark before the libraries of tables, which are the lesser part without it; begin worker processes,
+        unless there is a table already: then a run with `once` may well have nothing to do. Raises SparkUnavailable."""
+        to = str(self.to or "")
+        if self.engine == "spark":
+            from headwater.pipelines.session import check_spark
+
+            check_spark(delta=True)
+        elif not (self.once and ("://" in to or Path(to, "_delta_log").exists())):
+            from headwater.pipelines import early
+
+            early.begin()
+
+    def remarks(self) -> Iterator[str]:
+        """Yield the name that --json has now, and what becomes of a name in Spark's own catalog."""
+        if self.json:
+            yield "--json unfolds documents into columns: its name is --unfold; for lines of JSON: --progress json"
+        if self.table is None or self.engine == "local":
+            return
+        from headwater.pipelines.table_names import IN_MEMORY, SESSION_CATALOG, parse_name
+
+        parts = parse_name(self.table)
+        in_memory = self.conf.get("spark.sql.catalogImplementation", IN_MEMORY) == IN_MEMORY
+        if in_memory and (len(parts) < 3 or parts[0] == SESSION_CATALOG):
+            text = "Spark's own catalog is in memory, so the name is gone when this ends"
+            yield f"{text}: --conf spark.sql.catalogImplementation=hive keeps it"
+
+    def buckets(self) -> Iterator[BucketAsked]:
+        """Yield the bucket."""
+        yield BucketAsked(self.source, self.user, self.password, not self.by_collection)
+
+    def line(self, progress: MirrorProgress) -> str:
+        """Return the progress after a batch as a line for people."""
+        where = f", of {progress.collection}: the tables hold" if progress.collection else ": the table holds"
+        parts = [
+            f"batch {progress.batch}{where} {progress.changes:,} changes",
+            f"{progress.mutations:,} stored and {progress.deletions:,} deleted in {progress.seconds:.1f} s",
+        ]
+        if progress.rollbacks:
+            parts.append(f"{progress.rollbacks} vbuckets rolled back")
+        parts += losses_line(progress.data_loss)
+        if progress.quarantined:
+            parts.append(f"{progress.quarantined:,} put into quarantine")
+        parts += [f"does not fit its column: {each}" for each in progress.conflicts]
+        return ", ".join(parts)
