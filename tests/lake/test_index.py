@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headwater.kernels import siphash
 from headwater.lake import index
-from headwater.lake.index import Hashes, Indexes, built, hashes_of, joined, lasts_of, made, order_of
+from headwater.lake.index import Hashes, Indexes, built, hashes_of, index_of, joined, lasts_of, order_of
 from headwater.lake.store import TableStore
 from tests.lake.support import SEED, rows
 
@@ -25,7 +25,7 @@ def words(*pairs: tuple[int, int]) -> Hashes:
 def test_rows_are_found_by_all_128_bits(pairs: list[tuple[int, int]], data: st.DataObject) -> None:
     """Few different words, so that equal high words with other low words are the rule."""
     wanted = sorted(data.draw(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)))))
-    found = made(words(*pairs), np.arange(len(pairs))).find(words(*wanted))
+    found = index_of(words(*pairs), np.arange(len(pairs))).find(words(*wanted))
     assert sorted(found.tolist()) == [row for row, pair in enumerate(pairs) if pair in wanted]
 
 
@@ -119,7 +119,7 @@ def test_an_index_of_another_table_seed_or_file_is_not_taken(tmp_path: Path) -> 
 def test_only_so_many_stay_mapped(tmp_path: Path) -> None:
     path = data_file(tmp_path)
     indexes = Indexes(TableStore(tmp_path), "table", SEED, keep=1)
-    indexes.write("other.parquet", made(words((1, 1)), np.array([0])), 1)
+    indexes.write("other.parquet", index_of(words((1, 1)), np.array([0])), 1)
     assert found(indexes, path) == [7, 400]
     assert indexes.of("other.parquet").rows.tolist() == [0]
     assert found(indexes, path) == [7, 400]

@@ -19,7 +19,7 @@ import pytest
 from headwater.errors import ConnectionLost, TableAway, TableError, TransportError
 from headwater.lake import objects, upkeep
 from headwater.lake.files import DataWriter
-from headwater.lake.index import Indexes, hashes_of, made
+from headwater.lake.index import Indexes, hashes_of, index_of
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import store_of
 from headwater.pipelines.failures import passes
@@ -256,9 +256,9 @@ def test_data_files_and_indexes_come_back(place: str) -> None:
     assert of_python.closed
     assert [(listed.path, listed.size) for listed in store.list()] == [(file.path, file.size)]
     hashes = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), SEED)
-    Indexes(store, "table", SEED).write(file.path, made(hashes, np.arange(500)), 500)
+    Indexes(store, "table", SEED).write(file.path, index_of(hashes, np.arange(500)), 500)
     again = Indexes(store_of(place), "table", SEED)
-    assert sorted(again.of(file.path).find(made(hashes, np.arange(500)).hashes).tolist()) == list(range(500))
+    assert sorted(again.of(file.path).find(index_of(hashes, np.arange(500)).hashes).tolist()) == list(range(500))
     assert again.rebuilt == 0
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.lake.index import Indexes, made, place_of
+from headwater.lake.index import Indexes, index_of, place_of
 from headwater.lake.log import FOLDER
 from headwater.lake.store import Listed
 from headwater.lake.verify import check_indexes, compare, of_table, stale_records, strays
@@ -55,7 +55,7 @@ def test_an_index_that_is_missing_or_does_not_lead_to_a_row_is_told(tmp_path: Pa
     indexes = Indexes(table.store, table.log.state.id, SEED)
     assert check_indexes(table.store, table.log.state, indexes) == []
     right = indexes.of(paths[0])
-    indexes.write(paths[0], made(right.hashes.take(slice(0, 20)), right.rows[:20]), 30)  # type: ignore[arg-type]
+    indexes.write(paths[0], index_of(right.hashes.take(slice(0, 20)), right.rows[:20]), 30)  # type: ignore[arg-type]
     Path(tmp_path, place_of(paths[1])).unlink()
     wrong = check_indexes(table.store, table.log.state, Indexes(table.store, table.log.state.id, SEED))
     assert len(wrong) == 2

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from headwater.errors import TableError
 from headwater.lake.log import FOLDER, TableLog
-from headwater.lake.store import BESIDE, TableStore
+from headwater.lake.store import DRAFT_PREFIX, TableStore
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.repair import repair
 from headwater.testing.node import Node, node
@@ -102,7 +102,7 @@ def test_commits_behind_a_gap_are_moved_out_of_the_log(bucket: Node, tmp_path: P
     with pytest.raises(Exception, match="contiguous"):
         DeltaTable(str(place))
     assert [line.partition(":")[0] for line in repair(str(place))] == [f"{FOLDER}/{stray}"] * 2
-    assert (place / FOLDER / f"{BESIDE}stray-{stray}").exists()
+    assert (place / FOLDER / f"{DRAFT_PREFIX}stray-{stray}").exists()
     assert DeltaTable(str(place)).version() == newest
     assert is_equal(bucket, place)
 

@@ -1,8 +1,8 @@
 """An archive: its index, its backups, and the chain that leads to each.
 
-The index names every backup with the SHA-256 of its manifest, so that a manifest that is gone is missed. A backup is
-finished when its manifest is there; whoever dies before the index names it leaves one that counts all the same, and is
-entered by the next `create`. One that is being removed is named as such first, so that half of it never counts.
+The index names every backup with the SHA-256 of its manifest, so that a missing manifest is noticed. A backup is
+finished once its manifest is written. If a run dies before the index names it, the backup counts all the same, and the
+next `create` enters it. A backup to be removed is listed as such first, so that half of it never counts.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ MOMENT = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class ArchiveIndex:
-    """The file archive.json: the archive's own id, each backup with its manifest's SHA-256, those being removed."""
+    """The file archive.json: the archive's id, each backup with its manifest's SHA-256, and the backups being
+    removed."""
 
     archive: str
     backups: dict[str, str]
     removing: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return the file."""
-        told = {"format": FORMAT, "archive": self.archive, "backups": self.backups, "removing": list(self.removing)}
-        return sealed(told)
+        """Return the bytes of the file."""
+        content = {"format": FORMAT, "archive": self.archive, "backups": self.backups, "removing": list(self.removing)}
+        return sealed(content)
 
     @classmethod
     def read(cls, place: BackupPlace) -> ArchiveIndex | None:
         """Return the index of a place, None if it has none yet.
 
         Raises:
-            BackupError: it is damaged, or names what no backup is called.
+            BackupError: it is damaged, or has an invalid name of a backup.
         """
         try:
             data = place.read(INDEX)
         except FileNotFoundError:
             return None
         path = f"{place.name}/{INDEX}"
-        told = unsealed(data, path)
+        content = unsealed(data, path)
         try:
-            backups = {backup_name(name): str(sha256) for name, sha256 in told["backups"].items()}
-            return cls(str(told["archive"]), backups, tuple(map(backup_name, told["removing"])))
+            backups = {backup_name(name): str(sha256) for name, sha256 in content["backups"].items()}
+            return cls(str(content["archive"]), backups, tuple(map(backup_name, content["removing"])))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BackupError(path, f"it is no index of an archive ({error})") from None
 
@@ -67,8 +68,9 @@ class Archive:
     """A place with backups in it.
 
     Attributes:
-        backups: those that are finished, oldest first.
-        problems: what is wrong with others; `verify` tells them, whoever needs one of these backups is refused.
+        backups: finished backups, oldest first.
+        problems: what is wrong with others; `verify` reports them, and an operation that needs one of these backups is
+            refused.
         unfinished: folders of backups without a manifest.
     """
 
@@ -79,15 +81,15 @@ class Archive:
         self.problems: list[str] = []
         self.unfinished: list[str] = []
         self.index = ArchiveIndex.read(place)
-        found = place.names(BACKUPS)
-        if self.index is None and any(place.size(f"{BACKUPS}/{name}/{MANIFEST}") is not None for name in found):
+        names = place.names(BACKUPS)
+        if self.index is None and any(place.size(f"{BACKUPS}/{name}/{MANIFEST}") is not None for name in names):
             self.problems.append(f"{INDEX}: the file is missing")
-        self._load(found)
+        self._load(names)
 
-    def _load(self, found: Iterable[str]) -> None:
+    def _load(self, names: Iterable[str]) -> None:
         known = self.index.backups if self.index else {}
         removing = self.index.removing if self.index else ()
-        for name in sorted({*found, *known}):
+        for name in sorted({*names, *known}):
             path = f"{BACKUPS}/{name}/{MANIFEST}"
             if name in removing:
                 continue
@@ -110,39 +112,39 @@ class Archive:
 
     @property
     def newest(self) -> BackupManifest | None:
-        """The backup made last."""
+        """The newest backup, or None."""
         return self.backups[max(self.backups)] if self.backups else None
 
     def chain(self, backup: str) -> list[BackupManifest]:
-        """Return the backups that a restore of this one needs: the full one first, itself last.
+        """Return the backups that a restore of this one needs: the full backup first, this one last.
 
         Raises:
             BackupError: there is no such backup, or one that it needs is missing or damaged.
         """
-        found: list[BackupManifest] = []
+        chain: list[BackupManifest] = []
         wanted, sha256 = backup, self.digests.get(backup, "")
         while wanted:
             manifest = self.backups.get(wanted)
             if manifest is None or self.digests[wanted] != sha256:
-                known = "" if found else f"; there are {', '.join(self.backups) or 'none'}"
-                needed = f", which {found[-1].id} goes on from," if found else ""
+                known = "" if chain else f"; there are {', '.join(self.backups) or 'none'}"
+                needed = f", which {chain[-1].id} goes on from," if chain else ""
                 raise BackupError(self.place.name, f"backup {wanted}{needed} is not there, or damaged{known}")
-            found.append(manifest)
+            chain.append(manifest)
             wanted, sha256 = manifest.parent, manifest.parent_sha256
-        return found[::-1]
+        return chain[::-1]
 
     def enter(self) -> None:
-        """Let the index name every finished backup, and none else."""
+        """Enter every finished backup into the index, and no other."""
         self.write_index(self.digests, self.index.removing if self.index else ())
 
     def write_index(self, backups: dict[str, str], removing: Iterable[str] = ()) -> None:
-        """Put another index in place."""
+        """Replace the index."""
         name = self.index.archive if self.index else uuid.uuid4().hex
         self.index = ArchiveIndex(name, dict(sorted(backups.items())), tuple(removing))
         self.place.write(INDEX, self.index.to_bytes())
 
     def require_sound(self) -> None:
-        """Refuse to go on from an archive that has lost something.
+        """Refuse to continue an archive that has lost something.
 
         Raises:
             BackupError: with the first problem.
@@ -164,7 +166,7 @@ def fresh_id(kind: str, taken: Iterable[str]) -> str:
 
 
 def now() -> str:
-    """Return the time as a manifest has it."""
+    """Return the current time in a manifest's form."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

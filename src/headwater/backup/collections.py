@@ -1,11 +1,11 @@
-"""The collections of a backup: where its rows belong, and what a bucket lacks to take them.
+"""The collections of a backup: which rows belong to which, and which ones a bucket lacks before a restore.
 
-A row belongs to a collection by its id. An id is never given twice, so whether a row counts at the end of a backup is
-whether the manifest of collections that was kept with that backup has its id: documents of a collection that was
-dropped stay away, and a collection that was made again under the same name is another one.
+A row belongs to a collection by its id. An id is never given twice, so a row counts at the end of a backup if the
+manifest of collections that was kept with that backup has its id: documents of a dropped collection stay away, and a
+collection that was created again under the same name is another one.
 
-A chain holds one choice from its beginning: all collections, or the default one alone (no manifest is kept then, and
-the files are those of ever). What was left out up to a position would never come.
+A chain makes one choice at its beginning: all collections, or the default one alone (it then keeps no manifest, and its
+files are as they always were). Rows that were left out up to a position would never come later.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = CollectionPath(DEFAULT, DEFAULT)
 COLUMNS = ("collection_id", "scope", "collection")
-"""More columns of the files of a backup with all collections. The names are those that were known; the id counts."""
+"""Further columns in the files of a backup with all collections. Scope and collection are the names at the time of the
+row; only the id counts."""
 
 Live = Mapping[int, CollectionPath]
 """The collections that rows are written to, by id."""
 Manifests = Sequence[CollectionsManifest | None]
-"""Those of the backups at whose ends the vbuckets of a point are, older ones first."""
+"""The collections at the ends of the backups to which the vbuckets of a point belong, older ones first."""
 
 
 def paths_of(manifest: CollectionsManifest | None) -> list[str]:
-    """Return the names of all collections; None is the manifest of a backup of the default one alone."""
+    """Return the names of all collections; None is the manifest of a backup of the default collection alone."""
     return sorted(f"{scope.name}.{each.name}" for scope, each in (manifest or EMPTY).each_collection())
 
 
 def holds_more(manifest: CollectionsManifest) -> bool:
-    """Whether a bucket has more than its default collection and those that servers keep for themselves."""
+    """Return True if a bucket has collections besides its default one and those of the servers themselves."""
     return any(each.id and scope.name != OWN_OF_SERVERS for scope, each in manifest.each_collection())
 
 
 def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[str] | None:
-    """Check the collections that somebody wants of backups; None is all of them.
+    """Check the collections that a user chose from backups; None stands for all.
 
     Raises:
-        OptionError: one is not in the backups.
+        OptionError: a collection is not in the backups.
     """
     if names is None:
         return None
@@ -61,7 +62,7 @@ def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[st
 
 
 def live(manifest: CollectionsManifest | None, chosen: frozenset[str] | None) -> dict[int, CollectionPath]:
-    """Return where rows go, by the id of their collection. What servers keep for themselves they make themselves."""
+    """Return the target of rows by the id of their collection. Servers create their own collections themselves."""
     return {
         each.id: CollectionPath(scope.name, each.name)
         for scope, each in (manifest or EMPTY).each_collection()
@@ -70,12 +71,12 @@ def live(manifest: CollectionsManifest | None, chosen: frozenset[str] | None) ->
 
 
 def routed(batch: pa.RecordBatch, upto: NDArray[np.int64], routes: Mapping[int, Live]) -> pa.RecordBatch:
-    """Return the rows whose collections are still there, with the names to write them by.
+    """Return the rows whose collections still exist, with the names under which they are written.
 
     Args:
         batch: rows of a backup with all collections.
-        upto: for each vbucket how many backups of the chain count.
-        routes: for each such number the collections that were there then.
+        upto: for each vbucket the number of backups of the chain that count.
+        routes: for each such number the collections that existed then.
     """
     counts = upto[batch.column("vbucket").to_numpy()]
     pairs = counts << 32 | batch.column("collection_id").to_numpy()
@@ -102,7 +103,7 @@ def lacking(client: Client, manifests: Manifests, chosen: frozenset[str] | None)
 
     Raises:
         BackupError: its nodes do not know collections.
-        TransportError, StatusError: no node told.
+        TransportError, StatusError: no node answered.
     """
     wanted = _wanted(manifests, chosen)
     if not wanted:
@@ -110,19 +111,19 @@ def lacking(client: Client, manifests: Manifests, chosen: frozenset[str] | None)
     there = client.manifest(UID_MAX)
     if not there.uid and not knows_collections(client):
         names = ", ".join(str(each.path) for each in wanted)
-        told = f"it knows no collections, and the backup has {names}; --collections {DEFAULT_PATH} restores the rest"
-        raise BackupError("the bucket to restore into", told)
+        problem = f"it knows no collections, and the backup has {names}; --collections {DEFAULT_PATH} restores the rest"
+        raise BackupError("the bucket to restore into", problem)
     return [each for each in wanted if not each.path.is_in(there)]
 
 
 def _wanted(manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking]:
-    found: dict[CollectionPath, Lacking] = {}
+    lacking_by_path: dict[CollectionPath, Lacking] = {}
     for manifest in manifests:
         for number, path in live(manifest, chosen).items():
             if path != DEFAULT_PATH and manifest is not None:
-                found[path] = Lacking(path, manifest.by_id()[number][1].max_ttl)
+                lacking_by_path[path] = Lacking(path, manifest.by_id()[number][1].max_ttl)
         for scope in manifest.scopes if manifest is not None and chosen is None else ():
             if not scope.collections and scope.name not in (DEFAULT, OWN_OF_SERVERS):
                 path = CollectionPath(scope.name)
-                found[path] = Lacking(path)
-    return list(found.values())
+                lacking_by_path[path] = Lacking(path)
+    return list(lacking_by_path.values())

@@ -1,16 +1,17 @@
-"""Make a backup: read each vbucket from where the backup before ended up to its present end, into Parquet files.
+"""Creates a backup: reads each vbucket from the end of the backup before to its present end, into Parquet files.
 
-Vbuckets are read part by part. A part's files and the positions it came to are noted when its streams have ended;
-whoever is killed goes on behind the last note, and tops up what was noted, so that all vbuckets end where they stood
-when the backup was finished rather than when it was begun.
+Vbuckets are read part by part. Once a part's streams have ended, its files and the positions that it reached are noted.
+A run that was killed continues after the last note. It also reads on for the vbuckets already noted, so that all
+vbuckets end where they stood when the backup was finished rather than when it was begun.
 
-Where a place has no lock (an object store), a second run may take a backup over whose first run still lives. Each run
-writes its own word into the backup's folder as it begins or goes on, files have it in their names, and whoever finds
-another word there before noting a part or writing the manifest ends: what was noted before that is the other's to use.
+Where a place has no lock (an object store), a second run may take over a backup although the first run still lives.
+Each run writes its own id into the backup's folder when it begins or continues, and into the names of its files. A run
+that finds another id there before it notes a part or writes the manifest ends: the other run uses what was noted
+before.
 
-A node that does not know a position any more, since a failover took changes back, says how far the histories agree.
-Then the vbucket is read again from the newest place at or below that at which an earlier backup was whole (its end, or
-0), and the backup says so. What earlier backups hold above it is void.
+A failover may take changes back. A node that does not know a position any more answers with the seqno up to which the
+histories agree. Then the vbucket is read again from the newest position at or below that seqno at which an earlier
+backup was whole (its end, or 0), and the backup notes this. Later changes in earlier backups are void.
 """
 
 from __future__ import annotations
@@ -53,25 +54,26 @@ if TYPE_CHECKING:
     from headwater.client import Client
 
 NAMES = tuple(name for name in COLUMNS if name != "modified_at")
-"""The columns of an archive's files: a time that is the CAS over again is not among them."""
+"""The columns of an archive's files; `modified_at` is left out, for the CAS holds the same time."""
 
 PART_CHANGES = 1_000_000
 BATCH_BYTES = 4 << 20
 ENDLESS_ROWS = (1 << 62) - 1
 TELL_SECONDS = 0.25
 ROLLBACKS_MAX = 10_000
-"""Of one backup. A bucket that was set up anew has one for each vbucket; without an end there would be a loop."""
+"""The most rollbacks in one backup. A bucket that was created anew has one for each vbucket; without a limit there
+could be an endless loop."""
 
 
 @dataclass
 class BackupProgress:
-    """How far a backup is.
+    """The progress of a backup.
 
     Attributes:
-        id: the backup's.
-        total, done: changes to read at most, and how many seqnos lie behind by now.
+        id: id of the backup.
+        total, done: changes to read at most, and seqnos passed so far.
         rows, bytes: written so far.
-        resumed: vbuckets that an attempt before this one had read.
+        resumed: vbuckets that an earlier attempt had read.
     """
 
     id: str = ""
@@ -87,10 +89,10 @@ Tell = Callable[[BackupProgress], None]
 
 @dataclass
 class Choice:
-    """The choices of a user: a full backup though an increment would do, some vbuckets only, and sizes.
+    """A user's choices: a full backup instead of an increment, some vbuckets only, and sizes.
 
-    Of a bucket that has more than the default collection all are read, unless `default_only`. A chain keeps to one of
-    both: where the backup before was of the other kind, this one is full.
+    All collections are read if the bucket has more than the default one, unless `default_only`. All backups of a chain
+    make the same choice: if the backup before made the other one, this backup is full.
     """
 
     full: bool = False
@@ -103,18 +105,18 @@ class Choice:
 def create(
     place: BackupPlace, client: Client, bucket: str, choice: Choice, tell: Tell = lambda done: None
 ) -> BackupManifest:
-    """Back a bucket up: what changed since the newest backup of the archive, or all of it.
+    """Back up a bucket: the changes since the newest backup of the archive, or all of it.
 
     Args:
-        place: of the archive; made if missing.
-        client: of the bucket.
+        place: place of the archive; created if missing.
+        client: client of the bucket.
         bucket: its name, for the manifest.
         choice: what to read.
         tell: called with the progress, a few times a second.
 
     Raises:
         BackupError: the archive is damaged or of another bucket, somebody else changes it, or a vbucket has no node.
-        TransportError, StatusError: a node did not answer; the next call goes on.
+        TransportError, StatusError: a node did not answer; the next call continues the backup.
     """
     with place.lock():
         archive = Archive(place)
@@ -126,7 +128,7 @@ def create(
 
 @dataclass
 class _Begun:
-    """A backup under way: its id, the chain it goes on from, the word of this run, and the parts that are read."""
+    """A backup under way: its id, the chain that it continues, the id of this run, and the parts read so far."""
 
     id: str
     chain: list[BackupManifest]
@@ -137,7 +139,7 @@ class _Begun:
 
 
 class _Run:
-    """One attempt."""
+    """One attempt at a backup."""
 
     def __init__(self, archive: Archive, client: Client, bucket: str, choice: Choice, tell: Tell) -> None:
         self.archive, self.place, self.client, self.bucket = archive, archive.place, client, bucket
@@ -149,7 +151,7 @@ class _Run:
         self._reads_all = False
 
     def run(self) -> BackupManifest:
-        """Read, and make what was read a backup."""
+        """Read the bucket, and finish the backup."""
         self._reads_all = self._wants_all()
         begun = self._read_to_the_end()
         if not self._reads_all and self._wants_all():  # the first one came while the default one was read
@@ -159,14 +161,14 @@ class _Run:
         return self._finish(begun)
 
     def _wants_all(self) -> bool:
-        """Whether all collections are read: there are more than the default one, or there were in this chain."""
+        """Return True if all collections are read: the bucket has more than the default one, or the chain had."""
         if self.choice.default_only:
             return False
         newest = None if self.choice.full else self.archive.newest
         return (newest is not None and newest.collections is not None) or holds_more(self._manifest())
 
     def _manifest(self) -> CollectionsManifest:
-        """Ask all nodes that send rows: those of a collection that is not in the manifest could not be restored."""
+        """Ask all nodes that send rows: a row whose collection is missing in the manifest could not be restored."""
         return self.client.newest_manifest(self.choice.vbuckets)
 
     def _read_to_the_end(self) -> _Begun:
@@ -180,7 +182,7 @@ class _Run:
     # ------------------------------------------------------------------ where to begin
 
     def _begin(self) -> _Begun:
-        """Go on with what was begun from the same place, or begin anew."""
+        """Continue an unfinished backup with the same parent and choices, or begin a new one."""
         newest = self.archive.newest
         if newest is not None:
             self._check(newest)
@@ -200,49 +202,49 @@ class _Run:
         return begun
 
     def _mark(self, begun: _Begun) -> None:
-        """Say in the backup's folder what is read, and that it is this run that reads."""
-        told: dict[str, Any] = {"format": FORMAT, "parent": begun.chain[-1].id if begun.chain else ""}
-        told |= {"began": begun.began, "vbuckets": list(self.choice.vbuckets or ()), "run": begun.run}
+        """Note in the backup's folder what is read, and that this run reads it."""
+        content: dict[str, Any] = {"format": FORMAT, "parent": begun.chain[-1].id if begun.chain else ""}
+        content |= {"began": begun.began, "vbuckets": list(self.choice.vbuckets or ()), "run": begun.run}
         if self._reads_all:
-            told |= {"format": FORMAT_OF_COLLECTIONS, "collections": "all"}
-        self.place.write(folder(begun.id, BEGUN), sealed(told))
+            content |= {"format": FORMAT_OF_COLLECTIONS, "collections": "all"}
+        self.place.write(folder(begun.id, BEGUN), sealed(content))
 
     def _require_ours(self, begun: _Begun) -> None:
-        """Look whether another run works on this backup by now.
+        """Check that no other run works on this backup.
 
         Raises:
-            BackupError: it does.
+            BackupError: another run does.
         """
         path = folder(begun.id, BEGUN)
         try:
-            found = unsealed(self.place.read(path), path).get("run")
+            run = unsealed(self.place.read(path), path).get("run")
         except FileNotFoundError:
-            found = None
-        if found != begun.run:
-            told = "another run has taken this backup over; one at a time, and this one is of no use any more"
-            raise BackupError(f"{self.place.name}/{folder(begun.id)}", told)
+            run = None
+        if run != begun.run:
+            problem = "another run has taken this backup over; one at a time, and this one is of no use any more"
+            raise BackupError(f"{self.place.name}/{folder(begun.id)}", problem)
 
     def _check(self, newest: BackupManifest) -> None:
         here = (self.bucket, self.client.map.vbuckets)
         if here != (newest.bucket, newest.vbuckets):
             held = f"{newest.bucket} with {newest.vbuckets} vbuckets"
-            told = f"it holds bucket {held}, this one is {here[0]} with {here[1]}; choose another place"
-            raise BackupError(self.place.name, told)
+            problem = f"it holds bucket {held}, this one is {here[0]} with {here[1]}; choose another place"
+            raise BackupError(self.place.name, problem)
 
     def _resumed(self, name: str, chain: list[BackupManifest]) -> _Begun | None:
         try:
-            told = unsealed(self.place.read(folder(name, BEGUN)), folder(name, BEGUN))
+            mark = unsealed(self.place.read(folder(name, BEGUN)), folder(name, BEGUN))
         except (FileNotFoundError, BackupError):
             return None
         same = (chain[-1].id if chain else "", list(self.choice.vbuckets or ()))
         if (
-            (told.get("parent"), told.get("vbuckets")) != same
-            or ("collections" in told) != self._reads_all
+            (mark.get("parent"), mark.get("vbuckets")) != same
+            or ("collections" in mark) != self._reads_all
             or name <= max(self.archive.backups, default="")
         ):
             return None
-        begun = _Begun(name, chain, str(told.get("began", "")))
-        self._mark(begun)  # before the look at what is noted: from here on another run notes nothing that lasts
+        begun = _Begun(name, chain, str(mark.get("began", "")))
+        self._mark(begun)  # before the notes are read: from here on no other run's new note counts
         begun.parts = list(_connected(begun, self._noted(name)))
         self._sweep(begun)
         numbers = [int(note.split("-")[1].partition(".")[0]) for note, _ in begun.parts]
@@ -250,7 +252,7 @@ class _Run:
         return begun
 
     def _noted(self, name: str) -> Iterator[tuple[str, BackupPart]]:
-        """Yield the parts that are whole."""
+        """Yield the parts that are whole, with the names of their notes."""
         for note in self.place.names(folder(name)):
             if not (note.startswith("part-") and note.endswith(".json")):
                 continue
@@ -260,7 +262,7 @@ class _Run:
                     yield note, part
 
     def _sweep(self, begun: _Begun) -> None:
-        """Remove what no note names: files of a part that was not finished."""
+        """Remove files that no note names: those of an unfinished part."""
         kept = {BEGUN, *(note for note, _ in begun.parts)}
         kept |= {file.path for _, part in begun.parts for file in part.files}
         there = self.place.names(folder(begun.id))
@@ -270,14 +272,15 @@ class _Run:
                 self.place.remove(folder(begun.id, name))
 
     def _require_unfinished(self, backup: str, there: list[str]) -> None:
-        """Refuse to tidy a folder in which another run has finished its backup since the look at the archive."""
+        """Refuse to clean up a folder if another run has finished its backup since the archive was read."""
         if MANIFEST in there:
             raise BackupError(f"{self.place.name}/{folder(backup)}", "another run has just finished it; try again")
 
     # ------------------------------------------------------------------ reading
 
     def _attempt(self, begun: _Begun) -> bool:
-        """Read all that is missing; False when a vbucket has to be read from elsewhere, or ends elsewhere by now."""
+        """Read all that is missing; return False if a vbucket must be read from another position, or has a new end by
+        now."""
         starts = self._starts(begun)
         ends = self._ends()
         pending = self._pending(starts, ends)
@@ -292,7 +295,8 @@ class _Run:
         return True
 
     def _starts(self, begun: _Begun) -> dict[int, Position]:
-        """Return where to go on from: this backup's notes, a rollback, the backup before, the beginning."""
+        """Return the position from which each vbucket is read: after this backup's notes, a rollback, the backup
+        before, or 0."""
         wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
         read = joined(part for _, part in begun.parts).ends
         before = begun.chain[-1].part.ends if begun.chain else {}
@@ -311,14 +315,14 @@ class _Run:
         wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
         missing = [vb for vb in wanted if vb not in highs]
         if missing:
-            told = (
+            problem = (
                 f"{len(missing)} of {len(wanted)} vbuckets have no active node, the first is {missing[0]}: this would"
             )
-            raise BackupError(self.place.name, f"{told} be no whole backup; wait for them, or name those to be read")
+            raise BackupError(self.place.name, f"{problem} be no whole backup; wait for them, or name those to be read")
         return {vb: highs[vb] for vb in wanted}
 
     def _pending(self, starts: Mapping[int, Position], ends: Mapping[int, int]) -> list[int]:
-        """Return the vbuckets that have changed, be it their history alone."""
+        """Return the vbuckets whose changes, or only whose history, differ from their start."""
         logs = self.client.failover_logs(starts)
         return [
             vb
@@ -341,7 +345,7 @@ class _Run:
             yield group
 
     def _read(self, begun: _Begun, starts: dict[int, Position], ends: dict[int, int]) -> None:
-        """Read some vbuckets and note that they are."""
+        """Read some vbuckets and write a note of them."""
         number, done = next(begun.numbers), self.progress.done
         with PartFiles(self.place, begun.id, number, begun.run, self.choice.file_bytes) as out:
             reached = self._drain(out, starts, ends)
@@ -358,7 +362,7 @@ class _Run:
         self._say(done + _passed(starts, reached))
 
     def _drain(self, out: PartFiles, starts: dict[int, Position], ends: dict[int, int]) -> dict[int, Position]:
-        """Write the changes of some vbuckets; return where they came to."""
+        """Write the changes of some vbuckets; return the positions reached."""
         names = NAMES + OF_COLLECTIONS if self._reads_all else NAMES
         maker = RowMaker(names, "binary", "binary")
         done, logs = self.progress.done, None
@@ -392,7 +396,7 @@ class _Run:
         self._tell(shown)
 
     def _roll_back(self, begun: _Begun, starts: Mapping[int, Position], refused: RollbackRequired) -> None:
-        """Note from where vbuckets have to be read again; what this backup has of them goes."""
+        """Note the positions from which vbuckets must be read again, and remove this backup's files of them."""
         purged = refused.purged if isinstance(refused, DataLoss) else {refused.vbucket: 0}
         for vb in sorted(purged):
             requested = refused.requested if vb == refused.vbucket else starts[vb].seqno
@@ -422,7 +426,7 @@ class _Run:
     # ------------------------------------------------------------------ the end
 
     def _finish(self, begun: _Begun) -> BackupManifest:
-        """Make what was read a backup of the archive."""
+        """Write the manifest, which makes this a finished backup of the archive."""
         newest = Archive(self.place).newest
         mine = self.archive.newest
         if (newest and newest.id) != (mine and mine.id):
@@ -452,8 +456,8 @@ class _Run:
         return manifest
 
     def _whole(self, begun: _Begun) -> BackupPart:
-        """Return all that was read, with the vbuckets of which there was nothing to read: those that have not changed
-        since the backup before, and those that a failover left empty."""
+        """Return all parts as one, with the vbuckets that had nothing to read: those without changes since the backup
+        before, and those that a failover left empty."""
         read = joined(part for _, part in begun.parts)
         before = begun.chain[-1].part.ends if begun.chain else {}
         places = {**before, **self._starts(begun)}
@@ -463,15 +467,15 @@ class _Run:
 
 
 def _passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:
-    """Return how many seqnos were passed on the way."""
+    """Return the number of seqnos between start and reached positions."""
     return sum(place.seqno - starts[vb].seqno for vb, place in reached.items())
 
 
 def _connected(begun: _Begun, parts: Iterable[tuple[str, BackupPart]]) -> Iterator[tuple[str, BackupPart]]:
-    """Yield the parts that go on from what there is: the backup before, and those that were yielded.
+    """Yield the parts that continue the backup before or a part already yielded.
 
-    A vbucket is in several parts when it was topped up. Where the first of them goes, be it for another vbucket of
-    that part, those behind it would leave a gap that no later reading fills.
+    A vbucket is in several parts if more of it was read later. If its first part is left out, perhaps because of
+    another vbucket in that part, its later parts would leave a gap that no later reading fills.
     """
     before = begun.chain[-1].part.ends if begun.chain else {}
     reached = {vb: place.seqno for vb, place in before.items()}
@@ -482,12 +486,12 @@ def _connected(begun: _Begun, parts: Iterable[tuple[str, BackupPart]]) -> Iterat
 
 
 def _points(begun: _Begun, vbucket: int) -> list[Position]:
-    """Return the places of a vbucket at which a backup of the chain was whole."""
+    """Return the positions of a vbucket at which a backup of the chain was whole."""
     return [manifest.part.ends[vbucket] for manifest in begun.chain if vbucket in manifest.part.ends]
 
 
 def _expect(maker: RowMaker, starts: Mapping[int, Position], logs: Mapping[int, FailoverLog]) -> None:
-    """Tell the maker of rows which branch of history wrote which changes."""
+    """Give the maker of rows the failover logs, from which it knows the vb uuid of each change."""
     for vb, log in logs.items():
         if vb in starts:
             start = starts[vb].seqno

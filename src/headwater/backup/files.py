@@ -17,18 +17,19 @@ from headwater.failpoints import failpoint
 
 FILE_BYTES, GROUP_BYTES = 128 << 20, 16 << 20
 DICTIONARIES = ["vbucket", "vb_uuid", "event", "flags", "datatype", "collection_id", "scope", "collection"]
-"""Columns of few different values."""
+"""Columns with few different values."""
 
 
 class PartFiles:
-    """The files of a part: row groups of some MiB, a new file after some hundred.
+    """Writes the Parquet files of a part: row groups of some MiB, a new file after some hundred MiB.
 
     Args:
-        place: of the archive.
+        place: place of the archive.
         backup: the backup's id.
-        number: of the part, in the files' names.
-        run: who writes, in the files' names as well: another run that takes this one for dead touches none of them.
-        file_bytes: about how many bytes of rows go into a file.
+        number: number of the part, used in the files' names.
+        run: id of the writing run, used in the files' names as well: a run that takes this one for dead writes to other
+            files.
+        file_bytes: approximate size of a file in bytes.
     """
 
     def __init__(self, place: BackupPlace, backup: str, number: int, run: str, file_bytes: int) -> None:
@@ -48,14 +49,14 @@ class PartFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let go of a file that was not finished: it gets no name."""
+        """Close a file that was not finished; it gets no name."""
         if self._open is not None:
             with suppress(Exception):  # it would write its end when it is collected
                 self._open[2].close()
         self._stack.__exit__(kind, error, traceback)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Add rows."""
         self._held.append(batch)
         self._held_bytes += batch.nbytes
         self.rows += batch.num_rows
@@ -66,7 +67,7 @@ class PartFiles:
             self._write_group()
 
     def close(self) -> list[BackupFile]:
-        """Finish the last file; return all, durable."""
+        """Finish the last file; return all files, which are on disk by then."""
         if self._held:
             self._write_group()
         self._finish_file()

@@ -1,11 +1,12 @@
-"""The manifest, in which a backup tells of itself, and how a JSON file shows that one of its bits has changed.
+"""The manifest, which describes a backup, and the checksum by which a JSON file shows that one of its bits changed.
 
-A vbucket of a backup is a range of seqnos, (from, to], of one history. `to` is a whole position: an increment streams
-on from there. Where a failover lay between, the increment's `from` is lower than the `to` before it, and what the
-earlier backups hold of the vbucket above `from` is void: it was taken back.
+For each vbucket a backup holds a range of seqnos, (from, to], of one history. `to` is a whole position, from which an
+increment streams on. After a failover the increment's `from` is lower than the `to` before it; changes of the vbucket
+above `from` in earlier backups are void, for they were taken back.
 
-The SHA-256 is against damage, not against people: whoever can write to the place can make another. So names in these
-files are taken only as we give them. One with a slash in it could lead out of the archive, to be read or removed.
+The SHA-256 protects from damage, not from people: anybody who can write to the place can replace it. So names in these
+files are accepted only in the form in which we write them. A name with a slash could lead out of the archive, to files
+that would be read or removed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from headwater.wire.json_text import read_json
 from headwater.wire.manifest import CollectionsManifest
 
 FORMAT = 1
-"""Raised when an older headwater could not read what is written; a reader refuses numbers it does not know."""
+"""The format of files; raised when an older headwater could not read them. A reader refuses formats that it does not
+know."""
 FORMAT_OF_COLLECTIONS = 2
-"""Of backups with all collections: who does not know them would put equal keys of several into one."""
+"""The format of backups with all collections: an older reader would merge equal keys of several collections."""
 _KNOWN = (FORMAT, FORMAT_OF_COLLECTIONS)
 MANIFEST, BEGUN, INDEX, BACKUPS = "manifest.json", "begun.json", "archive.json", "backups"
 
@@ -33,34 +35,34 @@ _BACKUP_NAME = re.compile(r"\d{8}T\d{6}Z-(full|increment)(\+\d{4,})?", re.ASCII)
 _FILE_NAME = re.compile(r"\d{5,}-\d{5,}(-[0-9a-f]{1,32})?\.parquet", re.ASCII)
 
 
-def backup_name(told: object) -> str:
-    """Return the name of a backup that a file tells; ValueError if it can't be one of ours."""
-    if not isinstance(told, str) or not _BACKUP_NAME.fullmatch(told):
-        raise ValueError(f"{str(told)[:100]!r} is no name of a backup")
-    return told
+def backup_name(name: object) -> str:
+    """Return the name of a backup that a file contains; ValueError if it can't be one of ours."""
+    if not isinstance(name, str) or not _BACKUP_NAME.fullmatch(name):
+        raise ValueError(f"{str(name)[:100]!r} is no name of a backup")
+    return name
 
 
-def _file(told: Mapping[str, Any]) -> BackupFile:
-    """Read a file of a backup; ValueError or TypeError if it can't be one."""
-    found = BackupFile(**told)
-    if not isinstance(found.path, str) or not _FILE_NAME.fullmatch(found.path):
-        raise ValueError(f"{str(found.path)[:100]!r} is no name of a file of a backup")
-    if type(found.rows) is not int or type(found.bytes) is not int or found.rows < 0 or found.bytes < 0:
-        raise ValueError(f"{found.path} has rows or bytes that are no numbers")
-    return found
+def _file(fields: Mapping[str, Any]) -> BackupFile:
+    """Return the file that these fields describe; ValueError or TypeError if they can't describe one."""
+    file = BackupFile(**fields)
+    if not isinstance(file.path, str) or not _FILE_NAME.fullmatch(file.path):
+        raise ValueError(f"{str(file.path)[:100]!r} is no name of a file of a backup")
+    if type(file.rows) is not int or type(file.bytes) is not int or file.rows < 0 or file.bytes < 0:
+        raise ValueError(f"{file.path} has rows or bytes that are no numbers")
+    return file
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return a JSON object with its own SHA-256: one way of writing it, so that every changed byte is seen."""
+    """Return a JSON object with its own SHA-256, in one canonical form, so that every changed byte is noticed."""
     body = _canonical(content)
     return _canonical({"content": content, "sha256": hashlib.sha256(body).hexdigest()}) + b"\n"
 
 
 def unsealed(data: bytes, path: str) -> dict[str, Any]:
-    """Read what `sealed` wrote.
+    """Return the content that `sealed` was given.
 
     Raises:
-        BackupError: a byte is not what was written.
+        BackupError: a byte differs from what was written.
     """
     try:
         content = read_json(data)["content"]
@@ -71,8 +73,8 @@ def unsealed(data: bytes, path: str) -> dict[str, Any]:
         raise BackupError(path, "the file is damaged: it does not match its own SHA-256")
     if content.get("format") not in _KNOWN:
         known = f"this headwater knows {FORMAT} and {FORMAT_OF_COLLECTIONS}"
-        told = f"it has format {content.get('format')}, {known}; use the one that wrote it"
-        raise BackupError(path, told)
+        problem = f"it has format {content.get('format')}, {known}; use the one that wrote it"
+        raise BackupError(path, problem)
     return dict(content)
 
 
@@ -97,9 +99,9 @@ class BackupFile:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A vbucket whose history changed since the backup before: it had reached `had`, only what lies up to `common` is
-    still history, and so it was read again from `read_from`, a place at which an earlier backup was whole. `purged`: up
-    to where deletions were purged before they were backed up, if it is for that; 0 after a failover."""
+    """A vbucket whose history changed since the backup before. It had reached seqno `had`; only changes up to `common`
+    still count, so it was read again from `read_from`, a seqno at which an earlier backup was whole. `purged`: the
+    seqno up to which deletions were purged before they were backed up, if that was the reason; 0 after a failover."""
 
     vbucket: int
     had: int
@@ -110,8 +112,8 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class BackupPart:
-    """Some vbuckets, read to an end: their files, where each began and where it came to, and those that were read again
-    since a failover or a purge had changed their history."""
+    """Some vbuckets, read to an end: their files, where each began and ended, and those that were read again because a
+    failover or a purge had changed their history."""
 
     starts: Mapping[int, int]
     ends: Mapping[int, Position]
@@ -120,7 +122,7 @@ class BackupPart:
     rolled_back: tuple[RolledBack, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the part as JSON types."""
         return {
             "format": FORMAT,
             "starts": {str(vb): seqno for vb, seqno in sorted(self.starts.items())},
@@ -131,20 +133,21 @@ class BackupPart:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote; KeyError, TypeError or ValueError for anything else."""
-        ends = [Position.from_json(json.dumps(each)) for each in told["ends"]]
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the part that `to_json` gave; KeyError, TypeError or ValueError for anything else."""
+        ends = [Position.from_json(json.dumps(each)) for each in fields["ends"]]
         return cls(
-            {int(vb): int(seqno) for vb, seqno in told["starts"].items()},
+            {int(vb): int(seqno) for vb, seqno in fields["starts"].items()},
             {position.vbucket: position for position in ends},
-            tuple(_file(file) for file in told["files"]),
-            {str(name): int(count) for name, count in told["changes"].items()},
-            tuple(RolledBack(**each) for each in told.get("rolled_back", ())),  # older notes of a part have none
+            tuple(_file(file) for file in fields["files"]),
+            {str(name): int(count) for name, count in fields["changes"].items()},
+            tuple(RolledBack(**each) for each in fields.get("rolled_back", ())),  # older notes of a part have none
         )
 
 
 def joined(parts: Iterable[BackupPart]) -> BackupPart:
-    """Return several parts as one. A vbucket that was read twice begins where the first did and ends with the last."""
+    """Return several parts as one. A vbucket in several parts begins where the first did and ends where the last
+    did."""
     starts: dict[int, int] = {}
     ends: dict[int, Position] = {}
     files: list[BackupFile] = []
@@ -166,12 +169,11 @@ class BackupManifest:
 
     Attributes:
         id: of the backup, also its folder's name.
-        parent: the backup that this one goes on from, and the SHA-256 of its manifest; empty for a full one.
-        bucket, vbuckets: what was read.
+        parent: the backup before in the chain, and the SHA-256 of its manifest; empty for a full backup.
+        bucket, vbuckets: name of the bucket and number of its vbuckets.
         began, ended: ISO 8601, UTC.
-        part: all that was read.
-        collections: the scopes and collections that there were at the end; None if only the default collection was
-            read.
+        part: all that was read, as one part.
+        collections: scopes and collections that existed at the end; None if only the default collection was read.
     """
 
     id: str
@@ -196,16 +198,16 @@ class BackupManifest:
 
     @property
     def rows(self) -> int:
-        """Changes in its files."""
+        """The number of changes in its files."""
         return sum(file.rows for file in self.part.files)
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """The size of its files in bytes."""
         return sum(file.bytes for file in self.part.files)
 
     def summary(self) -> dict[str, Any]:
-        """Return what people want to know of it, as JSON types."""
+        """Return the facts that people want to know of a backup, as JSON types."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -223,10 +225,10 @@ class BackupManifest:
 
     def to_bytes(self) -> bytes:
         """Return the manifest file."""
-        told = {name: getattr(self, name) for name in _TEXTS} | {"vbuckets": self.vbuckets, "kind": self.kind}
+        content = {name: getattr(self, name) for name in _TEXTS} | {"vbuckets": self.vbuckets, "kind": self.kind}
         if self.collections is not None:
-            told |= {"format": FORMAT_OF_COLLECTIONS, "collections": self.collections.as_json()}
-        return sealed(self.part.to_json() | told)
+            content |= {"format": FORMAT_OF_COLLECTIONS, "collections": self.collections.as_json()}
+        return sealed(self.part.to_json() | content)
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Self:
@@ -235,19 +237,21 @@ class BackupManifest:
         Raises:
             BackupError: it is damaged.
         """
-        told = unsealed(data, path)
+        content = unsealed(data, path)
         try:
-            texts = {name: str(told[name]) for name in _TEXTS}
+            texts = {name: str(content[name]) for name in _TEXTS}
             for name in filter(None, (texts["id"], texts["parent"])):
                 backup_name(name)
-            found = (
-                CollectionsManifest.decode(json.dumps(told["collections"]).encode()) if "collections" in told else None
+            collections = (
+                CollectionsManifest.decode(json.dumps(content["collections"]).encode())
+                if "collections" in content
+                else None
             )
             return cls(
                 **texts,
-                vbuckets=int(told["vbuckets"]),
-                part=BackupPart.from_json(told),
-                collections=found,
+                vbuckets=int(content["vbuckets"]),
+                part=BackupPart.from_json(content),
+                collections=collections,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OptionError) as error:
             raise BackupError(path, f"it is no manifest of a backup ({error!r})") from None

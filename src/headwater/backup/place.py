@@ -1,8 +1,8 @@
-"""Where an archive lies: a folder, a prefix of an object store such as s3://bucket/path, or what else fsspec can open.
+"""The place of an archive: a folder, a prefix of an object store such as s3:
 
-Files are written whole and never touched again, but for the index, which is put in place of the one before. In a folder
-a file is synced before it gets its name, and is for its owner alone, as the store that it was read from; an object
-store shows an object when all of it has come.
+Files are written whole and never changed, except for the index, which is replaced. In a folder a file is synced before
+it gets its name, and only its owner may read it, as with the store that was read; an object store shows an object once
+all of it has arrived.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLUGINS = {**LIBRARIES, "az": "adlfs"}
 
 
 class BackupPlace(Protocol):
-    """The part of a place that an archive needs; paths are relative, with slashes."""
+    """The operations of a place that an archive needs; paths are relative, with slashes."""
 
     name: str
 
@@ -40,26 +40,26 @@ class BackupPlace(Protocol):
         """Return a file's bytes; FileNotFoundError if there is none."""
 
     def write(self, path: str, content: bytes) -> None:
-        """Put a file in place, whole, over one that is there."""
+        """Write a whole file, over an existing one."""
 
     def output(self, path: str) -> Any:
-        """A context with a file to write to; it gets its name when the block ends well."""
+        """Open a file to write to; it gets its name when the block ends without an error."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files and folders directly in a folder, sorted; none if it does not exist."""
+        """Return the names of the files and folders directly in a folder, sorted; empty if it does not exist."""
 
     def size(self, path: str) -> int | None:
-        """Return a file's size in bytes, None if there is none."""
+        """Return a file's size in bytes; None if there is no such file."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it; none is as good."""
+        """Remove a file, or a folder with all its files; a missing one is no error."""
 
     def lock(self) -> Any:
-        """A context in which nobody else changes the archive, as far as the place can tell."""
+        """Lock the archive for the length of the block, as far as the place can."""
 
 
 class Folder:
-    """A folder of a file system; made when something is written to it."""
+    """A folder of a file system; created when something is written to it."""
 
     def __init__(self, place: str | Path) -> None:
         self.name = folder_of(place)
@@ -67,7 +67,7 @@ class Folder:
         self.read, self.write, self.output = self._store.read, self._store.write, self._store.output
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly in a folder; those of files that were never finished are among them."""
+        """Return the names directly in a folder, those of unfinished files included."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return sorted(each.name for each in Path(self.name, folder).iterdir() if each.name != LOCK)
         return []
@@ -79,9 +79,10 @@ class Folder:
         return None
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder, and nothing behind a link: whoever else may write here could have put it there.
+        """Remove a file or a folder, but nothing behind a link: another user who may write here could have put the link
+        there.
 
-        The folder of all backups alone may be a link, to another disk, if this user or root made it.
+        Only the folder of all backups may be a link, to another disk, if this user or root made it.
         """
         full = Path(self.name, path)
         inside = [each for each in full.parents if each.is_relative_to(self.name) and each != Path(self.name)]
@@ -95,7 +96,7 @@ class Folder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the archive; the system lets go of it when this process ends, however it does.
+        """Lock the archive; the system releases the lock when this process ends, in whatever way.
 
         Raises:
             BackupError: another process holds it.
@@ -113,21 +114,21 @@ class Folder:
 
 
 class ObjectPlace:
-    """A prefix of a bucket in S3, Google's or Azure's store, or in whatever speaks as they do.
+    """A prefix of a bucket in S3, Google's or Azure's store, or in one with the same interface.
 
-    Nobody can be kept out: two runs that work on one backup find out by the word in its folder (create.py).
+    There is no lock: two runs that work on one backup notice each other by the run's id in its folder (create.py).
 
     Args:
-        url: s3://BUCKET/PREFIX and the like; addresses and credentials are in the environment (lake/objects.py).
+        url: s3://BUCKET/PREFIX and similar; addresses and credentials come from the environment (lake/objects.py).
 
     Raises:
-        OptionError: the library of the store is not installed, or the url says more than a place.
+        OptionError: the store's library is not installed, or the url has a query.
     """
 
     def __init__(self, url: str) -> None:
         if urlsplit(url).query:
-            told = "without options behind a question mark: AWS_ENDPOINT_URL, AWS_REGION and the like say them"
-            raise OptionError("place", url, told)
+            form = "without options behind a question mark: AWS_ENDPOINT_URL, AWS_REGION and the like say them"
+            raise OptionError("place", url, form)
         try:
             import_module(LIBRARIES[urlsplit(url).scheme])
         except ImportError as error:
@@ -143,7 +144,7 @@ class ObjectPlace:
 
     @contextmanager
     def output(self, path: str) -> Iterator[IO[bytes]]:
-        """A file of this machine to write to; it is sent when the block ends well."""
+        """Yield a local file to write to; it is uploaded when the block ends without an error."""
         draft = Path(self._store.draft(path))
         try:
             with draft.open("wb") as out:
@@ -156,23 +157,23 @@ class ObjectPlace:
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a prefix."""
         files = (each.path.rpartition("/")[2] for each in self._store.list(folder))
-        found = sorted({*files, *self._store.folders(folder)})
-        if not found and not self._store.has_bucket():
+        names = sorted({*files, *self._store.folders(folder)})
+        if not names and not self._store.has_bucket():
             self._no_bucket()
-        return found
+        return names
 
     def remove(self, path: str) -> None:
-        """Remove an object, or all below a prefix."""
+        """Remove an object, or all objects below a prefix."""
         self._store.remove_all(path)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Object stores have no lock that a killed process would let go of."""
+        """Lock nothing: object stores have no lock that a killed process would release."""
         yield
 
     @contextmanager
     def _bucket(self) -> Iterator[None]:
-        """Say that the bucket is missing where the store says that something is."""
+        """Raise the error of a missing bucket if the store reports that something is missing."""
         try:
             yield
         except FileNotFoundError:
@@ -183,7 +184,7 @@ class ObjectPlace:
 
 
 class FsspecPlace:
-    """A place that another library of fsspec opens; of two runs at once the same is true."""
+    """A place that another library of fsspec opens; it has no lock either."""
 
     def __init__(self, url: str) -> None:
         self.name = url
@@ -200,13 +201,13 @@ class FsspecPlace:
         return bytes(self._fs.cat_file(self._full(path)))
 
     def write(self, path: str, content: bytes) -> None:
-        """Put a file in place."""
+        """Write a file."""
         self._fs.pipe_file(self._full(path), content)
         self._fs.invalidate_cache()
 
     @contextmanager
     def output(self, path: str) -> Iterator[IO[bytes]]:
-        """A file of this machine to write to; it is sent when the block ends well."""
+        """Yield a local file to write to; it is uploaded when the block ends without an error."""
         with tempfile.NamedTemporaryFile(prefix="headwater-") as out:
             yield out
             out.flush()
@@ -217,8 +218,8 @@ class FsspecPlace:
         """Return the names directly below a folder."""
         root = self._full(folder)
         with suppress(FileNotFoundError):
-            found = (str(each).rstrip("/").rpartition("/")[2] for each in self._fs.ls(root, detail=False, refresh=True))
-            return sorted({name for name in found if name and name != root.rpartition("/")[2]})
+            names = (str(each).rstrip("/").rpartition("/")[2] for each in self._fs.ls(root, detail=False, refresh=True))
+            return sorted({name for name in names if name and name != root.rpartition("/")[2]})
         return []
 
     def size(self, path: str) -> int | None:
@@ -235,12 +236,12 @@ class FsspecPlace:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold nothing: such a place has no lock that is known."""
+        """Lock nothing: no lock is known for such a place."""
         yield
 
 
 def place_of(text: str) -> BackupPlace:
-    """Return the place that a path, a file: URL or another URL names.
+    """Return the place that a path, a file: url or another url names.
 
     Raises:
         OptionError: fsspec does not know the scheme, or a package for it is missing.
@@ -268,7 +269,7 @@ def _advice(url: str, error: Exception) -> str:
 
 
 class Hashed(io.RawIOBase):
-    """Writes to a file and keeps the size and the SHA-256 of what went there."""
+    """Writes to a file, and computes the size and the SHA-256 of what was written."""
 
     def __init__(self, out: IO[bytes]) -> None:
         super().__init__()
@@ -276,7 +277,7 @@ class Hashed(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
-        """Of all that was written, in hex."""
+        """The SHA-256 of all that was written, in hex."""
         return self._hash.hexdigest()
 
     def writable(self) -> bool:
@@ -284,7 +285,7 @@ class Hashed(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
         return self.size
 
     def write(self, data: Any) -> int:

@@ -1,4 +1,4 @@
-"""Remove old backups: whole chains, for an increment is worth nothing without those before it."""
+"""Removes old backups, in whole chains: an increment can't be restored without the backups before it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Pruned:
 def plan(
     archive: Archive, keep: int | None, older_than: timedelta | None, clock: Callable[[], datetime] | None = None
 ) -> Pruned:
-    """Choose what goes. The newest chain stays always.
+    """Choose the backups to remove. The newest chain always stays.
 
     Args:
         archive: as it was read.
-        keep: how many full backups stay, with all that go on from them.
-        older_than: chains whose newest backup ended longer ago go.
-        clock: the time.
+        keep: number of full backups that stay, with their increments.
+        older_than: chains whose newest backup ended longer ago are removed.
+        clock: returns the current time.
 
     Raises:
-        OptionError: neither is given, or `keep` is none.
+        OptionError: neither is given, or `keep` is 0.
         BackupError: there is no archive.
     """
     _check(keep, older_than)
@@ -74,11 +74,11 @@ def _check(keep: int | None, older_than: timedelta | None) -> None:
 
 
 def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None) -> Pruned:
-    """Remove what `plan` says, and what an attempt before this one did not get to.
+    """Remove the backups that `plan` chooses, and those that an earlier attempt left.
 
     Raises:
-        OptionError: as `plan`.
-        BackupError: there is none, it is damaged, or somebody else changes it.
+        OptionError: as for `plan`.
+        BackupError: there is no archive, it is damaged, or another process changes it.
     """
     _check(keep, older_than)
     if place.size(INDEX) is None and not place.names(BACKUPS):  # the lock would make the folder

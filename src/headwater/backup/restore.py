@@ -1,14 +1,15 @@
-"""Restore: the changes of a chain, stored as they were: revision, CAS, expiry, flags, attributes.
+"""Restore: writes the changes of a chain into a bucket unchanged: revision, CAS, expiry, flags, attributes.
 
-The newest come first, and the conflict rule lets no older one into their place. Were the oldest first, a node would
-remove a version that has expired meanwhile, and the removal, which is younger than anything in a backup, would win over
-the next version: a session that was prolonged would be gone. Forced versions win in any case, so they come in order.
+The newest changes are written first, and the conflict rule refuses older ones. If the oldest came first, a node would
+remove a version that has expired meanwhile; that removal, younger than anything in a backup, would win over the next
+version, and a prolonged session would be gone. Forced versions always win, so these are written in order.
 
-Of each vbucket a backup is taken up to a point: the end of one of the chain's backups, for only there it is known to be
-whole. (A node sends each key once. What a backup holds up to a seqno in between lacks the versions that were replaced
-by later ones in it.) Rows above the place from which a later backup had to read again were taken back: left out.
+Each vbucket is restored up to a point: the end of one of the chain's backups, for only there it is known to be whole.
+(A node sends each key once. Up to a seqno in between, a backup lacks the versions that later ones replaced.) Rows above
+the position from which a later backup had to read again were taken back, so they are left out.
 
-Everything may be written again, for a change that is there changes nothing: after an interruption, just once more.
+Everything may be written twice, for a change that is there already changes nothing: after an interruption, run the
+restore again.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """The point to restore: a chain, and for each vbucket how many of its backups count.
+    """The point to restore: a chain, and for each vbucket the number of its backups that count.
 
     Attributes:
-        chain: the full backup first.
+        chain: backups of the chain, the full one first.
         upto: vbucket to the number of backups of the chain, 0 for none.
-        seqnos: vbucket to the seqno at which that is.
+        seqnos: vbucket to its seqno at the point.
     """
 
     chain: tuple[BackupManifest, ...]
@@ -52,31 +53,32 @@ class RestorePoint:
 
     @property
     def seqnos(self) -> dict[int, int]:
-        """Where each vbucket will stand."""
+        """The seqno of each vbucket after the restore."""
         return {
             vb: self.chain[count - 1].part.ends[vb].seqno if count else 0 for vb, count in sorted(self.upto.items())
         }
 
     @property
     def manifests(self) -> list[CollectionsManifest | None]:
-        """The collections of every backup at whose end a vbucket will be, older ones first; None as in its manifest."""
+        """The collections of each backup at whose end a vbucket will be, older ones first; None as in the backup's
+        manifest."""
         return [self.chain[count - 1].collections for count in sorted({*self.upto.values()} - {0})]
 
     def limits(self, backup: int) -> dict[int, int]:
-        """Return, for the backup at this place of the chain, the highest seqno of each vbucket that is still true."""
-        found = {}
+        """Return, for the backup with this index in the chain, the highest seqno of each vbucket that still counts."""
+        limits = {}
         for vb, count in self.upto.items():
             if backup < count and vb in self.chain[backup].part.ends:
                 later = [self.chain[n].part.starts.get(vb, 0) for n in range(backup + 1, count)]
-                found[vb] = min([self.chain[backup].part.ends[vb].seqno, *later])
-        return found
+                limits[vb] = min([self.chain[backup].part.ends[vb].seqno, *later])
+        return limits
 
 
 def point_of(archive: Archive, backup: str | None = None, at: datetime | None = None) -> RestorePoint:
-    """Return the point at the end of a backup: the named one, the newest that had ended at a time, or the newest.
+    """Return the end of a backup: of the named one, the newest that had ended at a time, or the newest.
 
     Raises:
-        BackupError: there is none, or its chain is damaged.
+        BackupError: there is no such backup, or its chain is damaged.
     """
     if backup is None:
         ended = [
@@ -85,8 +87,8 @@ def point_of(archive: Archive, backup: str | None = None, at: datetime | None = 
             if at is None or datetime.fromisoformat(manifest.ended) <= at
         ]
         if not ended:
-            told = "there is no backup here" if at is None else f"no backup had ended at {at.isoformat()}"
-            raise BackupError(archive.place.name, told)
+            problem = "there is no backup here" if at is None else f"no backup had ended at {at.isoformat()}"
+            raise BackupError(archive.place.name, problem)
         backup = max(ended)
     chain = archive.chain(backup)
     return RestorePoint(tuple(chain), dict.fromkeys(chain[-1].part.ends, len(chain)))
@@ -95,13 +97,13 @@ def point_of(archive: Archive, backup: str | None = None, at: datetime | None = 
 def point_at(
     archive: Archive, point: RestorePoint, wanted: Mapping[int, int], *, nearest: bool = False
 ) -> RestorePoint:
-    """Return the point of a chain at which each vbucket stands at a seqno.
+    """Return the point of a chain at which each vbucket stands at a wanted seqno.
 
     Args:
-        archive: names the place in errors.
+        archive: gives the place for errors.
         point: the end of the chain.
         wanted: vbucket to seqno; others are left out.
-        nearest: take the newest whole place below a seqno that is none.
+        nearest: for a seqno at which no backup ended, take the newest end below it.
 
     Raises:
         BackupError: a vbucket is not in the backups.
@@ -123,7 +125,7 @@ def point_at(
 
 @dataclass
 class Restoring:
-    """How far a restore is: changes looked at, those there are, and what became of them."""
+    """The progress of a restore: changes read, their total, and the outcomes."""
 
     done: int = 0
     total: int = 0
@@ -141,11 +143,11 @@ def rows_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes that lead to a point, the oldest of each key first, or the newest.
 
-    Of a backup with all collections, rows of those that were there at the point, with the names they had then (null for
-    the default one); `collections` are those that are wanted, as `chosen_of` returned them.
+    For a backup with all collections: the rows of collections that existed at the point, with their names at that time
+    (null for the default one); `collections` are the chosen ones, as `chosen_of` returned them.
 
     Raises:
-        BackupError: a file is missing or damaged; nothing of it was handed out.
+        BackupError: a file is missing or damaged; none of its rows were yielded.
     """
     upto = np.zeros(VBUCKET_NUMBERS, np.int64)
     upto[list(point.upto)] = list(point.upto.values())
@@ -187,16 +189,16 @@ def restore(
     """Write a point into a bucket.
 
     Args:
-        archive: where the backups are.
-        point: what to write.
-        target: the bucket, with metadata.
-        collections: those that are wanted; None for all. They must be there (`collections.lacking`, `make`).
-        force: over newer versions as well; otherwise whoever has the higher (revision, CAS) wins.
+        archive: archive with the backups.
+        point: point to write.
+        target: settings of the bucket, with metadata.
+        collections: chosen collections, which must exist (`collections.lacking`, `make`); None for all.
+        force: write over newer versions as well; otherwise the higher (revision, CAS) wins.
         tell: called with the progress after each batch.
 
     Raises:
         BackupError: a file is missing or damaged; what was written before stays.
-        RowsRefused: the node refused changes for good.
+        RowsRefused: the node refused changes permanently.
         TransportError, StatusError: a node did not answer, or could not write.
     """
     progress = Restoring(total=sum(manifest.rows for manifest in point.chain))
@@ -218,10 +220,10 @@ def restore(
 
 
 def counts(archive: Archive, point: RestorePoint, collections: frozenset[str] | None = None) -> dict[str, Any]:
-    """Return what a restore of a point would write, by kind of change; every file is read and checked."""
-    found = {"mutation": 0, "deletion": 0, "expiration": 0}
+    """Return the number of changes that a restore of a point would write, by kind; every file is read and checked."""
+    numbers = {"mutation": 0, "deletion": 0, "expiration": 0}
     for batch in rows_of(archive, point, collections):
         events: Any = batch.column("event")
         for each in events.value_counts().to_pylist():
-            found[each["values"]] += each["counts"]
-    return {f"{name}s": number for name, number in found.items()}
+            numbers[each["values"]] += each["counts"]
+    return {f"{name}s": number for name, number in numbers.items()}

@@ -1,4 +1,4 @@
-"""Look for damage: every manifest, every link of every chain, every byte of every file."""
+"""Looks for damage: checks every manifest, every link of every chain and every byte of every file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Tell = Callable[[int, int], None]
 
 @dataclass
 class Verified:
-    """The outcome of a look.
+    """The outcome of a check.
 
     Attributes:
-        backups, files, bytes: looked at.
-        problems: each names the file and says what is wrong.
-        unfinished: backups that were begun and are none; the next `create` goes on with them or removes them.
-        collections: the names of those that backups looked at have at their end.
+        backups, files, bytes: numbers of what was checked.
+        problems: messages; each names the file and says what is wrong.
+        unfinished: backups that were begun and not finished; the next `create` continues or removes them.
+        collections: names of the collections at the ends of the checked backups.
     """
 
     backups: int = 0
@@ -34,41 +34,41 @@ class Verified:
     collections: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the outcome as JSON types."""
         return dict(self.__dict__)
 
 
 def verify(
     archive: Archive, wanted: Iterable[BackupManifest] | None = None, tell: Tell = lambda done, total: None
 ) -> Verified:
-    """Look at all backups of an archive, or at some.
+    """Check all backups of an archive, or some.
 
     Args:
         archive: as it was read.
-        wanted: backups to look at; None for all, and then at the archive as a whole.
-        tell: called with the bytes looked at and those there are to look at, after each file.
+        wanted: backups to check; None for all, and for the archive as a whole.
+        tell: called after each file with the bytes checked and their total.
     """
-    found = Verified()
+    outcome = Verified()
     if wanted is None:
-        found.problems += archive.problems
-        found.unfinished = list(archive.unfinished)
+        outcome.problems += archive.problems
+        outcome.unfinished = list(archive.unfinished)
     backups = list(archive.backups.values() if wanted is None else wanted)
     total = sum(manifest.size for manifest in backups)
     for manifest in backups:
-        found.backups += 1
-        found.problems += _links(archive, manifest)
-        found.collections = sorted({*found.collections, *paths_of(manifest.collections)})
+        outcome.backups += 1
+        outcome.problems += _links(archive, manifest)
+        outcome.collections = sorted({*outcome.collections, *paths_of(manifest.collections)})
         for file in manifest.part.files:
             problem = damage(archive.place, manifest.id, file)
             if problem:
-                found.problems.append(problem)
-            found.files, found.bytes = found.files + 1, found.bytes + file.bytes
-            tell(found.bytes, total)
-    return found
+                outcome.problems.append(problem)
+            outcome.files, outcome.bytes = outcome.files + 1, outcome.bytes + file.bytes
+            tell(outcome.bytes, total)
+    return outcome
 
 
 def _links(archive: Archive, manifest: BackupManifest) -> list[str]:
-    """Check that a backup goes on where its parent ended."""
+    """Return a problem if a backup does not begin where its parent ended."""
     if not manifest.parent:
         late = [vb for vb, seqno in manifest.part.starts.items() if seqno]
         return [f"{manifest.id}: it is full, and vbucket {late[0]} does not begin at 0"] if late else []
@@ -83,7 +83,7 @@ def _links(archive: Archive, manifest: BackupManifest) -> list[str]:
 
 
 def damage(place: BackupPlace, backup: str, file: BackupFile) -> str:
-    """Say what is wrong with a file of a backup; nothing if all is well."""
+    """Return what is wrong with a file of a backup; empty if nothing is."""
     path = folder(backup, file.path)
     try:
         data = place.read(path)
@@ -95,7 +95,7 @@ def damage(place: BackupPlace, backup: str, file: BackupFile) -> str:
 
 
 def differs(path: str, file: BackupFile, data: bytes) -> str:
-    """Say how bytes differ from those that were written; nothing if they do not."""
+    """Return how bytes differ from those that were written; empty if they do not."""
     if len(data) != file.bytes:
         return f"{path}: the file has {len(data)} bytes, {file.bytes} were written"
     if hashlib.sha256(data).hexdigest() != file.sha256:

@@ -3,12 +3,12 @@
     store.py      where a table lies: read, write whole files durably, create a file only if there is none
     log.py        the table's log: protocol, schema, files, transactions, records; read, checkpointed
     vectors.py    deletion vectors as Delta keeps them, inline and in files
-    index.py      hash of (vbucket, key) -> row, one for each data file, rebuilt when it is not what it should be
+    index.py      hash of (vbucket, key) -> row; one index for each data file, rebuilt when it is lost, damaged or stale
     files.py      Parquet files of a task's rows
-    writer.py     one task: changes in, files and dead positions out
-    commit.py     the driver: what tasks wrote becomes one version of the table, or nothing does
+    writer.py     one task: reads changes, writes data files, returns them and the positions of dead rows
+    commit.py     the driver: commits what all tasks wrote as one version of the table, or commits nothing
     upkeep.py     folding small files, rewriting mostly dead ones, vacuum
-    verify.py     is the table what the bucket is, and the index what the files are
+    verify.py     compares the table with the bucket, and each index with its data file
 
 Nothing here knows Spark, nodes or sockets; rows come as Arrow batches with the columns of the `dcp` source.
 """

@@ -1,13 +1,13 @@
-"""The change log beside a mirror: every change as a row, appended, never touched again.
+"""The change log of a mirror, in a folder beside its table: each change is appended as a row and never rewritten.
 
 Each row has the `batch` it came in. A row with event `rollback` says that a failover took back what the vbucket had
 above its seqno: a row counts unless a later batch has, for its vbucket, a `rollback` row with a lower seqno (the same
 batch's rollback comes before its changes).
 
-A change counts once. The log is committed before the table, so after a crash between the two it is ahead by one batch
-(pipelines/changelog.py); and after a failover a vbucket may be read again from a point that is held for certain. Both
-times what is here already is left out. A change is known by vbucket and seqno among the rows that count: names of
-branches change, for a node forgets old ones.
+Each change is logged once. The log is committed before the table, so after a crash between the two commits it is one
+batch ahead (pipelines/changelog.py); after a failover a vbucket may be read again from an older point that is certainly
+held. In both cases changes that the log already has are left out. A change is identified by its vbucket and seqno among
+the rows that count; the vb uuid would not do, for nodes forget old branches of their failover log.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def fields() -> list[dict[str, Any]]:
 
 
 class ChangeWriter:
-    """One task's part of a batch.
+    """Writes one task's part of a batch to the change log.
 
     Args:
         store: the log's place.
         number: of the batch.
         known: seqnos that are in the log already, by vbucket.
-        floors: for vbuckets that were rolled back, the seqno they returned to: what lies below is in the log.
+        floors: for vbuckets that were rolled back, the seqno they returned to; changes at or below it are in the log
+            already.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ChangeWriter:
         self._number, self._known, self._floors = number, known, floors
 
     def take(self, batch: pa.RecordBatch, *, always: bool = False) -> None:
-        """Append what the log does not have of these changes; rollback rows are appended `always`."""
+        """Append those changes that the log does not have yet; with `always`, append all of them (rollback rows)."""
         if not always and not (fresh := self._fresh(batch)).all():
             batch = batch.filter(pa.array(fresh))
         if batch.num_rows:
@@ -63,7 +64,7 @@ class ChangeWriter:
         return self._out.close()
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the files that were written."""
         self._out.discard()
 
     def _fresh(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -79,12 +80,12 @@ class ChangeWriter:
 
 
 def known(store: TableStore, state: TableState, above: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
-    """Return which seqnos a log has, and counts, of some vbuckets.
+    """Return the seqnos, by vbucket, of the rows that the log already has and that still count.
 
     Args:
         store: the log's place.
         state: its newest version.
-        above: vbucket to the seqno above which it matters.
+        above: vbucket to the seqno above which seqnos are returned.
     """
     if not above:
         return {}

@@ -1,8 +1,8 @@
-"""Checkpoints of a table's log: the state as one Parquet file, so that nobody has to read every commit.
+"""Checkpoints of a table's log: the table's state in one Parquet file, so that readers need not read every commit.
 
-Source: Delta's PROTOCOL.md, "Checkpoints", the classic form: each row is an action, in a column of its kind. Readers
-find the newest through `_last_checkpoint`; that file may lag or be lost, then the folder is looked through. Removals
-stand last and are read by none but who writes the next checkpoint, or removes files (`lake/removals.py`).
+Source: Delta's PROTOCOL.md, "Checkpoints", the classic form: each row is an action, in the column of its kind. Readers
+find the newest checkpoint through `_last_checkpoint`; if that file is old or lost, they list the folder. Removals stand
+last; they are read only to write the next checkpoint or to remove files (`lake/removals.py`).
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def write(
     Args:
         store: the table's place.
         folder: of the log.
-        version: whose state it is.
-        actions: the state, but for removals.
-        removed: those, with the columns of a `remove` action.
-        before: as of `TableStore.output`, by which another table's log is known.
+        version: the version whose state it holds.
+        actions: the state as actions, without removals.
+        removed: the removals, with the columns of a `remove` action.
+        before: as for `TableStore.output`: a file that proves that this is still the same table's log.
     """
     rows = [_row(action) for action in actions]
     path = f"{folder}/{version:020d}.checkpoint.parquet"
@@ -121,22 +121,22 @@ def write(
 
 
 def _as_actions(removed: pa.RecordBatch) -> pa.Table:
-    """Removals as rows of a checkpoint."""
+    """Return removals as rows of a checkpoint."""
     rows = removed.num_rows
     still = {"dataChange": pa.array(np.zeros(rows, np.bool_))}
     columns = [still.get(name, removed.column(name)) for name, _ in _REMOVE]
-    made: Any = pa.StructArray.from_arrays(columns, fields=list(REMOVE))
-    others = (pa.nulls(rows, field.type) if field.name != "remove" else made for field in SCHEMA)
+    removes: Any = pa.StructArray.from_arrays(columns, fields=list(REMOVE))
+    others = (pa.nulls(rows, field.type) if field.name != "remove" else removes for field in SCHEMA)
     return pa.Table.from_arrays(list(others), schema=SCHEMA)
 
 
 def removals(store: TableStore, paths: Iterable[str], later: Iterable[dict[str, Any]]) -> pa.Table:
-    """Return the removals of a checkpoint, and those of commits behind it, with the columns of a `remove` action.
+    """Return the removals of a checkpoint and of the commits after it, with the columns of a `remove` action.
 
     Args:
         store: the table's place.
-        paths: of the checkpoint, all its parts.
-        later: `remove` actions.
+        paths: the files of the checkpoint, all its parts.
+        later: `remove` actions of the commits after it.
     """
     parts: list[Any] = [_removals_in(store, path) for path in paths]
     parts.append(pa.array([_row(action) for action in later], REMOVE))
@@ -147,7 +147,7 @@ def removals(store: TableStore, paths: Iterable[str], later: Iterable[dict[str, 
 
 
 def count_removals(store: TableStore, paths: Iterable[str]) -> int:
-    """Return how many removals a checkpoint has."""
+    """Return the number of removals in a checkpoint."""
     count = 0
     for path in paths:
         with store.parquet(path) as opened:
@@ -157,11 +157,12 @@ def count_removals(store: TableStore, paths: Iterable[str]) -> int:
 
 
 def _removals_in(store: TableStore, path: str) -> Any:
-    """The removals of one file; of another writer's, with the columns that we know, null where it has none."""
+    """Return the removals in one checkpoint file. Columns are those that we know; a column that another writer left out
+    is null."""
     with store.parquet(path) as opened:
         column: Any = opened.read(columns=["remove"]).column("remove").drop_null()
-    made: Any = pa.chunked_array
-    return column if column.type == REMOVE else made([_with_fields(part) for part in column.chunks], REMOVE)
+    chunked: Any = pa.chunked_array
+    return column if column.type == REMOVE else chunked([_with_fields(part) for part in column.chunks], REMOVE)
 
 
 def _with_fields(removed: Any) -> Any:
@@ -173,28 +174,32 @@ def _with_fields(removed: Any) -> Any:
     return pa.StructArray.from_arrays(arrays, fields=list(REMOVE))
 
 
-Found = tuple[int, list[dict[str, Any]], list[str]]
-"""Of a checkpoint: its version, its actions but for removals, and its files."""
+Checkpoint = tuple[int, list[dict[str, Any]], list[str]]
+"""A checkpoint: its version, its actions without removals, and its files."""
 
 
-def newest(store: TableStore, folder: str, most: int | None = None) -> Found | None:
+def newest(store: TableStore, folder: str, most: int | None = None) -> Checkpoint | None:
     """Return the newest whole checkpoint, of version `most` at most; None if there is none.
 
-    One that can't be read is passed over: the commits before it, or an older one, say the same. Spark does not sync its
-    own, so a machine that lost its power may leave it cut.
+    A checkpoint that can't be read is skipped: older commits, or an older checkpoint, hold the same state. Spark does
+    not sync its checkpoints, so a power cut may leave one cut.
 
     Raises:
         CorruptStore: none can be read, and the first commit is gone.
         OSError: the same, but the disk or the mount did not answer: that says nothing of the checkpoint.
     """
-    if most is None and (noted := _noted(store, folder)) is not None:
+    if most is None and (noted := _last_checkpoint(store, folder)) is not None:
         return noted
-    found = complete(store.list(folder))
+    parts_of = complete(store.list(folder))
     problem: CorruptStore | None = None
-    for version in sorted(found, reverse=True):
+    for version in sorted(parts_of, reverse=True):
         if most is None or version <= most:
             try:
-                return version, [action for path in found[version] for action in _read(store, path)], found[version]
+                return (
+                    version,
+                    [action for path in parts_of[version] for action in _read(store, path)],
+                    parts_of[version],
+                )
             except CorruptStore as error:
                 log.warning("%s; an older one, or the commits before it, are read instead", error)
                 problem = problem or error
@@ -204,17 +209,18 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Found | N
 
 
 def _outage(problem: CorruptStore) -> OSError | None:
-    """Return what the system said, if it said anything; what Arrow can't decode has no number."""
+    """Return the OSError of the operating system behind a problem, if there is one; Arrow's decoding errors have no
+    errno."""
     cause = problem.__cause__
     return cause if isinstance(cause, OSError) and cause.errno is not None else None
 
 
-def _noted(store: TableStore, folder: str) -> Found | None:
-    """Return the checkpoint that `_last_checkpoint` names, without a look through the folder, which may have millions
-    of commits. None where that can't be: where its own commit is gone, those after it may be gone as well."""
+def _last_checkpoint(store: TableStore, folder: str) -> Checkpoint | None:
+    """Return the checkpoint that `_last_checkpoint` names, without listing the folder, which may hold millions of
+    commits; None if it can't be used. If the commit of its version is gone, commits after it may be gone as well."""
     try:
-        told = json.loads(store.read(f"{folder}/{LAST}"))
-        version, parts = int(told["version"]), int(told.get("parts") or 0)
+        hint = json.loads(store.read(f"{folder}/{LAST}"))
+        version, parts = int(hint["version"]), int(hint.get("parts") or 0)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     stem = f"{folder}/{version:020d}.checkpoint"
@@ -224,11 +230,11 @@ def _noted(store: TableStore, folder: str) -> Found | None:
     try:
         return version, [action for path in named for action in _read(store, path)], named
     except CorruptStore:
-        return None  # told when the folder is looked through
+        return None  # reported when the folder is listed
 
 
 def complete(listing: Iterable[Listed]) -> dict[int, list[str]]:
-    """Return the checkpoints of a log's folder all parts of which are there, by version."""
+    """Return the checkpoints in a log's folder whose parts are all there, by version."""
     parts: dict[tuple[int, int], list[str]] = {}
     for listed in listing:
         named = _NAME.search(listed.path)
@@ -249,7 +255,7 @@ def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: maps as dicts, and nothing where there is null."""
+    """Return a value in the form of JSON: maps become dicts, nulls are left out."""
     if not isinstance(value, dict):
         return value
     kept = {name: inner for name, inner in value.items() if inner is not None}
@@ -260,7 +266,7 @@ def _plain(value: Any) -> Any:
 
 
 def _row(value: Any) -> Any:
-    """Return a value as Arrow takes it: maps as lists of pairs."""
+    """Return a value in the form that Arrow takes: maps become lists of pairs."""
     if not isinstance(value, dict):
         return value
     return {

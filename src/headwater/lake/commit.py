@@ -1,9 +1,10 @@
-"""The driver's part of a batch: what its tasks wrote becomes one version of the table, or nothing of it does.
+"""The driver's part of a batch: commits what all tasks wrote as one version of the table, or commits nothing.
 
 A commit has the new files, a new deletion vector for each file that lost rows, the transaction (query, batch) and the
-table's *record*: which bucket it mirrors and up to where. The record is the one truth about how far the table is. A
-batch says from which record it was planned; a commit whose record is another one by now is refused, so a batch can't
-get in twice, nor after a rollback that it does not know of, nor between the batches of a second mirror.
+table's *record*: which bucket the table mirrors and up to which offset. Only the record says how far the table is. A
+batch names the record that it was planned from; if the table's record is another one by now, the commit is refused. So
+a batch can't be committed twice, nor after a rollback that it does not know of, nor between the batches of a second
+mirror.
 
 The vectors always come from the log as it stands when the commit is made, with the newly dead rows added. A file that
 a commit removes and adds again has another vector than before: nothing else would make it another logical file.
@@ -34,36 +35,36 @@ __all__ = ["DOMAIN", "BatchCommit", "Record", "commit", "record_of"]
 
 @dataclass(frozen=True)
 class Record:
-    """How far a table is.
+    """The table's record: which bucket it mirrors, and how far.
 
     Attributes:
         bucket: the bucket's name.
         end: the offset up to which the table holds its changes, as `spark/offsets.py` writes it.
         batch: how many batches have been committed.
         kind: `documents` for a mirror's table, `changes` for its change log.
-        beside: of a change log, digests of the table's record: before the batch, and after it.
-        quarantine: the version of the quarantine that belongs to the table, None where it has none; of a quarantine,
-            the version that its last commit brought back, if that is what it did.
+        table_digests: only for a change log: digests of the table's record before the batch and after it.
+        quarantine: for a table, the version of its quarantine that belongs to it, None if it has none; for a
+            quarantine, the version that its last commit restored, if it restored one.
     """
 
     bucket: str
     end: Mapping[str, Any]
     batch: int = 0
     kind: str = "documents"
-    beside: tuple[str, ...] = ()
+    table_digests: tuple[str, ...] = ()
     quarantine: int | None = None
 
     @property
     def digest(self) -> str:
-        """A short name of exactly this record."""
+        """Return a short digest of exactly this record."""
         text = json.dumps([self.bucket, self.end, self.batch], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_action(self) -> Action:
-        """Return what a commit says of it."""
-        told = {"v": 1, "kind": self.kind, "bucket": self.bucket, "end": self.end, "batch": self.batch}
-        more = {"beside": self.beside, "quarantine": self.quarantine}
-        return record(DOMAIN, told | {name: value for name, value in more.items() if value not in ((), None)})
+        """Return the record as an action of the log."""
+        facts = {"v": 1, "kind": self.kind, "bucket": self.bucket, "end": self.end, "batch": self.batch}
+        more = {"beside": self.table_digests, "quarantine": self.quarantine}
+        return record(DOMAIN, facts | {name: value for name, value in more.items() if value not in ((), None)})
 
 
 def record_of(place: str, state: TableState) -> Record:
@@ -76,9 +77,9 @@ def record_of(place: str, state: TableState) -> Record:
     if text is None:
         problem = "the table has no record of a mirror: it is somebody else's, mirror into another place"
         raise TableError(place, problem)
-    told = json.loads(text)
-    kind, beside = told.get("kind", "documents"), tuple(told.get("beside", ()))
-    return Record(told["bucket"], told["end"], int(told["batch"]), kind, beside, told.get("quarantine"))
+    facts = json.loads(text)
+    kind, table_digests = facts.get("kind", "documents"), tuple(facts.get("beside", ()))
+    return Record(facts["bucket"], facts["end"], int(facts["batch"]), kind, table_digests, facts.get("quarantine"))
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,12 @@ class BatchCommit:
 
     Args:
         after: digest of the record that the batch was planned from.
-        then: the record once it is in.
-        transaction: (application, version), for those who look for it there.
-        written: what the tasks wrote; may be nothing.
+        then: the record after this commit.
+        transaction: (application, version), for readers that look for it in the log.
+        written: the results of the tasks; may be empty.
         more: other actions, such as new columns.
-        stands: asked before each try whether the log still is where the batch can go on from; None for always.
+        stands: called before each try; returns False if the batch can no longer be committed onto the log. None for
+            always.
     """
 
     after: str
@@ -103,10 +105,10 @@ class BatchCommit:
 
 
 def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) -> None:
-    """Make a batch the table's next version.
+    """Commit a batch as the table's next version.
 
     Args:
-        log: refreshed now and after every lost race.
+        log: refreshed now, and again after each lost race.
         indexes: of the table; needed where there are no deletion vectors.
 
     Raises:
@@ -120,8 +122,8 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
         _check_lookups(log, batch)
         if batch.stands is not None and not batch.stands(log):
             raise TableChanged(log.store.root, "another mirror's batch came between; it is put right first")
-        made = _actions(log, state, batch) if state.vectors else _copies(log, state, batch, indexes)
-        actions = [*made, *batch.more]
+        changes = _actions(log, state, batch) if state.vectors else _copies(log, state, batch, indexes)
+        actions = [*changes, *batch.more]
         failpoint("lake.before_commit")
         if log.commit(actions, "MIRROR", _metrics(batch)):
             failpoint("lake.after_commit")
@@ -129,24 +131,26 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
 
 
 def _check_record(log: TableLog, batch: BatchCommit) -> None:
-    found = record_of(log.store.root, log.state)
-    if found.digest != batch.after:
-        told = f"the table is at batch {found.batch} by now and this one was planned from another place"
-        raise TableChanged(log.store.root, f"{told}: another mirror writes to it, or its checkpoint is older than it")
-    if log.restored and found.kind == "documents":
+    current = record_of(log.store.root, log.state)
+    if current.digest != batch.after:
+        problem = f"the table is at batch {current.batch} by now and this one was planned from another place"
+        raise TableChanged(
+            log.store.root, f"{problem}: another mirror writes to it, or its checkpoint is older than it"
+        )
+    if log.restored and current.kind == "documents":
         raise TableChanged(log.store.root, "somebody put the table back to an older version; it is read anew")
 
 
 def _check_lookups(log: TableLog, batch: BatchCommit) -> None:
-    """Refuse what was looked up in another set of files than the table has: a row could have moved meanwhile."""
+    """Refuse rows that were looked up in other files than the table has now: a row could have moved meanwhile."""
     looked = min((written.version for written in batch.written), default=log.state.version)
     for action in log.since(looked):
         if "metaData" in action or "protocol" in action:
             raise TableChanged(log.store.root, f"its schema was changed by somebody else after version {looked}")
         if "add" in action or "remove" in action:
             path = (action.get("add") or action["remove"])["path"]
-            told = f"{path} was changed by somebody else after version {looked}"
-            raise TableChanged(log.store.root, f"{told}; rows are looked up anew")
+            problem = f"{path} was changed by somebody else after version {looked}"
+            raise TableChanged(log.store.root, f"{problem}; rows are looked up anew")
 
 
 def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Action]:
@@ -174,7 +178,8 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
 
 
 def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Indexes | None) -> list[Action]:
-    """The actions for a table without deletion vectors: what is alive in a file that lost rows becomes a file."""
+    """Return the actions for a table without deletion vectors: each file that lost rows is written anew without
+    them."""
     now = int(time.time() * 1000)
     dead = _merged(batch.written)
     fresh = {add["path"]: data_file(add) for written in batch.written for add in written.files}
@@ -202,14 +207,16 @@ def _merged(written: Sequence[TaskResult]) -> dict[str, BitMap]:
 
 
 def _after(log: TableLog, file: DataFile, rows: BitMap) -> BitMap | None:
-    """Return all dead rows of a file with these; None if they were all dead before. An index knows dead rows, too."""
+    """Return all dead rows of a file once `rows` are added; None if all of these were dead before. The index finds dead
+    rows, too."""
     before = vectors.read(log.store, file.vector) if file.vector else BitMap()
     after = before | rows
     return after if len(after) > len(before) else None
 
 
 def _rows_in(log: TableLog, file: DataFile) -> int:
-    """Return how many rows a file has. A writer need not say it, but must where there is a vector."""
+    """Return the number of rows in a file. Writers may leave it out of the log, except where the file has a deletion
+    vector."""
     if file.rows is not None:
         return file.rows
     with log.store.parquet(file.path) as opened:
@@ -225,10 +232,10 @@ def _vector(described: Mapping[str, Any], path: str) -> Action:
 
 
 def _loose(add: Action, rows: int) -> Action:
-    """A file with dead rows: its statistics bound its live rows, no longer tightly."""
+    """Return the action of a file with dead rows: its statistics still bound its live rows, but no longer tightly."""
     stats = json.loads(add["stats"]) if add.get("stats") else {}
-    told = stats | {"numRecords": rows, "tightBounds": False}
-    return add | {"dataChange": True, "stats": json.dumps(told, separators=(",", ":"))}
+    bounds = stats | {"numRecords": rows, "tightBounds": False}
+    return add | {"dataChange": True, "stats": json.dumps(bounds, separators=(",", ":"))}
 
 
 def _metrics(batch: BatchCommit) -> dict[str, int]:

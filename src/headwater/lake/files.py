@@ -1,7 +1,7 @@
-"""Data files: a task's rows as Parquet, durable before anybody hears of them, with the statistics a log carries.
+"""Data files: a task's rows as Parquet, on disk before the log names them, with the statistics that the log carries.
 
-Rows of a task are gathered to row groups of some MiB, files roll over at some hundred. Names are random, so a
-failed attempt leaves files that nobody names; vacuum removes them by age.
+A task's rows are gathered into row groups of some MiB; a new file begins after some hundred MiB. Names are random, so a
+failed attempt leaves files that no log names; vacuum removes them by age.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from headwater.lake.store import TableStore
 from headwater.lake.vectors import positions_of
 
 GROUP_BYTES = 16 << 20
-"""No more than the memory in which a client decodes again and again: what is held longer is memory touched anew."""
+"""The size of a row group: no more than the memory that a client reuses for decoding; a larger group would touch new
+memory."""
 
 FILE_BYTES = 384 << 20
 PAGE_BYTES = 1 << 20
 COMPRESSION: Literal["snappy"] = "snappy"
 DICTIONARIES = ("vbucket", "vb_uuid", "flags", "datatype", "expiry", "event", "batch")
-"""Columns of few different values. Keys and values are mostly different: trying costs a third of the writing."""
+"""Columns with few different values, which get a dictionary. Keys and values mostly differ: trying a dictionary for
+them costs a third of the writing time."""
 
 STATISTICS = ("vbucket", "seqno")
-"""The statistics that the log tells of each file; the rest would only make it longer."""
+"""The columns whose statistics the log has for each file; more would only make the log longer."""
 
 
 @dataclass
 class NewFile:
-    """A data file that was written and is not in the table yet.
+    """A data file that is written, but not in the table yet.
 
     Attributes:
-        path: in the table.
+        path: path in the table.
         rows, size: how many rows and bytes.
         lowest, highest: of each column in `STATISTICS`.
     """
@@ -52,7 +54,7 @@ class NewFile:
     highest: dict[str, int] = field(default_factory=dict)
 
     def to_add(self, *, data_change: bool = True, whole: bool = True) -> dict[str, Any]:
-        """Return the log's `add` action; `whole`: no deletion vector goes with it."""
+        """Return the log's `add` action for the file. `whole`: the file has no deletion vector."""
         stats = {
             "numRecords": self.rows,
             "minValues": self.lowest,
@@ -71,7 +73,7 @@ class NewFile:
 
 
 def spread(batch: pa.RecordBatch, name: str) -> tuple[int, int]:
-    """Return the lowest and highest of a column of whole numbers that has rows."""
+    """Return the lowest and highest value of an integer column that has rows."""
     ends: Any = pc.min_max(batch.column(name)).as_py()
     return int(ends["min"]), int(ends["max"])
 
@@ -81,9 +83,9 @@ class DataWriter:
 
     Args:
         store: the table's place.
-        schema: of all batches.
-        label: what the files' names begin with.
-        statistics: columns whose bounds the log tells.
+        schema: schema of all batches.
+        label: beginning of the files' names.
+        statistics: columns whose bounds go into the log.
     """
 
     def __init__(
@@ -104,9 +106,9 @@ class DataWriter:
         self._held_bytes = self._file_held = 0
 
     def add(self, batch: pa.RecordBatch) -> tuple[int, int]:
-        """Take a batch with rows; return (number of its file, row of its first row in that file).
+        """Add a batch that has rows; return (number of its file, position of its first row in that file).
 
-        A batch with other columns than those before it begins a new file.
+        A batch whose columns differ from the batch before it begins a new file.
         """
         if not self.files or self._file_held >= self._file_bytes or not batch.schema.equals(self.schema):
             self._finish_file()
@@ -127,12 +129,12 @@ class DataWriter:
         return len(self.files) - 1, first
 
     def close(self) -> list[NewFile]:
-        """Finish the last file; return all of them, durable."""
+        """Finish the last file; return all files, which are on disk by then."""
         self._finish_file()
         return self.files
 
     def discard(self) -> None:
-        """Remove what was written: the task failed."""
+        """Remove the files that were written, because the task failed."""
         with suppress(Exception):
             if self._out is not None:
                 self._out.close()
@@ -167,7 +169,7 @@ class DataWriter:
 
 
 def live_mask(rows: int, dead: Any) -> Any:
-    """Return which of a file's rows are alive, as a numpy mask, from its deletion vector (or None)."""
+    """Return a numpy mask that is True for the live rows of a file, from its deletion vector (or None)."""
     mask = np.ones(rows, np.bool_)
     if dead is not None and len(dead):
         mask[positions_of(dead)] = False

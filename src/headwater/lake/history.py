@@ -1,7 +1,7 @@
-"""A change log read as history: for how long each version of a document held, by seqno and by time.
+"""A change log read as history: between which seqnos, and which times, each version of a document was valid.
 
-The log itself only grows, so no row of it says when it ended; that is a question to those that follow. It is asked as a
-query, which Spark, DuckDB, DataFusion (delta-rs) and Polars take as it is.
+The log is only appended to, so no row says when its version ended; the next row of the same key does. This module
+therefore gives a query, which Spark, DuckDB, DataFusion (delta-rs) and Polars run unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ COUNTING = """SELECT c.* FROM {changes} c
 WHERE c.event <> 'rollback' AND NOT EXISTS (
   SELECT 1 FROM {changes} r
   WHERE r.event = 'rollback' AND r.vbucket = c.vbucket AND r.batch > c.batch AND r.seqno < c.seqno)"""
-"""The rows of a log that count: what a failover took back does not."""
+"""The rows of a log that count: rows that a failover took back are left out."""
 
 _HISTORY = """WITH counting AS (
 {counting}
@@ -26,14 +26,14 @@ FROM versions WHERE event = 'mutation'"""
 
 
 def query(changes: str) -> str:
-    """Return the query of a history: a row for each version that a document had.
+    """Return the query for the history: one row for each version of each document.
 
-    `valid_from` and `valid_to` are seqnos of the vbucket, the second not included and null while the version holds;
-    `valid_from_time` and `valid_to_time` are the same as times, null where a CAS is no clock. A version that ended by
-    a deletion ends where that is. The log tells of the versions that came while it was kept, the oldest of them with
-    the place of its last change.
+    `valid_from` and `valid_to` are seqnos of the vbucket; `valid_to` is not included, and null while the version is
+    valid. `valid_from_time` and `valid_to_time` are the same as times, null if the CAS is not a clock. A version that a
+    deletion ended is valid up to that deletion. The history covers the time in which the log was kept; the oldest
+    version of a document begins at the last change of it that the log has.
 
     Args:
-        changes: the log, as the engine names a table: `changes`, or "delta.`/lake/default_changes`" in Spark.
+        changes: name of the log's table in the engine: `changes`, or "delta.`/lake/default_changes`" in Spark.
     """
     return _HISTORY.format(counting=COUNTING.format(changes=changes))

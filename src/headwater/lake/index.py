@@ -1,10 +1,10 @@
-"""From keys to rows: for each data file, the sorted hashes of its keys, in a file beside it that is mapped, not read.
+"""From keys to rows: for each data file an index file beside it, the sorted hashes of its keys, mapped into memory.
 
     _index/<data file>.idx    40 bytes of header, then n high words, n low words, n row numbers (20 bytes a row)
 
-The hash has 128 bits and a seed of the table's own (kernels/siphash.py), so equal hashes are equal keys. An index is
-only a shortcut: it is written without waiting for the disk and carries a checksum, and one that is lost, cut, stale or
-of another table is built again from the data file's keys. Nothing is ever decided by it that the files do not say.
+The hash has 128 bits and a seed of the table's own (kernels/siphash.py), so equal hashes mean equal keys. An index only
+saves work: it is written without waiting for the disk and carries a checksum. An index that is lost, cut, stale or of
+another table is built again from the keys of the data file, so the data files alone decide.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FOLDER, SUFFIX = "_index", ".idx"
 SEED_BYTES = 16
 _MAGIC = b"HWIDX1\0\0"
 _HEADER = struct.Struct("<8sQQQQ")
-"""Magic, rows in the index, rows in the data file, whose index it is, checksum of what follows."""
+"""Magic, rows in the index, rows in the data file, owner (table, data file and seed), checksum of the rest."""
 
 _ROW_BYTES = 20
 _COMPRESS, _FINISH = 1, 3
 KEPT_OPEN = 512
-"""Indexes that a process keeps mapped; more are mapped again when they are asked."""
+"""The number of indexes that a process keeps mapped; others are mapped again when they are needed."""
 
 Words = NDArray[np.uint64]
 Rows = NDArray[np.uint32]
@@ -39,7 +39,7 @@ Rows = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """The hashes of a run of keys, high and low words."""
+    """Hashes of several keys: their high and their low words."""
 
     high: Words
     low: Words
@@ -48,7 +48,7 @@ class Hashes:
         return len(self.high)
 
     def take(self, places: NDArray[Any]) -> Hashes:
-        """Return those at these places (or where a mask is true)."""
+        """Return the hashes at these positions (or where a mask is true)."""
         return Hashes(self.high[places], self.low[places])
 
 
@@ -56,18 +56,18 @@ NO_HASHES = Hashes(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
 def joined(parts: list[Hashes]) -> Hashes:
-    """Return hashes one behind the other."""
+    """Return several parts as one, in their order."""
     if not parts:
         return NO_HASHES
     return Hashes(np.concatenate([part.high for part in parts]), np.concatenate([part.low for part in parts]))
 
 
 def hashes_of(keys: Any, vbuckets: NDArray[Any], seed: bytes) -> Hashes:
-    """Return the hash of each key; (vbucket, key) is a row's identity.
+    """Return the hash of each row's identity, (vbucket, key).
 
     Args:
         keys: an Arrow array, binary or text, without nulls.
-        vbuckets: of the same rows.
+        vbuckets: vbuckets of the same rows.
         seed: the table's, 16 bytes.
     """
     from headwater.kernels import siphash  # a run with nothing to do hashes nothing, and starts without the compiler
@@ -87,13 +87,13 @@ def hashes_of(keys: Any, vbuckets: NDArray[Any], seed: bytes) -> Hashes:
 
 
 def _plain(keys: Any) -> Any:
-    """Return keys with offsets of 32 bits: where somebody else wrote large ones, views or a dictionary, Arrow reads
-    them as that again."""
+    """Return keys with 32-bit offsets. Other writers' files may have large ones, views or a dictionary, which Arrow
+    keeps when it reads them."""
     return keys if pa.types.is_binary(keys.type) or pa.types.is_string(keys.type) else keys.cast(pa.binary())
 
 
 def order_of(hashes: Hashes) -> NDArray[np.int64]:
-    """Return the order that sorts hashes, equal ones by place."""
+    """Return the order that sorts hashes; equal hashes keep their order."""
     # Five times as fast as the stable sort, which only equal ones need: a key that came twice.
     order = np.argsort(hashes.high)
     high = hashes.high[order]
@@ -107,7 +107,7 @@ def order_of(hashes: Hashes) -> NDArray[np.int64]:
 
 
 def lasts_of(sorted_hashes: Hashes) -> NDArray[np.bool_]:
-    """Return which of sorted hashes is the last of its equals."""
+    """Return a mask of sorted hashes: True for the last one of each group of equal hashes."""
     high, low = sorted_hashes.high, sorted_hashes.low
     if not len(high):
         return np.zeros(0, np.bool_)
@@ -116,49 +116,50 @@ def lasts_of(sorted_hashes: Hashes) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class KeyIndex:
-    """Sorted hashes and the row of each, mapped from a file or fresh."""
+    """Sorted hashes and the row of each, mapped from a file or built in memory."""
 
     hashes: Hashes
     rows: Rows
 
     def find(self, wanted: Hashes) -> Rows:
-        """Return the rows of those sorted hashes that are here; a key that is in the file twice counts twice."""
+        """Return the rows of those sorted hashes that the index has; a key that is in the file twice gives both
+        rows."""
         high = self.hashes.high
         if not len(high) or not len(wanted):
             return np.zeros(0, np.uint32)
         first = np.searchsorted(high, wanted.high)
-        found: list[Rows] = []
-        places, asked = first, np.arange(len(wanted))
+        rows: list[Rows] = []
+        places, numbers = first, np.arange(len(wanted))
         while len(places):
             inside = places < len(high)
-            places, asked = places[inside], asked[inside]
-            same = high[places] == wanted.high[asked]
-            places, asked = places[same], asked[same]
-            hit = self.hashes.low[places] == wanted.low[asked]
-            found.append(self.rows[places[hit]])
+            places, numbers = places[inside], numbers[inside]
+            same = high[places] == wanted.high[numbers]
+            places, numbers = places[same], numbers[same]
+            hit = self.hashes.low[places] == wanted.low[numbers]
+            rows.append(self.rows[places[hit]])
             places = places + 1  # equal high words stand together
-        return np.concatenate(found)
+        return np.concatenate(rows)
 
 
-def made_of_sorted(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
-    """Return the index of hashes that are sorted."""
+def index_of_sorted(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
+    """Return the index of hashes that are sorted already."""
     return KeyIndex(hashes, np.ascontiguousarray(rows, np.uint32))
 
 
-def made(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
+def index_of(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
     """Return the index of unsorted hashes."""
     order = order_of(hashes)
     return KeyIndex(hashes.take(order), np.ascontiguousarray(rows[order], np.uint32))
 
 
 class Indexes:
-    """The indexes of one table, as one process sees them: mapped once, checked once, rebuilt when they are no good.
+    """The indexes of one table as one process has them: mapped once, checked once, rebuilt when they can't be used.
 
     Args:
         store: the table's place.
-        table: the table's id, so that a copied folder's indexes are not taken for its own.
-        seed: of the hash.
-        keep: how many stay mapped.
+        table: the table's id; indexes that came with a copied folder have another one and are not used.
+        seed: seed of the hash.
+        keep: number of indexes that stay mapped.
     """
 
     def __init__(self, store: TableStore, table: str, seed: bytes, keep: int = KEPT_OPEN) -> None:
@@ -178,7 +179,7 @@ class Indexes:
         return known
 
     def write(self, path: str, index: KeyIndex, rows: int) -> None:
-        """Write the index of a data file of so many rows, and keep it."""
+        """Write the index of a data file with `rows` rows, and keep it."""
         parts = [np.ascontiguousarray(part).data for part in (index.hashes.high, index.hashes.low, index.rows)]
         checksum = xxhash.xxh3_64()
         for part in parts:
@@ -189,7 +190,7 @@ class Indexes:
         self._remember(path, index)
 
     def is_good(self, path: str) -> bool:
-        """Whether the file beside a data file is its index, whole."""
+        """Return True if the file beside a data file is its index and whole."""
         return self._mapped(path) is not None
 
     def _remember(self, path: str, index: KeyIndex) -> None:
@@ -198,7 +199,7 @@ class Indexes:
             self._open.popitem(last=False)
 
     def _owner(self, path: str) -> int:
-        """Whose index a file is: of this table, of this data file, under this seed."""
+        """Return the number that ties an index to this table, this data file and this seed."""
         return xxhash.xxh3_64_intdigest(f"{self._table}\0{path}".encode() + self.seed)
 
     def _mapped(self, path: str) -> KeyIndex | None:
@@ -215,16 +216,16 @@ class Indexes:
         return KeyIndex(Hashes(high, low), np.frombuffer(body, np.uint32, count, 16 * count))
 
     def _rebuilt(self, path: str) -> KeyIndex:
-        """Read the keys of a data file: one whose index is lost, or that somebody else wrote."""
+        """Build the index of a data file from its keys: the index is lost, or another writer wrote the data file."""
         index, rows = built(self.store, path, self.seed)
         self.rebuilt += 1
-        with suppress(OSError):  # a store that can't be written to at present: this process has it in memory
+        with suppress(OSError):  # the store may not take writes at present; this process keeps the index in memory
             self.write(path, index, rows)
         return index
 
 
 def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
-    """Return the index of a data file as its keys say, and how many rows the file has."""
+    """Return the index of a data file, built from its keys, and the number of its rows."""
     parts: list[Hashes] = []
     rows = 0
     with store.parquet(path) as opened:
@@ -234,10 +235,10 @@ def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
                 keys = keys.fill_null(b"" if pa.types.is_binary(keys.type) else "")
             parts.append(hashes_of(keys, batch.column("vbucket").fill_null(-1).to_numpy(), seed))
             rows += batch.num_rows
-    return made(joined(parts), np.arange(rows)), rows
+    return index_of(joined(parts), np.arange(rows)), rows
 
 
 def place_of(path: str) -> str:
-    """Return where the index of a data file lies."""
+    """Return the path of a data file's index."""
     name = path.rpartition("/")[2]
     return f"{FOLDER}/{name}{SUFFIX}"

@@ -1,9 +1,9 @@
-"""Values of a document's JSON, such as every reader of a table takes them.
+"""JSON values in a form that every reader of a table accepts.
 
-JSON's grammar (RFC 8259) allows two things that most readers refuse or misread. Half of a surrogate pair, `"\\ud83d"`,
-which a cut emoji leaves, is no character, and UTF-8 has no bytes for it. A number may be beyond a double: 1e400 becomes
-Infinity, which is no JSON, and Python refuses whole numbers of more than 4,300 digits. Both become text, by their
-escape and by their digits.
+JSON's grammar (RFC 8259) allows two things that most readers refuse or misread. The first is half of a surrogate pair,
+`"\ud83d"`, as a cut emoji leaves it: it is not a character, and UTF-8 has no bytes for it. The second is a number
+beyond a double: 1e400 becomes Infinity, which JSON does not have, and Python refuses integers of more than 4,300
+digits. Both become text: the half by its escape, the number by its digits.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from typing import Any
 
 TOO_DEEP = "JSON that is nested too deeply"
 DIGITS_MAX = 309
-"""Whole numbers of more digits are beyond a double, in any case."""
+"""Integers with more digits than this are always beyond a double."""
 
 _HALVES = (b"\\ud", b"\\uD", b"\xed", b"\0")
-"""Without any of these a text has no half of a pair: as an escape, as bytes, or in another encoding than UTF-8."""
+"""A text that contains none of these has no half of a pair: as an escape, as bytes, or in another encoding than
+UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeNumber:
-    """A number that no double holds, by its digits."""
+    """A number that no double holds, kept as its digits."""
 
     digits: str
 
 
 def refused(constant: str) -> Any:
-    """Refuse what Python reads and JSON does not know: NaN, Infinity.
+    """Refuse NaN and Infinity, which Python reads and JSON does not have.
 
     Raises:
         ValueError: always.
@@ -39,21 +40,23 @@ def refused(constant: str) -> Any:
 
 
 def _fraction(text: str) -> float | LargeNumber:
-    found = float(text)
-    return LargeNumber(text) if math.isinf(found) else found
+    number = float(text)
+    return LargeNumber(text) if math.isinf(number) else number
 
 
 def _whole(text: str) -> int | LargeNumber:
-    """Python's own limit is for the time that so many digits take."""
+    """Return the integer that a text gives. The length is checked first: Python limits it for the time that digits
+    take."""
     return int(text) if len(text) < DIGITS_MAX or not math.isinf(float(text)) else LargeNumber(text)
 
 
 def decoder(
     fraction: Callable[[str], Any] = _fraction, whole: Callable[[str], Any] = _whole
 ) -> Callable[[bytes | None], Any]:
-    """Return what reads a text as `json.loads` does, but numbers by these two, and no constants of Python's own.
+    """Return a function that reads JSON as `json.loads` does, but makes numbers by these two functions and refuses NaN
+    and Infinity.
 
-    It raises ValueError for what is no JSON, and RecursionError for what is nested too deeply.
+    It raises ValueError for text that is not JSON, and RecursionError for text that is nested too deeply.
     """
     read = json.JSONDecoder(parse_float=fraction, parse_int=whole, parse_constant=refused).decode
 
@@ -72,18 +75,18 @@ def _digits(value: LargeNumber) -> str:
 
 
 dumped = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_digits).encode
-"""Write a value that `parse` read; a number beyond a double becomes text."""
+"""Encode a value that `parse` read; a number beyond a double becomes text."""
 
 
 def may_have_halves(value: bytes | None) -> bool:
-    """Whether a text may say half of a surrogate pair; False is sure."""
+    """Return False if a text certainly has no half of a surrogate pair."""
     return value is not None and any(mark in value for mark in _HALVES)
 
 
 def written(value: Any) -> Any:
-    """Return a value with each half of a surrogate pair as its escape, so that UTF-8 can write it.
+    """Return a value in which each half of a surrogate pair is replaced by its escape, so that UTF-8 can encode it.
 
-    Two names of an object stay two, though one be called as the other's escape.
+    Two different names of an object stay different, even if one equals the other's escape.
     """
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
@@ -93,19 +96,19 @@ def written(value: Any) -> Any:
 
 
 def _members(value: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, item in value.items():
         wanted = column = written(name)
         number = 1
-        while column != name and (column in value or column in made):
+        while column != name and (column in value or column in members):
             number += 1
             column = f"{wanted}_{number}"
-        made[column] = written(item)
-    return made
+        members[column] = written(item)
+    return members
 
 
 def no_json(value: bytes | None, error: ValueError) -> str:
-    """Return why a value is no JSON, in words."""
+    """Return a message that says why a value is not JSON."""
     if not value:
         return "no JSON: the value is empty"
     if isinstance(error, UnicodeDecodeError):

@@ -1,15 +1,15 @@
-"""The table's log: what Delta's protocol says a table is, version by version.
+"""The table's log: reads and writes Delta's commits, the table's state version by version.
 
-`_delta_log/<version>.json` holds a commit's actions, one JSON object a line; `<version>.checkpoint.parquet` the state
-that all commits up to it amount to. `TableLog.refresh` follows the log by asking for the next version until there is
-none, so keeping up costs one look.
+`_delta_log/<version>.json` holds the actions of a commit, one JSON object a line; `<version>.checkpoint.parquet` the
+state after all commits up to it. `TableLog.refresh` asks for the next version until there is none, so a log that has
+nothing new costs one request.
 
-A log is known by the table's id and by its last commit that was read, byte for byte. Somebody may move the folder away
-and make another table there, a mount may be gone for a moment: a commit is made only behind the very commit that it
-goes on from, and what follows another one is not read (docs/decisions/0098).
+A log is identified by the table's id and by the bytes of the last commit that was read. Somebody may move the folder
+away and create another table there, or a mount may be gone for a moment. So a commit is written only behind the very
+commit that it continues, and commits that continue another one are not read (docs/decisions/0098).
 
-Of a table we did not make, everything that a writer must obey is checked by name before anything is written: a
-protocol feature, a property or a column we do not know refuses the table. Source: Delta's PROTOCOL.md.
+A table that another writer created is checked before anything is written: a protocol feature, a property or a column
+that we do not know refuses the table. Source: Delta's PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from headwater.lake.vectors import Descriptor
 
 FOLDER = "_delta_log"
 READER, READER_PLAIN, WRITER = 3, 1, 7
-"""Versions of the protocol: of a table with deletion vectors, and of one that every reader reads."""
+"""Protocol versions: readers of a table with deletion vectors, readers of a table without them, writers."""
 READER_FEATURES = ("deletionVectors",)
 WRITER_FEATURES = ("deletionVectors", "domainMetadata")
 VARIANT_FEATURE = "variantType"
 VECTORS = "delta.enableDeletionVectors"
-"""The property without which no new deletion vector is written, though the feature be there."""
+"""The property that allows new deletion vectors; the table feature alone does not allow them."""
 
 HARMLESS = frozenset({"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"})
 HARMLESS |= {"timestampNtz", "vacuumProtocolCheck", "identityColumns", "allowColumnDefaults", "checkpointProtection"}
-"""Features that bind a writer only where a property or a column makes use of them; that is checked as well."""
+"""Features that bind a writer only if a property or a column uses them; those are checked as well."""
 
 _BINDING_PROPERTIES = ("delta.appendOnly", "delta.enableChangeDataFeed")
 _BINDING_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
 COMMIT = re.compile(r"\d{20}\.json")
-"""The name of a commit."""
+"""The name of a commit's file."""
 
 DOMAIN = "headwater.mirror"
-"""Under which a mirror's record stands in the log (`lake/commit.py`)."""
+"""The domain under which the log keeps a mirror's record (`lake/commit.py`)."""
 
 ENGINE = "headwater"
 RESTORE_BACK_MAX = 1000
-"""So many commits before a checkpoint are looked through for a mirror's record; those between are folds."""
+"""The number of commits before a checkpoint in which a mirror's record is looked for; commits without one are folds."""
 
 AWAY = "the table that was here is away: bring it back, as a mount; a mirror that is started again makes it anew"
 Action = dict[str, Any]
@@ -68,9 +68,9 @@ class DataFile:
     """A data file of one version of the table.
 
     Attributes:
-        add: the log's action.
-        rows: rows it holds, dead ones included; None where its writer left no statistics.
-        vbuckets: lowest and highest vbucket among them; None where unknown.
+        add: the log's `add` action.
+        rows: number of rows, dead ones included; None if its writer left no statistics.
+        vbuckets: lowest and highest vbucket of its rows; None if unknown.
     """
 
     add: Action
@@ -79,7 +79,7 @@ class DataFile:
 
     @property
     def path(self) -> str:
-        """Its path as the file system knows it: the log writes it as a url."""
+        """The path in the file system; the log has it as a url."""
         return unquote(self.add["path"])
 
     @property
@@ -89,22 +89,22 @@ class DataFile:
 
     @property
     def vector(self) -> Descriptor | None:
-        """Its deletion vector, if it has one."""
-        found: Descriptor | None = self.add.get("deletionVector")
-        return found
+        """The file's deletion vector, or None."""
+        vector: Descriptor | None = self.add.get("deletionVector")
+        return vector
 
     @property
     def dead(self) -> int:
-        """How many of its rows are dead."""
+        """The number of dead rows."""
         return int(self.vector["cardinality"]) if self.vector else 0
 
     def may_hold(self, lowest: int, highest: int) -> bool:
-        """Whether rows of vbuckets in this range can be among its own."""
+        """Return True if the file may have rows of vbuckets in this range."""
         return self.vbuckets is None or (self.vbuckets[0] <= highest and lowest <= self.vbuckets[1])
 
 
 def data_file(add: Action) -> DataFile:
-    """Read an `add` action."""
+    """Return the data file that an `add` action describes."""
     stats = json.loads(add["stats"]) if add.get("stats") else {}
     low, high = ((stats.get(side) or {}).get("vbucket") for side in ("minValues", "maxValues"))
     bounds = (int(low), int(high)) if low is not None and high is not None else None
@@ -112,7 +112,7 @@ def data_file(add: Action) -> DataFile:
 
 
 def removal(gone: DataFile, now_ms: int, *, data_change: bool = True) -> Action:
-    """Return the action that takes a file, as it stands in the table, out of it."""
+    """Return the action that removes a file, as the table has it now."""
     removed = {
         "path": gone.add["path"],
         "deletionTimestamp": now_ms,
@@ -125,7 +125,7 @@ def removal(gone: DataFile, now_ms: int, *, data_change: bool = True) -> Action:
 
 
 def identity(action: Action) -> tuple[str, str]:
-    """Return what makes a logical file unique in a table: its path and its vector (PROTOCOL.md, "Add File")."""
+    """Return the identity of a logical file in a table: its path and its vector (PROTOCOL.md, "Add File")."""
     vector = action.get("deletionVector")
     if not vector:
         return action["path"], ""
@@ -133,15 +133,15 @@ def identity(action: Action) -> tuple[str, str]:
 
 
 def offset_of(vector: Mapping[str, Any]) -> str:
-    """Return where a vector begins in its file, as text; nothing where the log says none, or null as some do."""
+    """Return the offset of a vector in its file, as text; empty if the log has none, or null as some writers put it."""
     return "" if vector.get("offset") is None else str(vector["offset"])
 
 
 def names_of(action: Action) -> list[str]:
-    """Return the files that a data file of the log consists of: itself, and its vector's."""
+    """Return the names of the files that belong to an action: the data file and, if there is one, its vector's file."""
     vector = action.get("deletionVector")
-    beside = vectors.file_of(vector) if vector else None
-    return [unquote(action["path"]), *([beside] if beside else [])]
+    vector_path = vectors.file_of(vector) if vector else None
+    return [unquote(action["path"]), *([vector_path] if vector_path else [])]
 
 
 @dataclass
@@ -149,10 +149,10 @@ class TableState:
     """The state of a table at one version.
 
     Attributes:
-        version: -1 before the first commit.
-        files: by path as the log writes it.
+        version: version of the table; -1 before the first commit.
+        files: data files, by path as the log writes it.
         transactions: the newest version of each application.
-        transaction_times: when each of them was, milliseconds, as far as it was said.
+        transaction_times: time of each of these, in milliseconds, if the log has it.
         records: domain metadata, by domain.
     """
 
@@ -165,8 +165,8 @@ class TableState:
     records: dict[str, str] = field(default_factory=dict)
 
     def apply(self, actions: Iterable[Action]) -> None:
-        """Take in the actions of one commit. Their order means nothing, but a file that a commit removes and adds
-        (with another vector) is there afterwards."""
+        """Apply the actions of one commit. Their order has no meaning; a file that the commit both removes and adds
+        (with another vector) is in the table afterwards."""
         kept = list(actions)
         for action in kept:
             if removed := action.get("remove"):
@@ -198,19 +198,20 @@ class TableState:
 
     @property
     def vectors(self) -> bool:
-        """Whether dead rows are noted beside their file; else the file is written anew without them."""
+        """Return True if the table marks dead rows in deletion vectors; otherwise a file is written anew without
+        them."""
         return READER_FEATURES[0] in (self.protocol.get("writerFeatures") or ()) and self.says(VECTORS)
 
     def says(self, name: str, *, otherwise: bool = False) -> bool:
-        """Whether a property is true, in whatever case it was written."""
-        told = self.properties.get(name)
-        return otherwise if told is None else told.casefold() == "true"
+        """Return True if a property is true, in upper or lower case; `otherwise` if the table does not have it."""
+        text = self.properties.get(name)
+        return otherwise if text is None else text.casefold() == "true"
 
     @property
     def fields(self) -> list[dict[str, Any]]:
         """The table's columns, as the log describes them."""
-        found: list[dict[str, Any]] = json.loads(self.metadata["schemaString"])["fields"]
-        return found
+        columns: list[dict[str, Any]] = json.loads(self.metadata["schemaString"])["fields"]
+        return columns
 
     @property
     def id(self) -> str:
@@ -218,7 +219,7 @@ class TableState:
         return str(self.metadata["id"])
 
     def actions(self) -> Iterator[Action]:
-        """Yield the state as actions, as a checkpoint holds them, but for removals (`TableLog.removals`)."""
+        """Yield the state as actions, as a checkpoint holds them, without removals (`TableLog.removals`)."""
         yield {"protocol": self.protocol}
         yield {"metaData": self.metadata}
         for name, version in self.transactions.items():
@@ -231,7 +232,7 @@ class TableState:
 
 
 class _PartedError(Exception):
-    """The commit that another one was to follow is not the one that was read."""
+    """The commit before the next one is not the commit that was read."""
 
 
 class TableLog:
@@ -239,12 +240,12 @@ class TableLog:
 
     Args:
         store: the table's place.
-        removals: whether removals are kept while commits are read: there are many, and who follows needs none.
+        removals: True to keep removals while commits are read; there are many, and following a log needs none.
 
     Attributes:
-        checkpointed: the version of the checkpoint that reading began with; -1 for none.
-        restored: whether somebody put the table back to an older version since a mirror last committed: its rows are
-            older than its record, which such a commit leaves as it is.
+        checkpointed: version of the checkpoint that reading began with; -1 if there was none.
+        restored: True if somebody restored an older version since a mirror last committed: the rows are older than the
+            record, for RESTORE does not change the record.
     """
 
     def __init__(self, store: TableStore, *, removals: bool = False) -> None:
@@ -259,16 +260,16 @@ class TableLog:
 
     @property
     def exists(self) -> bool:
-        """Whether the place holds a table, as far as was read."""
+        """True if the place holds a table, as far as the log was read."""
         return self.state.version >= 0
 
     def refresh(self, *, sure: bool = False) -> TableState:
-        """Read what was committed since the last look; return the state.
+        """Read the commits since the last call; return the state.
 
         Args:
-            sure: see to it that the log is still the one that was read, though there be nothing new; and follow it also
-                after such a long sleep that the next commits were removed, a checkpoint having them. Costs a look at
-                one file.
+            sure: also check that the log is still the one that was read, even if there is nothing new, and follow it
+                after so long a pause that the next commits were removed once a checkpoint held them. Costs reading one
+                file.
 
         Raises:
             TableAway: the log is not the one that was read.
@@ -290,12 +291,12 @@ class TableLog:
         return self.state
 
     def look(self) -> bool:
-        """See to it that the log is the one that was read. Returns whether it went on further than could be followed,
-        and was read anew: commits are removed in their order, so as long as the one that we know last is there, so are
-        those after it.
+        """Check that the log is the one that was read. Returns True if it had gone on too far to be followed and was
+        read anew. Commits are removed in their order: while the last commit that we read is there, all later ones are
+        there, too.
 
         Raises:
-            TableAway: it is not: there is none, or it is another table's, or does not have what was read.
+            TableAway: there is no log here, or another table's, or one that lacks a commit that was read.
         """
         content = self._content(self.state.version)
         if content is not None and _digest(content) == self._last:
@@ -315,32 +316,32 @@ class TableLog:
         return True
 
     def _check_same(self, newest: TableLog, *, forked: bool) -> None:
-        """Refuse a log that does not go on from what was read."""
+        """Refuse a log that does not continue what was read."""
         if not newest.exists:
             raise TableAway(self.store.root, AWAY)
         if newest.state.id != self.state.id:
-            told = f"another table lies here by now, {newest.state.id}, not {self.state.id} that was read"
-            raise TableAway(self.store.root, f"{told}: it was made anew, or something else is mounted here")
+            change = f"another table lies here by now, {newest.state.id}, not {self.state.id} that was read"
+            raise TableAway(self.store.root, f"{change}: it was made anew, or something else is mounted here")
         if forked or newest.state.version < self.state.version:
-            told = f"its log had version {self.state.version} and is at version {newest.state.version}"
+            change = f"its log had version {self.state.version} and is at version {newest.state.version}"
             how = "that version is another commit by now" if forked else "it was put back to an older state"
-            raise TableAway(self.store.root, f"{told}: {how}")
+            raise TableAway(self.store.root, f"{change}: {how}")
 
     def removals(self) -> pa.Table:
-        """Return the removals that the checkpoint and the commits after it tell of, as columns, in their order; of a
-        log that was made for it."""
+        """Return all removals of the checkpoint and of the commits after it, as columns, in their order. The log must
+        have been created with `removals`."""
         return checkpoints.removals(self.store, self._base, self._removed or ())
 
     def count_removals(self) -> int:
-        """Return how many that are."""
+        """Return the number of these removals."""
         return checkpoints.count_removals(self.store, self._base) + self._removed_count
 
     def at(self, version: int) -> TableState | None:
-        """Return the state of an older version, read anew; None where the log does not go back so far."""
+        """Return the state at an older version, read anew; None if the log does not go back so far."""
         older = TableState()
-        found = checkpoints.newest(self.store, FOLDER, version)
-        if found is not None:
-            older.version, actions, _ = found
+        checkpoint = checkpoints.newest(self.store, FOLDER, version)
+        if checkpoint is not None:
+            older.version, actions, _ = checkpoint
             older.apply(actions)
         while older.version < version:
             actions_then = self._commit_of(older.version + 1)
@@ -351,12 +352,12 @@ class TableLog:
         return older
 
     def since(self, version: int) -> Iterator[Action]:
-        """Yield the actions of the commits after `version` up to the newest; they must have been refreshed."""
+        """Yield the actions of all commits after `version`, up to the version that `refresh` read."""
         for actions in self.commits(version):
             yield from actions
 
     def commits(self, version: int) -> Iterator[list[Action]]:
-        """Yield the same commit by commit."""
+        """Yield the actions of each of these commits as a list."""
         for number in range(version + 1, self.state.version + 1):
             actions = self._commit_of(number)
             if actions is None:
@@ -364,7 +365,8 @@ class TableLog:
             yield actions
 
     def commit(self, actions: Sequence[Action], operation: str, metrics: Mapping[str, int] | None = None) -> bool:
-        """Make the actions the next version; return False, having done nothing, if somebody else made it first.
+        """Commit the actions as the next version; return False, with nothing changed, if another writer committed it
+        first.
 
         Raises:
             TableAway: the log is not the one that was read.
@@ -373,7 +375,7 @@ class TableLog:
         if self.exists and self._last is None and self.look():
             return False
         version, now = self.state.version + 1, _now_ms()
-        told = {
+        information = {
             "timestamp": now,
             "operation": operation,
             "operationParameters": {},
@@ -384,7 +386,8 @@ class TableLog:
         # Characters as they are: readers by arrow-json take the escapes of every other plane from 2 on, of a column
         # called "𠮷" for example, for other characters, and find no such column in the files.
         lines = [
-            json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in ({"commitInfo": told}, *actions)
+            json.dumps(action, ensure_ascii=False, separators=(",", ":"))
+            for action in ({"commitInfo": information}, *actions)
         ]
         # A half of a pair that a table of before still has in its schema is JSON's escape, as it was.
         content = ("\n".join(lines) + "\n").encode(errors="backslashreplace")
@@ -397,7 +400,7 @@ class TableLog:
         return True
 
     def _put(self, version: int, content: bytes) -> bool:
-        """Give a commit its name, behind the one that it goes on from."""
+        """Write a commit under its name, behind the commit that it continues."""
         before = (_name(version - 1), self._check_last) if self.exists else None
         try:
             # A name that is taken may be our own commit's, of which the answer was lost: no two have the same bytes.
@@ -408,11 +411,11 @@ class TableLog:
 
     @contextmanager
     def holding(self) -> Iterator[Before]:
-        """For `TableStore.output` and `remove`: files of the log are put there or removed in this log, and in no other
-        that lies in its place by then, whose files have the same names.
+        """Yield the `before` argument for `TableStore.output` and `remove`: files are then put or removed in this log
+        only, not in another table's log that has taken its place and uses the same names.
 
         Raises:
-            TableAway: it is another one. TableChanged: its last commit that was read is gone.
+            TableAway: the log is another one. TableChanged: the last commit that was read is gone.
         """
         try:
             yield _name(self.state.version), self._check_here
@@ -431,20 +434,20 @@ class TableLog:
             raise _PartedError
 
     def _check_files(self, actions: Sequence[Action]) -> None:
-        """Refuse to name a file that is gone, or was written while the lake was away: a table that names it could never
-        be read again."""
+        """Refuse an action for a file that is gone, for example because it was written while the lake was away: a table
+        that names a missing file can't be read any more."""
         known = {name for file in self.state.files.values() for name in names_of(file.add)}
         named = {name for action in actions if "add" in action for name in names_of(action["add"])}
         for path in sorted(named - known):
             if not self.store.exists(path):
-                told = f"{path} was removed before the batch was committed, by a vacuum or by somebody else"
-                raise TableChanged(self.store.root, f"{told}; the batch is written anew")
+                problem = f"{path} was removed before the batch was committed, by a vacuum or by somebody else"
+                raise TableChanged(self.store.root, f"{problem}; the batch is written anew")
 
     def _start(self) -> None:
-        """Begin at the newest checkpoint, or at version 0 where the log still begins with it."""
-        found = checkpoints.newest(self.store, FOLDER)
-        if found is not None:
-            version, actions, self._base = found
+        """Begin with the newest checkpoint, or with version 0 if the log still has it."""
+        checkpoint = checkpoints.newest(self.store, FOLDER)
+        if checkpoint is not None:
+            version, actions, self._base = checkpoint
             self.state.apply(actions)
             self.state.version = self.checkpointed = version
             content = self._content(version)
@@ -458,12 +461,12 @@ class TableLog:
         return min((int(name[:20]) for name in names if COMMIT.fullmatch(name)), default=0)
 
     def _was_restored(self) -> bool:
-        """Whether the newest commit that says it, if there is one yet, is a RESTORE."""
+        """Return True if the newest commit that has a record or a RESTORE is a RESTORE."""
         for version in range(self.state.version, max(-1, self.state.version - RESTORE_BACK_MAX), -1):
             if (actions := self._commit_of(version)) is None:
                 return False
-            if (found := _restores(actions)) is not None:
-                return found
+            if (restored := _restores(actions)) is not None:
+                return restored
         return False
 
     def _note(self, actions: Sequence[Action]) -> None:
@@ -471,8 +474,8 @@ class TableLog:
         self._removed_count += len(removed)
         if self._removed is not None:
             self._removed += removed
-        if (found := _restores(actions)) is not None:
-            self.restored = found
+        if (restored := _restores(actions)) is not None:
+            self.restored = restored
 
     def _take(self, content: bytes) -> None:
         actions = self._actions(self.state.version + 1, content)
@@ -498,22 +501,24 @@ class TableLog:
 
 
 def check(place: str, state: TableState) -> None:
-    """Refuse a table that asks more of a writer than we know.
+    """Refuse a table that demands more of a writer than we know.
 
     Raises:
-        UnsupportedTable: names what it is.
+        UnsupportedTable: its message names the demand.
     """
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
-    asked = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    unknown = sorted(asked - {*READER_FEATURES, *WRITER_FEATURES, VARIANT_FEATURE} - HARMLESS)
+    features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    unknown = sorted(features - {*READER_FEATURES, *WRITER_FEATURES, VARIANT_FEATURE} - HARMLESS)
     needed = {*WRITER_FEATURES} - {*READER_FEATURES}
-    if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= asked:
-        told = f"its protocol is reader {reader}, writer {writer}, features {sorted(asked)}; this is not a table that"
-        raise UnsupportedTable(place, f"{told} a mirror made: mirror into another place")
+    if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= features:
+        problem = (
+            f"its protocol is reader {reader}, writer {writer}, features {sorted(features)}; this is not a table that"
+        )
+        raise UnsupportedTable(place, f"{problem} a mirror made: mirror into another place")
     if unknown:
-        told = f"the table feature {', '.join(unknown)} is not known to this writer"
-        raise UnsupportedTable(place, f"{told}: drop the feature, or mirror into another place")
+        problem = f"the table feature {', '.join(unknown)} is not known to this writer"
+        raise UnsupportedTable(place, f"{problem}: drop the feature, or mirror into another place")
     bound = [name for name in _BINDING_PROPERTIES if state.says(name)]
     bound += [name for name in state.properties if name.startswith("delta.constraints.")]
     for column in state.fields:
@@ -522,12 +527,12 @@ def check(place: str, state: TableState) -> None:
     if state.metadata.get("partitionColumns"):
         bound.append(f"partitioning by {', '.join(state.metadata['partitionColumns'])}")
     if bound:
-        told = f"the table has {', '.join(bound)}, which this writer can't keep"
-        raise UnsupportedTable(place, f"{told}: remove it, or mirror into another place")
+        problem = f"the table has {', '.join(bound)}, which this writer can't keep"
+        raise UnsupportedTable(place, f"{problem}: remove it, or mirror into another place")
 
 
 def _why_not(column: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why no row of ours can have a column that somebody added."""
+    """Yield the reasons why our rows can't have a column that another writer added."""
     if not column.get("nullable", True):
         yield "which is never null"
     try:
@@ -539,7 +544,8 @@ def _why_not(column: Mapping[str, Any]) -> Iterator[str]:
 def creation(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], name: str, *, vectors: bool = True
 ) -> list[Action]:
-    """Return the actions that make an empty table; without `vectors` one for readers that know of none."""
+    """Return the actions that create an empty table; without `vectors`, one for readers that do not know deletion
+    vectors."""
     reading = [*(READER_FEATURES if vectors else ())]
     reading += [VARIANT_FEATURE] if any(column["type"] == VARIANT for column in fields) else []
     protocol = {
@@ -560,23 +566,24 @@ def creation(
 
 
 def schema_string(fields: Sequence[Mapping[str, Any]]) -> str:
-    """Return columns as the log writes a schema."""
+    """Return columns in the form in which the log writes a schema."""
     return json.dumps({"type": "struct", "fields": list(fields)}, ensure_ascii=False)
 
 
 def record(domain: str, configuration: Mapping[str, Any]) -> Action:
-    """Return the action that keeps something about the table with the table: it changes in the same commit."""
+    """Return the action that stores `configuration` with the table, so that it changes in the same commit."""
     text = json.dumps(configuration, separators=(",", ":"))
     return {"domainMetadata": {"domain": domain, "configuration": text, "removed": False}}
 
 
 def transaction(application: str, version: int) -> Action:
-    """Return the action that says: this application's `version` is in the table."""
+    """Return the action that records an application's `version` in the table."""
     return {"txn": {"appId": application, "version": version, "lastUpdated": _now_ms()}}
 
 
 def _restores(actions: Iterable[Action]) -> bool | None:
-    """Whether a commit puts the table back without saying how far it then is; None where it says nothing of that."""
+    """Return True if a commit is a RESTORE without a mirror's record, False if it has a record; None if it has
+    neither."""
     restores = None
     for action in actions:
         if (action.get("domainMetadata") or {}).get("domain") == DOMAIN:

@@ -1,10 +1,10 @@
-"""Removals that a table's log remembers, as columns: a checkpoint carries them on, a vacuum asks them, nobody else.
+"""Removals in a table's log, as columns: a checkpoint keeps them and a vacuum reads them; nothing else needs them.
 
-Every batch takes out and puts in each file that loses a row, so a mirror that runs for days has millions of them. Most
-say nothing: that a file had another deletion vector before, while the file itself is in the table still and the old
-vector stood in the log. What a removal is for is the time for which a file has to stay for readers of older versions
-(PROTOCOL.md, "Add File and Remove File": "to execute against a stale snapshot"). So of each file that is no longer in
-the table, and of each file of vectors, only the last removal is kept (docs/decisions/0099).
+Every batch removes and adds each file that loses a row, so a mirror that runs for days has millions of removals. Most
+carry no information: the file had another deletion vector before, is still in the table, and the old vector stood in
+the log. A removal serves to keep a file on disk for readers of older versions (PROTOCOL.md, "Add File and Remove File":
+"to execute against a stale snapshot"). So only the last removal is kept, of each data file that is no longer in the
+table and of each file of vectors (docs/decisions/0099).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from headwater.lake.log import DataFile, names_of, offset_of
 pc: Any = computing  # its stubs know no columns of a table
 CHUNK_ROWS = 1 << 16
 IN_FILES = ("u", "p")
-"""The storage types of vectors that lie in files."""
+"""The storage types of vectors that are stored in files."""
 
 
 def kept(removed: pa.Table, live: Mapping[str, DataFile], oldest: float) -> pa.Table:
-    """Return the removals that a checkpoint has to have.
+    """Return the removals that a checkpoint must keep.
 
     Args:
-        removed: all, with the columns of a `remove` action.
-        live: the files of the table, by path as the log writes it.
-        oldest: milliseconds; those from before have expired.
+        removed: all removals, with the columns of a `remove` action.
+        live: files of the table, by path as the log writes it.
+        oldest: time in milliseconds; removals before it have expired.
     """
     removed = removed.filter(pc.greater_equal(pc.fill_null(removed["deletionTimestamp"], 0), oldest))
     removed = removed.filter(pc.invert(_back_again(removed, live)))
@@ -41,7 +41,7 @@ def kept(removed: pa.Table, live: Mapping[str, DataFile], oldest: float) -> pa.T
 
 
 def names(removed: pa.Table, since: float) -> Iterator[str]:
-    """Yield the files that removals name, those of vectors too, from a time on (milliseconds)."""
+    """Yield the names of all files, those of vectors included, that were removed at `since` (milliseconds) or later."""
     recent = removed.filter(pc.greater_equal(pc.fill_null(removed["deletionTimestamp"], 0), since))
     for batch in recent.select(["path", "deletionVector"]).to_batches(CHUNK_ROWS):
         for action in batch.to_pylist():
@@ -49,7 +49,8 @@ def names(removed: pa.Table, since: float) -> Iterator[str]:
 
 
 def _back_again(removed: pa.Table, live: Mapping[str, DataFile]) -> Any:
-    """Which removals are of a file, with its vector, that is in the table again: a RESTORE brought it back."""
+    """Return a mask of the removals whose file and vector are in the table again, because a RESTORE brought them
+    back."""
     vectors = {path: file.vector for path, file in live.items() if file.vector}
     known = [f"{path}\0{vector['pathOrInlineDv']}\0{offset_of(vector)}" for path, vector in vectors.items()]
     described = removed["deletionVector"].combine_chunks()
@@ -65,7 +66,7 @@ def _in_files(removed: pa.Table) -> Any:
 
 
 def _last(names: Any, among: Any) -> Any:
-    """Which rows are the last of their name, of those `among` which it is asked."""
+    """Return a mask of the rows that are the last of their name among the rows in `among`."""
     numbers = pa.array(np.arange(len(names)))
     mine = pa.table({"name": names, "number": numbers}).filter(among)
     return pc.is_in(numbers, mine.group_by("name").aggregate([("number", "max")])["number_max"].combine_chunks())

@@ -1,7 +1,7 @@
-"""The columns of a mirror's table, as Delta and Arrow name them, and how rows of the source get into them.
+"""The columns of a mirror's table, as Delta and Arrow name them, and the conversion of rows of the source to them.
 
-Every row has what a document is and where its last change stands; `modified_at` is the CAS as a time, for a server's
-CAS is its clock in nanoseconds (null where it can't be one).
+Every row has the document, its metadata and the place of its last change; `modified_at` is the CAS as a time, for a
+server's CAS is its clock in nanoseconds (null if it can't be a clock).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 SOURCE = ("vbucket", "seqno", "vb_uuid", "event", "key", "value", "cas", "rev_seqno", "flags", "expiry", "datatype")
-"""The columns of the `dcp` source that a task asks for."""
+"""The columns of the `dcp` source that a task reads."""
 
 KEPT = {
     "key": ("binary", "the document's key"),
@@ -49,7 +49,7 @@ CHANGES = {
     "modified_at": "timestamp",
     "batch": "long",
 }
-"""Column -> Delta's type, of a change log: all of the source, and the number of the batch."""
+"""Column -> Delta's type in a change log: all columns of the source, and the number of the batch."""
 
 PRIMITIVES: dict[str, pa.DataType] = {
     "binary": pa.binary(),
@@ -73,7 +73,7 @@ def delta_field(name: str, kind: Any, comment: str = "") -> dict[str, Any]:
 
 
 def fields(key: str = "binary") -> list[dict[str, Any]]:
-    """Return the columns of a new table; keys are `binary` or `string`."""
+    """Return the columns of a new table; `key` is the keys' type, `binary` or `string`."""
     kinds = {"key": key}
     return [delta_field(name, kinds.get(name, kind), meaning) for name, (kind, meaning) in KEPT.items()]
 
@@ -106,17 +106,16 @@ def modified_at(cas: Any) -> Any:
 
 
 class TableShape:
-    """How a table's rows are made from the source's.
+    """Makes a table's rows from rows of the source.
 
     Args:
         described: the table's columns, as its log describes them.
 
     Attributes:
-        schema: of the rows that are made.
-        added: columns that the rows have and the table does not.
-        conflicts: what did not fit its column, in words.
-        misfits: of the rows that were made last, why each does not fit this table; None for one that does. Empty where
-            all do.
+        schema: schema of the rows that are made.
+        added: columns that the rows have and the table does not have yet.
+        conflicts: messages about values that did not fit their column.
+        misfits: for each row of the last batch, why it does not fit this table, or None; empty if all fit.
     """
 
     def __init__(self, described: Sequence[Mapping[str, Any]]) -> None:
@@ -127,19 +126,19 @@ class TableShape:
         self.misfits: list[str | None] = []
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
-        """Return which changes this table takes, None for all of them."""
+        """Return a mask of the changes that this table takes; None for all of them."""
         return None
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the table's rows for mutations of the source."""
         arrays = []
         for column in self.schema:
-            made = self.made(column.name, batch)
-            arrays.append(made if made.type == column.type else made.cast(column.type))
+            values = self.values(column.name, batch)
+            arrays.append(values if values.type == column.type else values.cast(column.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def made(self, column: str, batch: pa.RecordBatch) -> Any:
-        """Return the values of a column; of one that somebody else added, null."""
+    def values(self, column: str, batch: pa.RecordBatch) -> Any:
+        """Return the values of a column; nulls for a column that another writer added."""
         if column not in KEPT:
             return pa.nulls(batch.num_rows, self.schema.field(column).type)
         return modified_at(batch.column("cas")) if column == "modified_at" else batch.column(column)

@@ -1,10 +1,11 @@
-"""Where a table lies: a folder of a file system, written so that a commit survives a power cut and happens once.
+"""The files of a table in a folder of a file system, written so that a commit survives a power cut and happens once.
 
 A table on an object store is kept by another class with the same promises (`lake/objects.py`).
 
-A table is files that are written whole and never touched again. Two promises carry everything else: what `write` has
-returned is on disk under its name, whole; and of all who `create` the same name exactly one succeeds, and nobody ever
-reads a part of it. Both are kept with a file beside the name, which is synced first and then renamed or linked.
+A table consists of files that are written whole and never changed. Two promises carry everything else: once `write`
+returns, the file is on disk under its name, whole; and if several processes `create` the same name, exactly one
+succeeds and nobody ever reads a part of the file. Both write a temporary file beside the name first, sync it, and then
+rename or link it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import pyarrow.parquet as pq
 from headwater.errors import DiskFull, OptionError
 from headwater.folders import USUAL_MODE, make_folder, sync_folder
 
-BESIDE = ".headwater-"
-"""How the names of files begin that are not whole yet; a leading dot hides them from all readers of tables."""
+DRAFT_PREFIX = ".headwater-"
+"""The prefix of temporary files; the leading dot hides them from all readers of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Listed:
 
 
 Before = tuple[str, Callable[[bytes | None], None]]
-"""A file beside the one that is created, and what is called with its bytes, None where there is none, as close to the
-giving of the name as can be; it raises where the name must not be given."""
+"""A file beside the file that is created, and a function that is called with its bytes (None if there is no such file)
+directly before the new file gets its name; it raises an error if the name must not be given."""
 
 
 def folder_of(place: str | Path) -> str:
@@ -60,10 +61,10 @@ def folder_of(place: str | Path) -> str:
 
 @contextmanager
 def reading_parquet(source: Any) -> Iterator[pq.ParquetFile]:
-    """A file of Parquet, by its path or as a file of Python's, which is closed at the end.
+    """Open a Parquet file, by its path or as a Python file object; close it at the end of the block.
 
-    Arrow's threads may be the last to let go of what was read. Of a file of Python's that is still open they need the
-    interpreter for that, and abort the process when it is ending just then.
+    Arrow's threads may be the last to release what was read. If a Python file object is still open then, they need the
+    interpreter to release it, and abort the process if it is ending at that moment.
     """
     opened = pq.ParquetFile(source)
     try:
@@ -73,11 +74,11 @@ def reading_parquet(source: Any) -> Iterator[pq.ParquetFile]:
 
 
 class TableStore:
-    """A folder, made when something is first written to it.
+    """A folder, created when something is first written to it.
 
     Args:
         place: a path or a file: url.
-        is_private: what is put there is for its owner alone; else as the process has it (umask).
+        is_private: True if files are readable by their owner only; otherwise the process's umask decides.
     """
 
     def __init__(self, place: str | Path, *, is_private: bool = False) -> None:
@@ -88,7 +89,7 @@ class TableStore:
         return f"TableStore({self.root})"
 
     def full(self, path: str) -> str:
-        """Return where a file of the table lies; a path that is absolute stays as it is."""
+        """Return the path of a file of the table; an absolute path is returned unchanged."""
         if path.startswith("file:"):
             return folder_of(path)
         return str(Path(self.root, path))
@@ -97,22 +98,22 @@ class TableStore:
         """Return a file's bytes.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such file.
         """
         return Path(self.full(path)).read_bytes()
 
     def opened(self, path: str) -> Any:
-        """Return a file as Arrow's readers take it."""
+        """Return a file in the form that Arrow's readers take."""
         return self.full(path)
 
     @contextmanager
     def parquet(self, path: str) -> Iterator[pq.ParquetFile]:
-        """A file of Parquet, to read from within the block."""
+        """Open a Parquet file of the table for the length of the block."""
         with reading_parquet(self.opened(path)) as opened:
             yield opened
 
     def mapped(self, path: str) -> mmap.mmap | None:
-        """Return a file's bytes as memory; None if there is none, or it is empty."""
+        """Return a file's bytes as mapped memory; None if there is no such file, or it is empty."""
         try:
             with Path(self.full(path)).open("rb") as opened:
                 if not os.fstat(opened.fileno()).st_size:
@@ -122,12 +123,12 @@ class TableStore:
             return None
 
     def draft(self, path: str) -> str:
-        """Return the local file to write to, from which `publish` makes a file of the table."""
+        """Return the local path to write to, from which `publish` makes a file of the table."""
         make_folder(Path(self.root))
         return self.full(path)
 
     def publish(self, path: str) -> int:
-        """Return the size of a file whose draft is written, once it is on disk; `settle` puts its name there."""
+        """Sync a file whose draft is written, and return its size; `settle` syncs its name."""
         opened = os.open(self.full(path), os.O_RDONLY)
         try:
             os.fsync(opened)
@@ -136,30 +137,31 @@ class TableStore:
             os.close(opened)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return True if there is such a file."""
         return Path(self.full(path)).exists()
 
     def write(self, path: str, content: bytes, *, durable: bool = True, before: Before | None = None) -> None:
-        """Put a file in place, whole, over one that is there; `durable` is left out for what can be made anew."""
+        """Write a whole file, over an existing one. `durable=False` is for files that can be built anew."""
         with self.output(path, durable=durable, before=before) as out:
             out.write(content)
 
     @contextmanager
     def output(self, path: str, *, durable: bool = True, before: Before | None = None) -> Iterator[IO[bytes]]:
-        """A file to write to; it gets its name when the block ends well, and leaves no trace if not.
+        """Yield a file to write to; it gets its name when the block ends without an error, and leaves no trace
+        otherwise.
 
         Args:
-            path: in the table.
-            durable: whether it is on disk then.
-            before: as of `create`: a file that must be there as it was.
+            path: path in the table.
+            durable: True if the file shall be on disk when the block ends.
+            before: as for `create`: a file that must be there unchanged.
 
         Raises:
-            FileNotFoundError: `before` is given and there is no such folder.
+            FileNotFoundError: `before` is given and the folder does not exist.
         """
         target = Path(self.full(path))
         if before is None:
             make_folder(target.parent, mode := 0o700 if self._is_private else USUAL_MODE, above=mode)
-        mode, half = 0o600 if self._is_private else 0o666, f"{BESIDE}{uuid.uuid4().hex}"
+        mode, half = 0o600 if self._is_private else 0o666, f"{DRAFT_PREFIX}{uuid.uuid4().hex}"
         # All of it happens in one folder, which is held: whatever is moved or mounted to its path meanwhile.
         with _held(target.parent) as folder:
             try:
@@ -178,18 +180,17 @@ class TableStore:
                     os.unlink(half, dir_fd=folder)
 
     def create(self, path: str, content: bytes, before: Before | None = None) -> bool:
-        """Put a file in place unless one is there; return False where the name was taken. When it returns, the file is
-        on disk.
+        """Put a file in place unless there is one; return False if there was. When it returns, the file is on disk.
 
-        Over a network file system a name that is taken may be our own: the answer to the first try was lost.
+        On a network file system the existing file may be our own, from a first try whose answer was lost.
 
         Args:
-            path: in the table.
+            path: path in the table.
             content: its bytes.
-            before: a file that must be there as it was; None makes the folder, too, if there is none.
+            before: a file that must be there unchanged; None also creates the folder if it is missing.
 
         Raises:
-            FileNotFoundError: `before` is given and there is no such folder.
+            FileNotFoundError: `before` is given and the folder does not exist.
         """
         target = Path(self.full(path))
         if before is None:
@@ -199,14 +200,15 @@ class TableStore:
             return _created(folder, target.name, content, before)
 
     def settle(self) -> None:
-        """Wait until the names of files that were written directly in the table's folder are on disk."""
+        """Wait until the names of files that `publish` wrote in the table's own folder are on disk."""
         sync_folder(Path(self.root))
 
     def remove(self, path: str, before: Before | None = None) -> None:
-        """Remove a file, or its draft; none is as good. `before` as of `create`: a file beside it that must be there.
+        """Remove a file or its draft; a missing one is no error. `before` as for `create`: a file beside it that must
+        be there.
 
         Raises:
-            FileNotFoundError: `before` is given and there is no such folder.
+            FileNotFoundError: `before` is given and the folder does not exist.
         """
         target = Path(self.full(path))
         if before is None:
@@ -218,19 +220,19 @@ class TableStore:
                 os.unlink(target.name, dir_fd=folder)
 
     def list(self, folder: str = "") -> list[Listed]:
-        """Return the files directly in a folder of the table, by name; none if there is no such folder."""
-        found = []
+        """Return the files directly in a folder of the table, by name; an empty list if there is no such folder."""
+        files = []
         with suppress(FileNotFoundError), os.scandir(self.full(folder)) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     if entry.is_file():
                         seen = entry.stat()
                         path = f"{folder}/{entry.name}" if folder else entry.name
-                        found.append(Listed(path, seen.st_size, seen.st_mtime))
-        return sorted(found, key=lambda listed: listed.path)
+                        files.append(Listed(path, seen.st_size, seen.st_mtime))
+        return sorted(files, key=lambda listed: listed.path)
 
     def folders(self, folder: str = "") -> tuple[str, ...]:
-        """Return the names of the folders below one; none if there is no such folder."""
+        """Return the names of the folders directly below a folder; empty if there is no such folder."""
         with suppress(FileNotFoundError), os.scandir(self.full(folder)) as entries:
             return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
         return ()
@@ -238,7 +240,7 @@ class TableStore:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[int]:
-    """A folder by its descriptor."""
+    """Open a folder for the length of the block; yield its descriptor."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield opened
@@ -247,7 +249,7 @@ def _held(folder: Path) -> Iterator[int]:
 
 
 def _created(folder: int, name: str, content: bytes, before: Before | None) -> bool:
-    half = f"{BESIDE}{uuid.uuid4().hex}"
+    half = f"{DRAFT_PREFIX}{uuid.uuid4().hex}"
     try:
         with open(half, "xb", opener=lambda path, flags: os.open(path, flags, 0o666, dir_fd=folder)) as out:
             out.write(content)

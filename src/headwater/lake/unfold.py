@@ -1,13 +1,13 @@
-"""JSON documents as columns: which there are, and how a value is taken apart.
+"""JSON documents as columns: chooses the columns, and splits each document's fields among them.
 
-The fields of the documents' top level become columns. A column belongs to one field, by its exact name, which the
-table's schema remembers (`headwater.field`); a document's fields and the mirror's own columns never share a name. A
-column's type is that of the values it was first seen with. What does not fit its column, or has no column that Delta
-could write, stands as JSON in `_rest`, so that nothing is lost without a word; the document itself is whole in `value`.
+The fields at the top level of documents become columns. A column belongs to one field, by the field's exact name, which
+the table's schema remembers (`headwater.field`); a field of a document never shares a name with the mirror's own
+columns. The type of a column is the type of its first values. A value that does not fit its column, and a field that
+Delta can't have as a column, stand as JSON in `_rest`, so nothing is lost silently; the whole document is in `value`.
 
-Nothing a document holds ends a mirror, nor does it keep a reader from the table. Names are made writable and unique
-whatever the case; objects become structs where their names are plain, and JSON text where not. What JSON's grammar
-allows and readers of tables don't take is text by lake/json_values.py: half a surrogate pair, a number beyond a double.
+No document can end a mirror or make the table unreadable. Names of columns are made valid and unique whatever the case.
+Objects become structs if their names are plain, and JSON text otherwise. Values that JSON allows and readers of tables
+refuse become text by lake/json_values.py: half a surrogate pair, a number beyond a double.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from headwater.lake.shape import KEPT, PRIMITIVES, TableShape, arrow_schema, arr
 
 FIELD = "headwater.field"
 FIELD_AS_JSON = "headwater.field.json"
-"""The name of a column's field; as JSON text one with half a surrogate pair, for such a schema is refused by delta-rs,
-Polars and DuckDB, in every version of the table that comes after."""
+"""The metadata key with a column's field as JSON text, for a name with half a surrogate pair. Such a name written
+plainly makes delta-rs, Polars and DuckDB refuse the schema, in this version of the table and all later ones."""
 
 REST = "_rest"
 CLASH_PREFIX = "doc_"
 COLUMNS_MAX = 4000
-"""Columns of a table; fields beyond stand in `_rest`. Keys of a dictionary used as field names would make millions."""
+"""The most columns that a table gets; further fields stand in `_rest`. Keys of a dictionary used as field names would
+make millions."""
 
 COLUMN_BYTES_MAX = 255
-"""A field of a longer name stands in `_rest`: the schema is in each process, each checkpoint and each catalog."""
+"""The longest name of a column; a field with a longer name stands in `_rest`, for each process, checkpoint and catalog
+holds the schema."""
 
 DEPTH_MAX, NAMES_MAX = 8, 200
 _BRACKETS_SAFE = 200
 _UNWRITABLE = re.compile(r"[ ,;{}()\n\t\r=`.\x00-\x1f]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _READERS_OWN = re.compile(r"_metadata\Z|__delta_internal_|_tmp_metadata_", re.IGNORECASE)
-"""Names that Spark and Delta give columns of their own while they read: a table with such a column can't be read there
+"""Names that Spark and Delta give columns of their own while they read. A table with such a column can't be read there
 once a file has a deletion vector, not even its other columns."""
 
 _NUMBERS: dict[str, set[type]] = {"long": {int, type(None)}, "double": {int, float, type(None)}}
@@ -56,7 +58,7 @@ Kind = str | dict[str, Any]
 
 
 def kind_of(value: Any, depth: int = 0) -> Kind | None:
-    """Return the type of a column that would hold a value; None for null, and for what no column holds."""
+    """Return the type of a column that can hold a value; None for null, and for a value that no column can hold."""
     if depth > DEPTH_MAX and isinstance(value, list | dict):
         return "string"
     kinds: dict[type, Kind] = {bool: "boolean", float: "double", str: "string"}
@@ -71,7 +73,7 @@ def kind_of(value: Any, depth: int = 0) -> Kind | None:
 
 
 def _struct_of(value: Mapping[str, Any], depth: int) -> Kind:
-    """A struct where all names are plain and differ by more than case; JSON text otherwise."""
+    """Return a struct type if all names are plain and differ by more than case; otherwise JSON text."""
     names = {name.lower() for name in value}
     plain = 0 < len(names) == len(value) <= NAMES_MAX and all(map(_PLAIN.match, value))
     if not plain or max(map(len, value)) > COLUMN_BYTES_MAX:
@@ -80,29 +82,29 @@ def _struct_of(value: Mapping[str, Any], depth: int) -> Kind:
     return {"type": "struct", "fields": inner}
 
 
-def wider(one: Kind | None, other: Kind | None) -> Kind | None:
-    """Return the type that holds both, if there is one; else the first."""
-    if one is None or other is None:
-        return one if other is None else other
-    if {repr(one), repr(other)} == {repr("long"), repr("double")}:
+def wider(first: Kind | None, second: Kind | None) -> Kind | None:
+    """Return the type that holds values of both types, if there is one; otherwise the first type."""
+    if first is None or second is None:
+        return first if second is None else second
+    if {repr(first), repr(second)} == {repr("long"), repr("double")}:
         return "double"
-    return one
+    return first
 
 
 def _merged(kinds: Iterable[Kind | None]) -> Kind | None:
-    found: Kind | None = None
-    for kind in kinds:
-        found = wider(found, kind)
-    return found
+    kind: Kind | None = None
+    for each in kinds:
+        kind = wider(kind, each)
+    return kind
 
 
 @dataclass
 class JsonColumns:
-    """The columns of a table's fields: field to (column, type).
+    """The columns of a table's fields, with their types.
 
     Attributes:
-        of: by field's exact name.
-        taken: all columns of the table, in lower case.
+        of: field's exact name -> (column, type).
+        taken: names of all columns of the table, in lower case.
     """
 
     of: dict[str, tuple[str, Kind]] = field(default_factory=dict)
@@ -110,15 +112,16 @@ class JsonColumns:
 
     @classmethod
     def read(cls, described: Sequence[Mapping[str, Any]]) -> JsonColumns:
-        """Read a table's schema."""
-        made = cls(taken={column["name"].lower() for column in described})
+        """Return the columns that a table's schema describes."""
+        columns = cls(taken={column["name"].lower() for column in described})
         for column in described:
             if (name := field_of(column)) is not None:
-                made.of[name] = (column["name"], column["type"])
-        return made
+                columns.of[name] = (column["name"], column["type"])
+        return columns
 
     def add(self, name: str, kind: Kind) -> dict[str, Any] | None:
-        """Give a field a column; return it as the schema describes it, None for too long a name or too many columns."""
+        """Add a column for a field; return its description for the schema, None if the name is too long or there are
+        too many columns."""
         wanted = column = column_of(name)
         if len(self.taken) >= COLUMNS_MAX or len(wanted.encode()) > COLUMN_BYTES_MAX:
             return None
@@ -136,16 +139,17 @@ def _belongs_to(name: str) -> dict[str, str]:
 
 
 def field_of(column: Mapping[str, Any]) -> str | None:
-    """Return the field that a column belongs to; None for one of the mirror's own."""
+    """Return the field that a column belongs to; None for the mirror's own columns."""
     metadata = column["metadata"]
     name: str | None = json.loads(metadata[FIELD_AS_JSON]) if FIELD_AS_JSON in metadata else metadata.get(FIELD)
     return name
 
 
 def readable(described: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a table's columns as all readers take them: other names in the metadata, and none of the readers' own.
+    """Return a table's columns in a form that all readers accept: odd names move to the metadata, and columns with
+    names that readers reserve are left out.
 
-    A column that goes leaves its values to the rows that are written next.
+    The values of a column that is left out stand in the rows that are written from then on, in `_rest`.
     """
     kept = [dict(column) for column in described if field_of(column) is None or not _READERS_OWN.match(column["name"])]
     for column in kept:
@@ -156,18 +160,18 @@ def readable(described: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_unfolded(described: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a table's JSON documents become columns."""
+    """Return True if a table has its JSON documents unfolded into columns."""
     return any(column["name"] == REST for column in described)
 
 
 def column_of(name: str) -> str:
-    """Return the column that a field would like: its name, made writable, and prefixed if it is one of ours."""
+    """Return the preferred column name of a field: valid characters only, with a prefix if the name is one of ours."""
     column = _UNWRITABLE.sub("_", name.encode(errors="replace").decode()) or "_"
     return CLASH_PREFIX + column if column.lower() in {*KEPT, REST} or _READERS_OWN.match(column) else column
 
 
 class JsonShape(TableShape):
-    """Makes a table's rows from JSON documents; learns fields as they come.
+    """Makes a table's rows from JSON documents; adds columns as it meets new fields.
 
     Args:
         described: the table's columns, as its log describes them.
@@ -178,14 +182,14 @@ class JsonShape(TableShape):
         self.columns = JsonColumns.read(described)
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
-        """Leave out changes of keys that are no text: this table's keys are."""
+        """Return a mask of the changes whose keys are text; this table can have no others."""
         good = texts_among(batch.column("key"))
         if good is not None:
             self.conflicts.add("key: string in the table, bytes that are not UTF-8 in the bucket; left out")
         return good
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the table's rows, with a column for every field that fits one."""
+        """Return the table's rows, with a value in the column of each field that has one."""
         parsed = [_parsed(value) for value in batch.column("value").to_pylist()]
         documents = [document for document, _ in parsed]
         self.misfits = [why for _, why in parsed]
@@ -205,8 +209,8 @@ class JsonShape(TableShape):
             return fitted[column.name]
         if column.name == REST:
             return pa.array(rest, pa.string())
-        made = modified_at(batch.column("cas")) if column.name == "modified_at" else batch.column(column.name)
-        return made if made.type == column.type else made.cast(column.type)
+        values = modified_at(batch.column("cas")) if column.name == "modified_at" else batch.column(column.name)
+        return values if values.type == column.type else values.cast(column.type)
 
     def _learn(self, documents: Sequence[dict[str, Any]]) -> None:
         known = self.columns.of.keys()
@@ -225,7 +229,7 @@ class JsonShape(TableShape):
             self.schema = arrow_schema(self.described)
 
     def _unplaced(self, documents: Sequence[dict[str, Any]], rest: dict[int, dict[str, Any]]) -> None:
-        """Keep aside the fields without a column: too many of them, or numbers that no column holds."""
+        """Put the fields that have no column into `rest`: there are too many, or no column can hold them."""
         known = self.columns.of.keys()
         for row, document in enumerate(documents):
             if not document.keys() <= known:
@@ -243,25 +247,27 @@ class JsonShape(TableShape):
                 return _exact(values, kind, wanted)
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 pass
-        made = []
+        fitted = []
         for row, value in enumerate(values):
             good, fits = fit(value, kind)
-            made.append(good)
+            fitted.append(good)
             if not fits:
                 rest.setdefault(row, {})[name] = value
-                self.conflicts.add(f"{column}: {_named(kind)} in the table, {_named(kind_of(value))} in documents")
-        return pa.array(made, wanted)
+                self.conflicts.add(
+                    f"{column}: {_kind_name(kind)} in the table, {_kind_name(kind_of(value))} in documents"
+                )
+        return pa.array(fitted, wanted)
 
 
 def _exact(values: list[Any], kind: str, wanted: pa.DataType) -> Any:
-    """Arrow's own conversion, where it takes nothing that `fit` would not."""
+    """Convert values by Arrow, if Arrow accepts nothing that `fit` would refuse."""
     if kind in {"long", "double"} and not {type(value) for value in values} <= _NUMBERS[kind]:
         raise ValueError  # Arrow would cut 1.5 down to 1
     return pa.array(values, wanted)
 
 
 def fit(value: Any, kind: Kind) -> tuple[Any, bool]:
-    """Return (what a column of this type holds of a value, whether that is all of it)."""
+    """Return (the value as a column of this type holds it, True if nothing of the value is lost)."""
     if value is None:
         return None, True
     if isinstance(kind, dict):
@@ -269,12 +275,12 @@ def fit(value: Any, kind: Kind) -> tuple[Any, bool]:
     if kind == "string":
         # A column of text that began with an object holds objects as text.
         return (value, True) if isinstance(value, str) else _as_text(value)
-    found = kind_of(value)
-    if kind == "double" and found == "long":
+    actual = kind_of(value)
+    if kind == "double" and actual == "long":
         return float(value), int(float(value)) == value
-    if kind == "long" and found == "double" and value.is_integer() and int(value) in _LONGS:
+    if kind == "long" and actual == "double" and value.is_integer() and int(value) in _LONGS:
         return int(value), True
-    return (value, True) if found == kind else (None, False)
+    return (value, True) if actual == kind else (None, False)
 
 
 def _as_text(value: Any) -> tuple[Any, bool]:
@@ -298,29 +304,31 @@ def _fit_struct(value: Any, kind: dict[str, Any]) -> tuple[Any, bool]:
     return {name: item for name, (item, _) in fitted.items()}, whole
 
 
-def _named(kind: Kind | None) -> str:
+def _kind_name(kind: Kind | None) -> str:
     if kind is None:
         return "something no column holds"
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
 def _parsed(value: bytes | None) -> tuple[dict[str, Any], str | None]:
-    """The fields of a document; none if it is no JSON object, and why."""
+    """Return the fields of a document, and None; if it is no JSON object, no fields and the reason."""
     try:
-        found = parse(value)
+        document = parse(value)
         if value and value.count(b"[") + value.count(b"{") > _BRACKETS_SAFE:
-            dumped(found)  # what can be read but not written again, for its depth, is no document to us
-        if isinstance(found, dict) and may_have_halves(value):
-            found = {name: written(item) for name, item in found.items()}
+            dumped(document)  # what can be read but not written again, for its depth, is no document to us
+        if isinstance(document, dict) and may_have_halves(value):
+            document = {name: written(item) for name, item in document.items()}
     except RecursionError:
         return {}, TOO_DEEP
     except ValueError as error:
         return {}, no_json(value, error)
-    return (found, None) if isinstance(found, dict) else ({}, f"JSON, but no object: {_JSON_NAMES[type(found)]}")
+    return (
+        (document, None) if isinstance(document, dict) else ({}, f"JSON, but no object: {_JSON_NAMES[type(document)]}")
+    )
 
 
 def texts_among(keys: Any) -> NDArray[np.bool_] | None:
-    """Return which of these keys are UTF-8; None if all are."""
+    """Return a mask of the keys that are UTF-8; None if all are."""
     try:
         keys.cast(pa.string())
     except pa.ArrowInvalid:
@@ -329,7 +337,7 @@ def texts_among(keys: Any) -> NDArray[np.bool_] | None:
 
 
 def is_text(key: bytes | None) -> bool:
-    """Whether a key is UTF-8."""
+    """Return True if a key is UTF-8."""
     try:
         (key or b"").decode()
     except UnicodeDecodeError:
@@ -338,11 +346,12 @@ def is_text(key: bytes | None) -> bool:
 
 
 def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return a table's columns with those that tasks added; where tasks disagree, the wider type, else the first.
+    """Return a table's columns together with those that tasks added. If tasks disagree about a type, the wider type
+    counts, or else the first.
 
     Args:
         fields: the table's columns.
-        added: what each task added.
+        added: the columns that each task added.
     """
     known = JsonColumns.read(fields)
     kinds: dict[str, Kind | None] = {}
@@ -351,10 +360,10 @@ def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping
             name = field_of(column) or ""
             kinds[name] = wider(kinds.get(name), column["type"])
     wanted = [(name, kind) for name, kind in sorted(kinds.items()) if kind is not None and name not in known.of]
-    return [*map(dict, fields), *(made for name, kind in wanted if (made := known.add(name, kind)) is not None)]
+    return [*map(dict, fields), *(new for name, kind in wanted if (new := known.add(name, kind)) is not None)]
 
 
 def agrees(fields: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether files with these added columns fit a table with these columns."""
+    """Return True if files with these added columns fit a table with these columns."""
     known = {column["name"]: (column["type"], field_of(column)) for column in fields}
     return all(known.get(column["name"]) == (column["type"], field_of(column)) for column in added)

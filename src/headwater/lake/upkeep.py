@@ -1,9 +1,10 @@
-"""Care for a table: fold small files, rewrite those that are mostly dead, checkpoint the log, remove what nobody needs.
+"""Care for a table: folds small files, rewrites files with mostly dead rows, writes checkpoints, removes unneeded
+files.
 
-Folding is tiered: files of about the same size are folded eight at a time into one of the next size, so each row is
-rewritten once a tier and a table has some dozen files however many batches it has seen. The work is done beside the
-batches and only its commit stands between two of them. Rows that died meanwhile are found at their new places, since
-a fold keeps the order of the rows that were alive.
+Folding is tiered: eight files of about the same size are folded into one of the next size, so each row is rewritten
+once a tier, and a table has some dozen files however many batches it has seen. Folds run beside the batches; only the
+commit of a fold stands between two batches. Rows that die during a fold are found at their new positions, since a fold
+keeps the order of the live rows.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from headwater.errors import TableAway
 from headwater.failpoints import failpoint
 from headwater.lake import checkpoints, index, removals, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
-from headwater.lake.index import Hashes, Indexes, hashes_of, joined, made
+from headwater.lake.index import Hashes, Indexes, hashes_of, index_of, joined
 from headwater.lake.log import AWAY, FOLDER, Action, DataFile, TableLog, TableState, names_of, removal
 from headwater.lake.places import QUARANTINE, store_of
 from headwater.lake.shape import arrow_schema
-from headwater.lake.store import BESIDE, Listed, TableStore
+from headwater.lake.store import DRAFT_PREFIX, Listed, TableStore
 
 FOLD = "fold"
-"""The names of files that were folded begin so."""
+"""The prefix of the names of folded files."""
 
 FAN = 8
-"""Files of one tier that are folded together; sizes of the next tier are so many times as large."""
+"""The number of files of one tier that are folded together, and the ratio of sizes between tiers."""
 
 SMALLEST_BYTES = 128 << 10
 LARGEST_BYTES = 256 << 20
@@ -49,17 +50,17 @@ DEAD_SHARE = 0.5
 CHECKPOINT_EVERY = 100
 VACUUM_SECONDS = 3600.0
 HANG_SECONDS, SLOWEST = 600.0, 1 << 20
-"""Work of upkeep that took so long, and a second more for each so many bytes of files, hangs."""
+"""Upkeep hangs if it takes longer than this many seconds, plus one second for each so many bytes of files."""
 
 UNDER_WAY_SECONDS = 3600.0
-"""A batch may be under way for so long: a vacuum by the clock leaves what is not so much older than the newest commit,
-for the clock may be wrong, and a batch that is committed while its files are removed breaks the table."""
+"""The longest time that a batch may be under way. A vacuum by the clock leaves files that are not older than the newest
+commit by this much: the clock may be wrong, and removing the files of a batch before its commit breaks the table."""
 
 LOOK_EVERY = 100
-"""Between so many files that are removed a vacuum sees to it that the table is still where it was."""
+"""The number of removed files after which a vacuum checks again that the table is still in its place."""
 
 REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 300.0
-"""How long work of upkeep rests after it failed; twice as long each time it fails again."""
+"""The pause after a failure of upkeep, and the longest pause; each further failure doubles it."""
 
 DAY = 86_400.0
 RETENTION, LOG_RETENTION = 7 * DAY, 30 * DAY
@@ -70,22 +71,22 @@ _UNITS = re.compile(r"(\d+)\s+([a-z]+?)s?(?![a-z])", re.IGNORECASE)
 
 
 def seconds_of(text: str | None, otherwise: float) -> float:
-    """Return a property such as `interval 30 days 12 hours` in seconds; `otherwise` where there is none. One that can't
-    be read is without end: nothing is removed that it may want kept."""
+    """Return a property such as `interval 30 days 12 hours` in seconds; `otherwise` if it is None. A text that can't be
+    read gives infinity, so that nothing is removed that the owner may want kept."""
     if text is None:
         return otherwise
-    told = _INTERVAL.fullmatch(text)
-    units = _UNITS.findall(told[1]) if told else [("1", "")]
+    match = _INTERVAL.fullmatch(text)
+    units = _UNITS.findall(match[1]) if match else [("1", "")]
     return sum(int(count) * _SECONDS.get(unit.lower(), math.inf) for count, unit in units)
 
 
 def live_bytes(file: DataFile) -> float:
-    """Return about how many bytes of a file are alive."""
+    """Return the approximate number of live bytes in a file."""
     return file.size * (1 - file.dead / file.rows) if file.rows else float(file.size)
 
 
 def tier_of(file: DataFile) -> int | None:
-    """Return a file's tier by the size of what is alive in it; None for those that are large enough."""
+    """Return a file's tier by its live bytes; None for a file that is large enough."""
     size = live_bytes(file)
     if size >= LARGEST_BYTES:
         return None
@@ -93,7 +94,8 @@ def tier_of(file: DataFile) -> int | None:
 
 
 def choose(state: TableState) -> list[DataFile]:
-    """Return the files to fold next, none if all is well: a full tier, the smallest first, or what is mostly dead."""
+    """Return the files to fold next: a full tier, the smallest first, or files with mostly dead rows. Empty if nothing
+    is due."""
     tiers: dict[int, list[DataFile]] = {}
     for file in state.files.values():
         tier = tier_of(file)
@@ -110,9 +112,9 @@ class FoldedFile:
     """A file that was folded.
 
     Attributes:
-        file: as it was then.
-        alive: which of its rows were alive.
-        runs: (first of these rows by rank, number of the new file, row there), by rank.
+        file: the file as it was when the fold read it.
+        alive: mask of its live rows.
+        runs: (rank of the run's first live row, number of the new file, row there), by rank.
     """
 
     file: DataFile
@@ -120,7 +122,8 @@ class FoldedFile:
     runs: list[tuple[int, int, int]] = field(default_factory=list)
 
     def revived(self, dead: BitMap) -> bool:
-        """Whether rows are alive that were dead when the fold read the file: a RESTORE brought them back."""
+        """Return True if rows are live again that were dead when the fold read the file: a RESTORE brought them
+        back."""
         left_out = ~self.alive
         return int(left_out[vectors.positions_of(dead)].sum()) < int(left_out.sum())
 
@@ -138,7 +141,7 @@ class FoldedFile:
 
 @dataclass
 class Folded:
-    """New files that hold what is alive in others."""
+    """New files with the live rows of others."""
 
     files: list[NewFile]
     sources: list[FoldedFile]
@@ -152,15 +155,15 @@ def fold(
     dead: Mapping[str, BitMap] | None = None,
     label: str = FOLD,
 ) -> Folded:
-    """Write what is alive in some files to new ones, with their indexes; the table does not know them yet.
+    """Write the live rows of some files to new files, with their indexes; the table does not have them yet.
 
     Args:
         store: the table's place.
         fields: its columns.
-        indexes: where to write indexes; None for a table without (a change log).
-        files: as the newest version has them.
-        dead: rows that are left out besides those that the version knows to be dead, by path as the log writes it.
-        label: what the names of the new files begin with.
+        indexes: indexes to write to; None for a table without (a change log).
+        files: files as the newest version has them.
+        dead: rows to leave out besides the version's dead rows, by path as the log writes it.
+        label: prefix of the new files' names.
     """
     schema = arrow_schema(fields)
     bounds = [name for name in ("vbucket", "seqno") if name in schema.names]
@@ -176,9 +179,9 @@ def fold(
         for number, new in enumerate(written if indexes else ()):
             mine = [(first, part) for which, first, part in hashes if which == number]
             rows = [np.arange(first, first + len(part)) for first, part in mine]
-            found = made(joined([part for _, part in mine]), np.concatenate(rows))
+            index = index_of(joined([part for _, part in mine]), np.concatenate(rows))
             if indexes is not None:
-                indexes.write(new.path, found, new.rows)
+                indexes.write(new.path, index, new.rows)
     except BaseException:
         out.discard()
         raise
@@ -187,15 +190,15 @@ def fold(
 
 @dataclass(frozen=True)
 class FoldTask:
-    """A fold that is done elsewhere, in another process perhaps: all that it needs, and nothing that is open.
+    """A fold that runs elsewhere, perhaps in another process: it carries all its inputs and nothing open.
 
     Attributes:
-        place: of the table.
-        id: the table's.
-        fields: its columns.
-        seed: of its indexes; None for a table without.
-        files: what is folded, as the newest version has it.
-        label: what the names of the new files begin with, so that they are found when nobody tells what they are.
+        place: place of the table.
+        id: id of the table.
+        fields: columns of the table.
+        seed: seed of its indexes; None for a table without.
+        files: files to fold, as the newest version has them.
+        label: prefix of the new files' names, by which they are found if no result arrives.
     """
 
     place: str
@@ -213,11 +216,11 @@ class FoldTask:
 
     @property
     def seconds(self) -> float:
-        """After how long it hangs."""
+        """The time in seconds after which this fold counts as hanging."""
         return HANG_SECONDS + sum(file.size for file in self.files) / SLOWEST
 
     def discard(self) -> None:
-        """Remove what it wrote, if anything: it is not going to be in the table."""
+        """Remove the files that it wrote, if any, because they will not be committed."""
         store = store_of(self.place)
         for folder in ("", index.FOLDER):
             for listed in store.list(folder):
@@ -230,14 +233,14 @@ T = TypeVar("T")
 
 
 class Doer(Protocol):
-    """Where folds and checkpoints are written, beside the batches."""
+    """Runs folds and checkpoints beside the batches."""
 
     def submit(self, work: Callable[[], T], seconds: float, /) -> Future[T]:
-        """Begin; the answer comes in time, or after so many seconds what hangs is ended, where that can be done."""
+        """Start the work. If it takes longer than `seconds`, it is ended where that is possible."""
 
 
 class _InThread:
-    """Does it in a thread of this process, which nobody can end."""
+    """Runs the work in a thread of this process, which can't be ended."""
 
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._thread = thread
@@ -247,11 +250,11 @@ class _InThread:
 
 
 class _Chore:
-    """One kind of upkeep. After a failure it rests, the longer the more often it failed.
+    """One kind of upkeep. After a failure it pauses, and longer after each further failure.
 
     Args:
-        work: does what is due, and returns whether something came to a good end.
-        clock: seconds.
+        work: does the work that is due; returns True if something succeeded.
+        clock: returns seconds.
     """
 
     def __init__(self, work: Callable[[], bool], clock: Callable[[], float]) -> None:
@@ -259,7 +262,7 @@ class _Chore:
         self._failures, self._rests_until = 0, -math.inf
 
     def tried(self) -> str:
-        """Do it, unless it rests; return what went wrong."""
+        """Run the work unless it pauses; return the problem of the last failure, or an empty text."""
         if self._clock() < self._rests_until:
             return ""
         try:
@@ -301,27 +304,27 @@ def _copy(
 
 
 def _batches(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows a row group at a time: Arrow fills a batch from as many as it takes, and 65,536 rows of a MiB
-    each are more than there is memory."""
+    """Yield a file's rows one row group at a time. Arrow would fill a batch across groups, and 65,536 rows of a MiB
+    each are more than the memory holds."""
     for group in range(opened.num_row_groups):
         yield from opened.iter_batches(batch_size=1 << 16, row_groups=[group])
 
 
 def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of a file with the table's columns: older files lack newer ones."""
+    """Return rows of a file with the table's columns; older files lack newer columns."""
     arrays: list[Any] = []
     for column in schema:
         if column.name in batch.schema.names:
-            found = batch.column(column.name)
-            arrays.append(found if found.type == column.type else found.cast(column.type))
+            values = batch.column(column.name)
+            arrays.append(values if values.type == column.type else values.cast(column.type))
         else:
             arrays.append(pa.nulls(batch.num_rows, column.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def commit(log: TableLog, folded: Folded) -> bool:
-    """Put folded files in the place of their sources; return False, having done nothing, if one of those is gone, or
-    of the new ones, or if rows came back to life that were left out.
+    """Replace the sources of a fold by its new files; return False, with nothing changed, if a source or a new file is
+    gone, or if rows that were left out are live again.
 
     No batch may be under way: it would have looked rows up in the sources.
     """
@@ -368,10 +371,11 @@ def optimize(
     everything: bool = False,
     tell: Callable[[int, int], None] = _nobody,
 ) -> int:
-    """Fold until all is well, or all files into as few as they fill; return how many files were folded.
+    """Fold until nothing is due, or with `everything` all files into as few as they fill; return the number of folded
+    files.
 
     Args:
-        tell: how many files are folded, and how many there are to fold in the end, as far as is known.
+        tell: called with the number of folded files and the expected total.
     """
     count = 0
     while files := list(log.refresh().files.values()) if everything and not count else choose(log.state):
@@ -383,7 +387,7 @@ def optimize(
 
 
 def checkpoint(log: TableLog, now: float | None = None) -> str:
-    """Write a checkpoint of the newest version, without removals that have expired; return its path.
+    """Write a checkpoint of the newest version, without expired removals; return its path.
 
     Raises:
         TableAway: there is no table, or not the one that was read.
@@ -399,12 +403,12 @@ def checkpoint(log: TableLog, now: float | None = None) -> str:
 
 
 def checkpoint_at(place: str, table: str) -> str:
-    """As `checkpoint`, of the table with this id at a place, whoever has it open."""
+    """Write a checkpoint of the table with this id at a place; see `checkpoint`."""
     return checkpoint(_opened(place, table))
 
 
 def vacuum_at(place: str, table: str) -> list[str]:
-    """As `vacuum` by the clock, of the table with this id at a place."""
+    """Vacuum the table with this id at a place, by the clock; see `vacuum`."""
     return vacuum(_opened(place, table))
 
 
@@ -416,10 +420,10 @@ def _opened(place: str, table: str) -> TableLog:
 
 
 def _with_removals(log: TableLog) -> TableLog:
-    """The same table's log, read anew with its removals, which nobody keeps who only follows it.
+    """Return the same table's log, read anew with its removals; a log that is only followed does not keep them.
 
     Raises:
-        TableAway: there is no table, or not the one that was read.
+        TableAway: there is no table, or another one than the one that was read.
     """
     log.refresh(sure=True)
     whole = TableLog(log.store, removals=True)
@@ -429,7 +433,7 @@ def _with_removals(log: TableLog) -> TableLog:
 
 
 def retention(state: TableState) -> float:
-    """Return for how many seconds a removed file stays, for readers of older versions."""
+    """Return the number of seconds for which a removed file stays for readers of older versions."""
     return seconds_of(state.properties.get("delta.deletedFileRetentionDuration"), RETENTION)
 
 
@@ -441,19 +445,19 @@ def vacuum(
     dry: bool = False,
     tell: Callable[[int, int], None] = _nobody,
 ) -> list[str]:
-    """Remove files that no version within the retention needs: removed ones, and those of failed attempts.
+    """Remove files that no version within the retention needs: removed files, and files of failed attempts.
 
     Args:
-        log: the table's.
+        log: log of the table.
         seconds: the retention; None for the table's own (7 days unless it says otherwise).
         now: Unix seconds.
-        dry: only tell.
-        tell: how many files are removed, of how many.
+        dry: remove nothing, only return the paths.
+        tell: called with the number of removed files and the total.
 
     Returns: the paths.
 
     Raises:
-        TableAway: there is no table, or not the one that was read: all its files would be nobody's.
+        TableAway: there is no table, or another one; without the log every file would seem unneeded.
     """
     log, clock = _with_removals(log), now or time.time()
     state = log.state
@@ -487,14 +491,16 @@ def vacuum(
 
 
 def _still_needed(log: TableLog, candidates: set[str], since: float) -> set[str]:
-    """Which of some files were removed so late that readers of older versions may need them."""
+    """Return those of `candidates` that were removed at `since` or later, so that readers of older versions may need
+    them."""
     if not candidates:
         return set()
     return candidates.intersection(name.rpartition("/")[2] for name in removals.names(log.removals(), since))
 
 
 def _bare(action: Action) -> Iterator[str]:
-    """The same without folders: the log may name the same place in many ways, by a whole url for example."""
+    """Yield the names of an action's files without folders: the log may write the same path in many ways, as a whole
+    url for example."""
     return (path.rpartition("/")[2] for path in names_of(action))
 
 
@@ -507,12 +513,12 @@ def _is_data(path: str) -> bool:
 
 
 def _is_half(listed: Listed) -> bool:
-    return _base(listed).startswith(BESIDE)
+    return _base(listed).startswith(DRAFT_PREFIX)
 
 
 def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
-    """Commits and checkpoints that are older than the log's retention and before a checkpoint that is, too, and at or
-    before one that can be read: the oldest up to the first that is young, so that no gap is left."""
+    """Return commits and checkpoints that are older than the log's retention and than a checkpoint that is old as well
+    and can be read: from the oldest up to the first young one, so that no gap is left."""
     if not log.state.says("delta.enableExpiredLogCleanup", otherwise=True):
         return []
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
@@ -529,18 +535,18 @@ def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
 
 
 def _is_compaction(listed: Listed) -> bool:
-    """Whether a file has commits from a version on that the table has otherwise, too."""
+    """Return True for a file with several compacted commits, which the log also has one by one."""
     return listed.path.endswith(".compacted.json")
 
 
 class Maintenance:
-    """Cares for a table while batches are written to it; its work is done in a thread of its own.
+    """Cares for a table while batches are written to it; the work runs in a thread of its own.
 
     Args:
-        log: the driver's.
-        seed: of the table's indexes; None for a table without.
-        clock: seconds.
-        folds: where folding is done, if not in that thread: there it takes the interpreter from the batches.
+        log: log of the driver.
+        seed: seed of the table's indexes; None for a table without.
+        clock: returns seconds.
+        folds: runs the folds; by default that same thread, where they take the interpreter from the batches.
     """
 
     def __init__(
@@ -565,12 +571,12 @@ class Maintenance:
         self.problem = ""
 
     def step(self) -> None:
-        """Do what is due; called between two batches. Nothing that goes wrong here ends a mirror: it is tried again."""
+        """Do the upkeep that is due, between two batches. A failure never ends a mirror: the work is tried again."""
         problems = [chore.tried() for chore in self._chores]
         self.problem = next(filter(None, problems), "")
 
     def close(self, *, finish: bool = False, seconds: float | None = None) -> None:
-        """End the thread; with `finish` what is under way is brought in first, if it comes within so many seconds."""
+        """End the thread. With `finish`, first commit the fold that is under way, if it ends within `seconds`."""
         self._closing, self.problem = True, ""
         under_way: list[Future[Any]] = [each[1] for each in (self._folding, self._checkpoint) if each is not None]
         if finish and under_way:
@@ -609,7 +615,8 @@ class Maintenance:
         return True
 
     def _write_checkpoint(self) -> bool:
-        """In this process the first one would hold the batches up for seconds: Arrow imports pandas for it."""
+        """Write a checkpoint elsewhere: in this process the first one would delay the batches by seconds, since Arrow
+        imports pandas for it."""
         written = False
         if self._checkpoint is not None and self._checkpoint[1].done():
             (version, done), self._checkpoint = self._checkpoint, None
@@ -632,24 +639,27 @@ class Maintenance:
 
 
 def describe(log: TableLog) -> dict[str, Any]:
-    """Return what a table is, in numbers; of a table with a quarantine, that of both."""
-    told = _described(log)
-    if "quarantine" in json.loads(log.state.records.get("headwater.mirror", "{}")) and told["kind"] == "documents":
-        beside = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
-        told["quarantine"] = _described(beside) if beside.refresh().version >= 0 else None
-    return told
+    """Return the facts of a table: versions, sizes, numbers of rows. With a quarantine, those of both."""
+    description = _described(log)
+    if (
+        "quarantine" in json.loads(log.state.records.get("headwater.mirror", "{}"))
+        and description["kind"] == "documents"
+    ):
+        quarantine = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
+        description["quarantine"] = _described(quarantine) if quarantine.refresh().version >= 0 else None
+    return description
 
 
 def _described(log: TableLog) -> dict[str, Any]:
     state = log.refresh()
     files = list(state.files.values())
-    told = json.loads(state.records.get("headwater.mirror", "{}"))
+    mirror = json.loads(state.records.get("headwater.mirror", "{}"))
     return {
         "place": log.store.root,
-        "kind": told.get("kind", "documents"),
+        "kind": mirror.get("kind", "documents"),
         "version": state.version,
-        "bucket": told.get("bucket"),
-        "batches": told.get("batch"),
+        "bucket": mirror.get("bucket"),
+        "batches": mirror.get("batch"),
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "rows": sum((file.rows or 0) - file.dead for file in files),
@@ -660,19 +670,20 @@ def _described(log: TableLog) -> dict[str, Any]:
 
 
 def history(log: TableLog, most: int = 50) -> list[dict[str, Any]]:
-    """Return what the newest commits say of themselves, the newest first; as far back as the log still has them.
+    """Return the facts that the newest commits have about themselves, the newest first, as far back as the log has
+    them.
 
-    Each has `version`, `timestamp` (milliseconds), `operation` and `operationMetrics` (numbers as text), the last two
-    empty where a writer told nothing.
+    Each has `version`, `timestamp` (milliseconds), `operation` and `operationMetrics` (numbers as text); the last two
+    are empty if a writer left them out.
     """
-    found: list[dict[str, Any]] = []
+    commits: list[dict[str, Any]] = []
     for version in range(log.state.version, max(-1, log.state.version - most), -1):
         try:
             text = log.store.read(f"{FOLDER}/{version:020}.json")
         except FileNotFoundError:
             break
-        told = (json.loads(line).get("commitInfo") for line in text.splitlines() if b'"commitInfo"' in line)
-        info: dict[str, Any] = next((each for each in told if each), {})
+        infos = (json.loads(line).get("commitInfo") for line in text.splitlines() if b'"commitInfo"' in line)
+        info: dict[str, Any] = next((each for each in infos if each), {})
         empty = {"timestamp": 0, "operation": "", "operationMetrics": {}}
-        found.append({"version": version} | empty | info)
-    return found
+        commits.append({"version": version} | empty | info)
+    return commits

@@ -1,10 +1,10 @@
 """JSON documents as VARIANT: any document in one column, whose fields a query takes out by path.
 
 A VARIANT is two byte strings, `metadata` (the names of all fields) and `value`, in the binary encoding that Spark and
-Parquet share; what is written here is, byte for byte, what Spark's `parse_json` makes of the same text, but for the
-order of names in an object, where UTF-8's and UTF-16's differ, and half surrogate pairs (lake/json_values.py). In
-Delta's Parquet files it is a struct of the two (PROTOCOL.md, "Variant Data Type", which asks for no logical type: Arrow
-for Python can't write Parquet's VARIANT annotation, and Delta's readers go by the table's schema).
+Parquet share. This module writes, byte for byte, what Spark's `parse_json` makes of the same text, with two exceptions:
+the order of names in an object, where UTF-8's and UTF-16's differ, and half surrogate pairs (lake/json_values.py). In
+Delta's Parquet files it is a struct of the two (PROTOCOL.md, "Variant Data Type", which demands no logical type: Arrow
+for Python can't write Parquet's VARIANT annotation, and Delta's readers use the table's schema).
 
 Whole numbers have the smallest of 1, 2, 4 and 8 bytes that holds them, fractions without an exponent are decimals of
 up to 38 digits, all other numbers doubles. Source: Parquet's VariantEncoding.md, and Spark's VariantBuilder for what
@@ -28,7 +28,7 @@ from headwater.lake.unfold import texts_among
 
 COLUMN = "document"
 BYTES_MAX = 16 << 20
-"""No reader need take a longer value, nor longer names."""
+"""The longest value, and the longest metadata, that every reader must take."""
 
 DEPTH_MAX = 300
 TOO_LONG = f"JSON that is longer than the {BYTES_MAX >> 20} MiB of a VARIANT"
@@ -38,21 +38,22 @@ _VERSION, _OBJECT, _ARRAY = 1, 2, 3
 _NULL, _TRUE, _FALSE, _LONG_TEXT, _DOUBLE = b"\x00", b"\x04", b"\x08", b"\x40", b"\x1c"
 _SHORT_TEXT = [bytes((length << 2 | 1,)) for length in range(64)]
 _WHOLE = [(1 << 7, b"\x0c", 1), (1 << 15, b"\x10", 2), (1 << 31, b"\x14", 4), (1 << 63, b"\x18", 8)]
-"""Whole numbers up to (not including) the first are written with this header in so many bytes."""
+"""(limit, header, bytes): integers below the limit, which is not included, are written with this header in so many
+bytes."""
 
 _DECIMALS = [(9, b"\x20", 4), (18, b"\x24", 8), (38, b"\x28", 16)]
-"""Decimals of up to so many digits, and digits behind the point, likewise."""
+"""(most digits, header, bytes) of decimals, likewise; the same limit holds for digits after the point."""
 
 _COUNT_SHORT = 0xFF
 
 
 def columns() -> list[dict[str, Any]]:
-    """Return the columns of a new table: those of any, with keys as text, and the document."""
+    """Return the columns of a new table: those that every table has, with text keys, and the document."""
     return [*fields("string"), delta_field(COLUMN, VARIANT, _MEANS)]
 
 
 def is_variant(described: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a table has its documents as VARIANT."""
+    """Return True if a table has its documents as VARIANT."""
     return any(column["type"] == VARIANT for column in described)
 
 
@@ -60,7 +61,7 @@ class VariantShape(TableShape):
     """Makes a table's rows from JSON documents, each whole in one column."""
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[Any] | None:
-        """Leave out changes of keys that are no text: this table's keys are."""
+        """Return a mask of the changes whose keys are text; this table can have no others."""
         good = texts_among(batch.column("key"))
         if good is not None:
             self.conflicts.add("key: string in the table, bytes that are not UTF-8 in the bucket; left out")
@@ -69,27 +70,27 @@ class VariantShape(TableShape):
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the table's rows."""
         read = [encoded(value) for value in batch.column("value").to_pylist()]
-        self.misfits = [found if isinstance(found, str) else None for found in read]
-        pairs = [(b"", b"") if isinstance(found, str) else found for found in read]
+        self.misfits = [variant if isinstance(variant, str) else None for variant in read]
+        pairs = [(b"", b"") if isinstance(variant, str) else variant for variant in read]
         kind: Any = arrow_type(VARIANT)
         halves = [pa.array([pair[half] for pair in pairs], pa.binary()) for half in (0, 1)]
         missing = pa.array([reason is not None for reason in self.misfits], pa.bool_())
         self._documents = pa.StructArray.from_arrays(halves, fields=list(kind), mask=missing)
         return super().rows(batch)
 
-    def made(self, column: str, batch: pa.RecordBatch) -> Any:
+    def values(self, column: str, batch: pa.RecordBatch) -> Any:
         """Return the values of a column."""
-        return self._documents if column == COLUMN else super().made(column, batch)
+        return self._documents if column == COLUMN else super().values(column, batch)
 
 
 def encoded(value: bytes | None) -> tuple[bytes, bytes] | str:
-    """Return JSON text as (metadata, value) of a VARIANT; in words, why there is none."""
+    """Return JSON text as (metadata, value) of a VARIANT; if that is impossible, the reason as text."""
     try:
-        found = _parse(value)
+        document = _parse(value)
         if may_have_halves(value):
-            found = written(found)
+            document = written(document)
         names: dict[str, int] = {}
-        body = _encoded(found, names, 0)
+        body = _encoded(document, names, 0)
         metadata = _metadata(names)
     except RecursionError:
         return TOO_DEEP
@@ -99,17 +100,17 @@ def encoded(value: bytes | None) -> tuple[bytes, bytes] | str:
 
 
 def _fraction(text: str) -> Decimal | float:
-    """A number that is written with a point or an exponent."""
+    """Return the number of a text with a point or an exponent."""
     if "e" not in text and "E" not in text and len(text) <= 3 + _DECIMALS[-1][0]:
         return Decimal(text)
-    found = float(text)
-    if math.isinf(found):
+    number = float(text)
+    if math.isinf(number):
         raise ValueError(f"{text[:40]} is beyond what a double holds")
-    return found
+    return number
 
 
 def _digits(text: str) -> int | Decimal | float:
-    """A number that is written without either; Python refuses more than 4,300 digits."""
+    """Return the number of a text without either; Python refuses more than 4,300 digits."""
     return int(text) if len(text) < DIGITS_MAX else _fraction(f"{text}e0")
 
 
@@ -117,7 +118,7 @@ _parse = decoder(_fraction, _digits)
 
 
 def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:
-    """Encode a value of `json.loads`; `names` gets an id for each new name."""
+    """Encode a value that `json.loads` returned; `names` gets an id for each new name."""
     kind = type(value)
     if kind is dict:
         return _object(value, names, depth + 1)
@@ -169,20 +170,20 @@ def _object(value: Mapping[str, Any], names: dict[str, int], depth: int) -> byte
     if depth > DEPTH_MAX:
         raise RecursionError
     parts: list[bytes] = []
-    found: list[tuple[str, int, int]] = []
+    members: list[tuple[str, int, int]] = []
     at = 0
     for name, item in value.items():
-        found.append((name, names.setdefault(name, len(names)), at))
+        members.append((name, names.setdefault(name, len(names)), at))
         part = _encoded(item, names, depth)
         parts.append(part)
         at += len(part)
-    found.sort()
-    id_size, offset_size = _size(max((known for _, known, _ in found), default=0)), _size(at)
-    large = len(found) > _COUNT_SHORT
+    members.sort()
+    id_size, offset_size = _size(max((known for _, known, _ in members), default=0)), _size(at)
+    large = len(members) > _COUNT_SHORT
     header = (large << 6) | (id_size - 1) << 4 | (offset_size - 1) << 2 | _OBJECT
-    ids = _packed([known for _, known, _ in found], id_size)
-    offsets = _packed([*(place for _, _, place in found), at], offset_size)
-    return b"".join((bytes((header,)), _count(len(found), large), ids, offsets, *parts))
+    ids = _packed([known for _, known, _ in members], id_size)
+    offsets = _packed([*(place for _, _, place in members), at], offset_size)
+    return b"".join((bytes((header,)), _count(len(members), large), ids, offsets, *parts))
 
 
 def _array(value: Sequence[Any], names: dict[str, int], depth: int) -> bytes:
@@ -214,7 +215,7 @@ def _count(count: int, large: int) -> bytes:
 
 
 def _size(most: int) -> int:
-    """How many bytes numbers up to this one take."""
+    """Return the number of bytes that numbers up to `most` need."""
     return 1 if most < 1 << 8 else 2 if most < 1 << 16 else 3 if most < 1 << 24 else 4
 
 

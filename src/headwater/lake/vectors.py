@@ -1,9 +1,9 @@
-"""Deletion vectors: which rows of a data file are dead, in the forms that Delta's protocol publishes.
+"""Deletion vectors: the dead rows of a data file, in the forms of Delta's protocol.
 
 A vector's body is a little-endian magic number, the count of 32-bit bitmaps, and for each its upper half and a portable
-roaring bitmap; row numbers here stay below 2^32, so there is one. A small body stands in the log itself, in Z85
-text; larger ones lie together in one file a commit: a version byte, then for each vector its size (big endian),
-body and CRC-32. Source: Delta's PROTOCOL.md, "Deletion Vector Format".
+roaring bitmap; row numbers here stay below 2^32, so there is one bitmap. A small body stands in the log itself, as Z85
+text. Larger bodies lie together in one file for each commit: a version byte, then for each vector its size (big
+endian), body and CRC-32. Source: Delta's PROTOCOL.md, "Deletion Vector Format".
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from headwater.lake.store import TableStore
 
 MAGIC = 1681511377
 INLINE_BYTES_MAX = 400
-"""Larger ones go to a file: the log is read whole by everyone, a vector only by who reads its file."""
+"""The largest body that stands in the log. Every reader reads the whole log, but a vector's file only with its data
+file."""
 
 _HEAD = struct.Struct("<iqi")
 _SIZE, _CRC = struct.Struct(">i"), struct.Struct(">I")
@@ -34,22 +35,22 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 _Z85_VALUES = {letter: value for value, letter in enumerate(_Z85)}
 
 Descriptor = dict[str, Any]
-"""A vector as a log's `add` action names it."""
+"""The description of a vector in the log's `add` action."""
 
 
 def rows_of(positions: NDArray[Any]) -> BitMap:
-    """Return row numbers as a bitmap."""
+    """Return a bitmap of row numbers."""
     # From an array of Python's own it is made at once, from numpy's number by number: 3 ms and 33 for half a million.
     return BitMap(array("I", np.sort(positions.astype(np.uint32)).tobytes()))
 
 
 def positions_of(rows: BitMap) -> NDArray[np.uint32]:
-    """Return a bitmap as row numbers, rising."""
+    """Return the row numbers of a bitmap, ascending."""
     return np.frombuffer(rows.to_array(), np.uint32)
 
 
 def encode(rows: BitMap) -> bytes:
-    """Return a vector's body."""
+    """Return the body of a vector."""
     packed = rows.copy()
     packed.run_optimize()
     return _HEAD.pack(MAGIC, 1, 0) + bytes(packed.serialize())
@@ -73,7 +74,7 @@ def decode(body: bytes) -> BitMap:
 
 
 def z85(data: bytes) -> str:
-    """Return bytes as text, five letters for four bytes; zeros fill the last four."""
+    """Return bytes as text, five letters for four bytes; the last four bytes are filled up with zeros."""
     padded = data + bytes(-len(data) % 4)
     words = np.frombuffer(padded, ">u4").astype(np.uint64)
     digits = [(words // 85**place % 85).tolist() for place in (4, 3, 2, 1, 0)]
@@ -81,10 +82,10 @@ def z85(data: bytes) -> str:
 
 
 def unz85(text: str) -> bytes:
-    """Return what `z85` was given, filled up to four bytes.
+    """Return the bytes that `z85` encoded, filled up with zeros to a multiple of four.
 
     Raises:
-        ValueError: a letter that is none of the 85, or not five for each word.
+        ValueError: a letter that is not one of the 85, or a length that is not a multiple of five.
     """
     if len(text) % 5 or not _Z85_VALUES.keys() >= set(text):
         raise ValueError("not Z85 text")
@@ -126,8 +127,8 @@ def write(store: TableStore, vectors: Mapping[str, BitMap]) -> dict[str, Descrip
 
 
 def file_of(described: Descriptor) -> str | None:
-    """Return the file a vector lies in, relative to the table or, with a scheme or slash first, absolute; None if it
-    stands in the log."""
+    """Return the file that a vector lies in, relative to the table, or absolute if it begins with a scheme or slash;
+    None if it stands in the log."""
     if described["storageType"] == "i":
         return None
     text = str(described["pathOrInlineDv"])
@@ -138,10 +139,10 @@ def file_of(described: Descriptor) -> str | None:
 
 
 def read(store: TableStore, described: Descriptor) -> BitMap:
-    """Return the rows of a vector that a log names.
+    """Return the rows of a vector that the log describes.
 
     Raises:
-        CorruptStore: its file is not what the log says, by size, checksum, magic or count.
+        CorruptStore: the vector differs from the log's description in size, checksum, magic or count.
     """
     path = file_of(described)
     where = path or "the log"
@@ -150,8 +151,8 @@ def read(store: TableStore, described: Descriptor) -> BitMap:
     except (ValueError, struct.error, IndexError) as error:
         raise CorruptStore(store.full(where), int(described.get("offset") or 0), str(error)) from None
     if len(rows) != described["cardinality"]:
-        told = f"a deletion vector of {len(rows)} rows, the log says {described['cardinality']}"
-        raise CorruptStore(store.full(where), int(described.get("offset") or 0), told)
+        problem = f"a deletion vector of {len(rows)} rows, the log says {described['cardinality']}"
+        raise CorruptStore(store.full(where), int(described.get("offset") or 0), problem)
     return rows
 
 

@@ -1,5 +1,5 @@
-"""Is the table whole, is it what the bucket is, and is each index what its file is? Everything is looked at, nothing
-sampled."""
+"""Checks that a table is whole, equals the bucket, and has indexes that match its files. All rows are read, no
+sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN_MAX = 5
 def rows_of(
     store: TableStore, file: DataFile, columns: Sequence[str] = COLUMNS
 ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
-    """Yield the living rows of a file, and where each lies in it."""
+    """Yield batches of the live rows of a file, with the position of each row in the file."""
     dead = vectors.read(store, file.vector) if file.vector else None
     with store.parquet(file.path) as opened:
         alive, at = live_mask(opened.metadata.num_rows, dead), 0
@@ -38,8 +38,8 @@ def rows_of(
 
 
 def strays(log: TableLog) -> list[str]:
-    """Return the commits behind a gap in the log, by path: no reader comes to them, and some refuse the table for them.
-    `log` is refreshed."""
+    """Return the paths of commits behind a gap in the log: no reader comes to them, and some refuse the table for them.
+    `log` must have been refreshed."""
     listed = [each.path for each in log.store.list(FOLDER) if COMMIT.fullmatch(each.path.rpartition("/")[2])]
     # Somebody may have committed since, and a look through a large folder leaves out some of what came meanwhile: what
     # follows without a gap, when the look is over, is no stray.
@@ -50,22 +50,22 @@ def strays(log: TableLog) -> list[str]:
 
 
 def missing(store: TableStore, state: TableState) -> dict[str, list[str]]:
-    """Return the files of the table of which something is not there, the data or the deletion vector: path as the log
-    writes it, to what is missing."""
-    found = {
+    """Return the files of the table that lack something: path as the log writes it -> the missing files (data or
+    deletion vector)."""
+    parts = {
         path: [name for name in names_of(file.add) if not store.exists(name)] for path, file in state.files.items()
     }
-    return {path: names for path, names in found.items() if names}
+    return {path: names for path, names in parts.items() if names}
 
 
 def without(state: TableState, paths: Iterable[str]) -> TableState:
-    """Return a state without some of its files, by path as the log writes it."""
+    """Return a state without some of its files, given by path as the log writes it."""
     gone = set(paths)
     return replace(state, files={path: file for path, file in state.files.items() if path not in gone})
 
 
 Tell: TypeAlias = Callable[[int], None]
-"""Told how many files were read."""
+"""A function that is called with the number of files read so far."""
 
 
 def _nobody(done: int) -> None:
@@ -73,8 +73,8 @@ def _nobody(done: int) -> None:
 
 
 def check_indexes(store: TableStore, state: TableState, indexes: Indexes, tell: Tell = _nobody) -> list[str]:
-    """Return what is wrong with indexes: living rows that one does not lead to. One that is missing or damaged is
-    among them, though nothing is lost by it: it is built again when it is needed."""
+    """Return the problems of indexes: live rows that an index does not find, and indexes that are missing or damaged.
+    Nothing is lost by the latter, for an index is built again when it is needed."""
     problems = []
     for done, file in enumerate(state.files.values()):
         tell(done)
@@ -84,15 +84,15 @@ def check_indexes(store: TableStore, state: TableState, indexes: Indexes, tell: 
         known, missed = indexes.of(file.path), 0
         for batch, rows in rows_of(store, file):
             wanted = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), indexes.seed)
-            found = known.find(wanted.take(order_of(wanted)))
-            missed += len(set(rows) - set(found.tolist()))
+            rows_found = known.find(wanted.take(order_of(wanted)))
+            missed += len(set(rows) - set(rows_found.tolist()))
         if missed:
             problems.append(f"{file.path}: its index does not lead to {missed} of its rows; remove {file.path}'s index")
     return problems
 
 
 def of_table(store: TableStore, state: TableState, tell: Tell = _nobody) -> tuple[Held, list[str]]:
-    """Return what a table holds, and which keys it holds twice."""
+    """Return the documents that a table holds, and a message for each key that it holds twice."""
     held: Held = {}
     twice = []
     for done, file in enumerate(state.files.values()):
@@ -108,37 +108,39 @@ def of_table(store: TableStore, state: TableState, tell: Tell = _nobody) -> tupl
 
 
 def check_quarantine(table: Held, aside: Held) -> list[str]:
-    """Return which rows of a quarantine are not of a document that the table has, or of another change of it; those
-    whose keys are no text are there only."""
+    """Return problems of a quarantine: rows of no document of the table, or of another change of it. Documents whose
+    keys are not text need not be in the table."""
     wrong = [name for name, place in aside.items() if table.get(name, None if is_text(name[1]) else place) != place]
-    return [f"{len(wrong)} rows of the quarantine are not of the table's documents: {_shown(wrong)}"] if wrong else []
+    return (
+        [f"{len(wrong)} rows of the quarantine are not of the table's documents: {_key_list(wrong)}"] if wrong else []
+    )
 
 
 def left_out(state: TableState, bucket: Held) -> Held:
-    """Return the documents that a table can't have, for it keeps keys as text and theirs are no UTF-8: without a
-    quarantine they are in none."""
+    """Return the documents that a table can't have because its keys are text and theirs are not UTF-8; without a
+    quarantine they are nowhere."""
     texts = any(column["name"] == "key" and column["type"] == "string" for column in state.fields)
     return {name: place for name, place in bucket.items() if texts and not is_text(name[1])}
 
 
 def stale_records(table: Held, bucket: Held) -> int:
-    """Return how many rows are records of transactions that the bucket has no more, or has otherwise. A mirror leaves
-    records out, so those that an older release brought into its table stay as they were."""
+    """Return the number of rows that are records of transactions and that the bucket no longer has, or has changed. A
+    mirror leaves such records out, so those that an older release wrote into the table stay unchanged."""
     return sum(key.startswith(TRANSACTIONS) and bucket.get((vb, key)) != at for (vb, key), at in table.items())
 
 
 def compare(table: Held, bucket: Held) -> list[str]:
-    """Return how a table differs from a bucket, a line for each kind, but for records of transactions."""
+    """Return the differences between a table and a bucket, one line for each kind, without records of transactions."""
     kinds = {
         "only in the bucket": bucket.keys() - table.keys(),
         "only in the table": table.keys() - bucket.keys(),
         "of another seqno or CAS": {name for name, at in table.items() if bucket.get(name, at) != at},
     }
     kept = {what: [name for name in names if not name[1].startswith(TRANSACTIONS)] for what, names in kinds.items()}
-    return [f"{len(names)} documents are {what}: {_shown(names)}" for what, names in kept.items() if names]
+    return [f"{len(names)} documents are {what}: {_key_list(names)}" for what, names in kept.items() if names]
 
 
-def _shown(names: Iterable[tuple[int, bytes]]) -> str:
+def _key_list(names: Iterable[tuple[int, bytes]]) -> str:
     first = sorted(names)[: SHOWN_MAX + 1]
     text = ", ".join(f"vbucket {vb} {key!r}" for vb, key in first[:SHOWN_MAX])
     return text + (", ..." if len(first) > SHOWN_MAX else "")

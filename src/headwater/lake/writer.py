@@ -1,19 +1,16 @@
-"""A task's part of a batch: changes come in, files go out, with the positions of every row that they replace.
+"""A task's part of a batch: reads changes, writes data files, and finds the position of every row that they replace.
 
-Of each key the newest change counts. A mutation becomes a row of a new file; the row that the table has of that key,
-in whichever file, is dead from then on, as it is when the change is a deletion. Where that row lies tells the index of
-each file that can hold the vbucket: no join, no scan.
+Only the newest change of each key counts. A mutation becomes a row of a new file. The row that the table has of that
+key is dead from then on, in whichever file it lies; a deletion kills it as well. The indexes of all files that can hold
+the vbucket give the position of that row: no join, no scan.
 
-* A vbucket that is read from its beginning for the first time has no rows in the table: nothing to look up.
-* One that was rolled back is replaced whole: every row of it in the table is dead, and the task reads the vbucket from
-  0 to its end, in one reading. So what the table then has of it is one state of one node's history, whatever the lost
-  branch had overwritten, deleted or purged (docs/decisions/0025).
+* A vbucket that is read from its beginning for the first time has no rows in the table, so nothing is looked up.
 
 Documents that do not fit the table's shape may have a second table, the *quarantine* (lake/quarantine.py): what is
 written there, and which of its rows die, is found by the same rules from the same changes. A change whose document fits
 is, to the quarantine, the end of the row that it has of the key.
 
-A task only ever adds files. What it found is true of one version of the table, and it says of which.
+A task only adds files. Its result is valid for one version of the table, which the result names.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from headwater.lake.files import DataWriter, NewFile
-from headwater.lake.index import Hashes, Indexes, hashes_of, joined, lasts_of, made_of_sorted, order_of
+from headwater.lake.index import Hashes, Indexes, hashes_of, index_of_sorted, joined, lasts_of, order_of
 from headwater.lake.log import DataFile, TableState
 from headwater.lake.shape import TableShape
 from headwater.lake.store import TableStore
@@ -43,10 +40,10 @@ NO_TEXT = "the key is not UTF-8"
 
 @dataclass(frozen=True)
 class Portion:
-    """Which vbuckets a task writes, and what is known of their rows in the table.
+    """The vbuckets that a task writes, and what is known of their rows in the table.
 
     Args:
-        vbuckets: all of them.
+        vbuckets: all vbuckets of the task.
         fresh: those without any row in the table.
         replaced: those whose rows all die.
     """
@@ -57,7 +54,7 @@ class Portion:
 
     @property
     def sought(self) -> frozenset[int]:
-        """Those whose keys have to be looked up."""
+        """The vbuckets whose keys must be looked up."""
         return self.vbuckets - self.fresh - self.replaced
 
 
@@ -66,18 +63,18 @@ class TaskResult:
     """The result of a task's writing.
 
     Attributes:
-        version: the version of the table that was looked through.
+        version: the version of the table in which rows were looked up.
         files: the new files, as the log's `add` actions.
-        dead: rows that die, by path as the log writes it; new files are among them when a key came twice.
+        dead: dead rows, by path as the log writes it; new files are among them if a key came twice.
         counts: mutations, deletions, rollbacks (vbuckets).
         changes: new files of the change log, as actions.
-        columns: those that the files have and the table did not, as the schema describes them.
-        conflicts: fields of JSON documents that did not fit, in words.
-        changes_after: digest of the record that the log had when they were written.
-        unread: vbuckets of which not all could be read that was planned. Such a batch must not be committed.
-        reached: (vbucket, vb uuid, seqno) where more was read than was planned, up to that seqno: a node could not show
-            what was planned any more.
-        aside: the same of the quarantine, if there is one.
+        columns: columns that the files have and the table does not have yet, as the schema describes them.
+        conflicts: messages about fields of JSON documents that did not fit.
+        changes_after: digest of the log's record when its files were written.
+        unread: vbuckets that could not be read up to the planned seqno. Such a batch must not be committed.
+        reached: (vbucket, vb uuid, seqno) of vbuckets that were read further than planned, up to that seqno, because a
+            node could no longer show the planned state.
+        aside: the result for the quarantine, if there is one.
         times: Unix seconds at which the task `began`, had its `first` changes, had `read` all, and `ended`.
     """
 
@@ -95,23 +92,23 @@ class TaskResult:
     times: dict[str, float] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Return it as it travels from a task to the driver."""
-        return json.dumps(self._told()).encode()
+        """Return the result as bytes, to travel from a task to the driver."""
+        return json.dumps(self._as_dict()).encode()
 
-    def _told(self) -> dict[str, Any]:
+    def _as_dict(self) -> dict[str, Any]:
         dead = {path: base64.b64encode(rows.serialize()).decode() for path, rows in self.dead.items()}
-        return self.__dict__ | {"dead": dead, "aside": self.aside._told() if self.aside else None}
+        return self.__dict__ | {"dead": dead, "aside": self.aside._as_dict() if self.aside else None}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskResult:
-        """Read what `to_bytes` made."""
+        """Return the result that `to_bytes` encoded."""
         return cls._read(json.loads(data))
 
     @classmethod
-    def _read(cls, told: dict[str, Any]) -> TaskResult:
-        dead = {path: BitMap.deserialize(base64.b64decode(text)) for path, text in told.pop("dead").items()}
-        aside = told.pop("aside")
-        return cls(**told, dead=dead, aside=cls._read(aside) if aside else None)
+    def _read(cls, fields: dict[str, Any]) -> TaskResult:
+        dead = {path: BitMap.deserialize(base64.b64decode(text)) for path, text in fields.pop("dead").items()}
+        aside = fields.pop("aside")
+        return cls(**fields, dead=dead, aside=cls._read(aside) if aside else None)
 
 
 class Misfits(Protocol):
@@ -120,13 +117,13 @@ class Misfits(Protocol):
     schema: pa.Schema
 
     def rows(self, batch: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-        """Return the rows of documents, and why each is here."""
+        """Return a row for each document, with the reason why it does not fit."""
 
 
 @dataclass(frozen=True)
 class Aside:
-    """A quarantine, as a task sees it: its place, the version to look through, its indexes (of the same seed as the
-    table's), and how its rows are made."""
+    """A quarantine as a task needs it: its place, the version to look rows up in, its indexes (with the table's seed),
+    and the shape of its rows."""
 
     store: TableStore
     state: TableState
@@ -143,41 +140,41 @@ def write(
     batches: Iterable[pa.RecordBatch],
     aside: Aside | None = None,
 ) -> TaskResult:
-    """Write the changes of some vbuckets; return what a commit needs.
+    """Write the changes of some vbuckets; return the data for the commit.
 
     Args:
         store: the table's place.
-        state: the version of the table to look through.
-        indexes: of the same table.
+        state: the version of the table in which rows are looked up.
+        indexes: indexes of the same table.
         shape: makes the table's rows.
         portion: the vbuckets.
         batches: their changes, in order within each vbucket, with the columns of `shape.SOURCE`. No rollback rows.
-        aside: where documents go that do not fit; None for nowhere.
+        aside: the quarantine for documents that do not fit; None for none.
     """
     out = DataWriter(store, shape.schema)
-    beside = DataWriter(aside.store, aside.shape.schema, "quarantine") if aside else None
+    quarantine_out = DataWriter(aside.store, aside.shape.schema, "quarantine") if aside else None
     try:
-        taking = _Taking(shape, out, aside.shape if aside else None, beside)
+        taking = _Taking(shape, out, aside.shape if aside else None, quarantine_out)
         seen = _Seen(indexes.seed, 2 if aside else 1)
         for batch in batches:
             if batch.num_rows:
                 seen.note(batch, taking.take(batch))
         newest = seen.newest()
-        written = _found(store, state, indexes, portion, newest, 0, out.close())
-        if aside and beside:
-            files = beside.close()
-            written.aside = _found(aside.store, aside.state, aside.indexes, portion, newest, 1, files)
+        written = _result_of(store, state, indexes, portion, newest, 0, out.close())
+        if aside and quarantine_out:
+            files = quarantine_out.close()
+            written.aside = _result_of(aside.store, aside.state, aside.indexes, portion, newest, 1, files)
     except BaseException:
         out.discard()
-        if beside:
-            beside.discard()
+        if quarantine_out:
+            quarantine_out.discard()
         raise
     written.counts = taking.counts | {"rollbacks": len(portion.replaced)}
     written.columns, written.conflicts = shape.added, sorted(shape.conflicts)
     return written
 
 
-def _found(
+def _result_of(
     store: TableStore,
     state: TableState,
     indexes: Indexes,
@@ -186,7 +183,7 @@ def _found(
     which: int,
     files: list[NewFile],
 ) -> TaskResult:
-    """Index a table's new files, and find its rows that die."""
+    """Index a table's new files, and find the rows that die."""
     written, dead = TaskResult(state.version), _Dead()
     _index_new(indexes, files, newest, newest.places[which], dead, written)
     _look_up(state, indexes, portion, newest, dead)
@@ -196,18 +193,20 @@ def _found(
 
 
 _Placed = tuple[int, NDArray[np.int64]]
-"""The number of a file, and each change's row there (`NO_ROW` where it has none)."""
+"""The number of a file, and the row of each change in it (`NO_ROW` if it has none)."""
 
 
 class _Taking:
-    """Writes the rows of changes: into the table, and of documents that do not fit into the quarantine, too."""
+    """Writes rows of changes to the table, and those of documents that do not fit to the quarantine."""
 
-    def __init__(self, shape: TableShape, out: DataWriter, misfits: Misfits | None, beside: DataWriter | None) -> None:
-        self._shape, self._out, self._misfits, self._beside = shape, out, misfits, beside
+    def __init__(
+        self, shape: TableShape, out: DataWriter, misfits: Misfits | None, quarantine_out: DataWriter | None
+    ) -> None:
+        self._shape, self._out, self._misfits, self._quarantine_out = shape, out, misfits, quarantine_out
         self.counts = {"mutations": 0, "deletions": 0}
 
     def take(self, batch: pa.RecordBatch) -> list[_Placed]:
-        """Write a batch; return where its rows are, by table."""
+        """Write a batch; return the positions of its rows, for each table."""
         mutations = pc.equal(batch.column("event"), pa.scalar("mutation")).to_numpy(zero_copy_only=False)
         taken = self._shape.taken(batch)
         stored = mutations if taken is None else mutations & taken
@@ -217,8 +216,8 @@ class _Taking:
         mutated = int(stored.sum())
         self.counts["mutations"] += mutated
         self.counts["deletions"] += changes - mutated
-        if self._misfits is not None and self._beside is not None:
-            placed.append(self._set_aside(batch, mutations, stored, self._misfits, self._beside))
+        if self._misfits is not None and self._quarantine_out is not None:
+            placed.append(self._set_aside(batch, mutations, stored, self._misfits, self._quarantine_out))
         return placed
 
     def _set_aside(
@@ -227,7 +226,7 @@ class _Taking:
         mutations: NDArray[np.bool_],
         stored: NDArray[np.bool_],
         misfits: Misfits,
-        beside: DataWriter,
+        quarantine_out: DataWriter,
     ) -> _Placed:
         reasons = np.full(batch.num_rows, None, object)
         reasons[mutations & ~stored] = NO_TEXT
@@ -235,7 +234,7 @@ class _Taking:
             reasons[stored] = self._shape.misfits
         bad = np.array([reason is not None for reason in reasons], np.bool_)
         self.counts["quarantined"] = self.counts.get("quarantined", 0) + int(bad.sum())
-        return _placed(beside, batch, bad, lambda kept: misfits.rows(kept, reasons[bad].tolist()))
+        return _placed(quarantine_out, batch, bad, lambda kept: misfits.rows(kept, reasons[bad].tolist()))
 
 
 def _placed(
@@ -257,7 +256,7 @@ def _placed(
 
 @dataclass(frozen=True)
 class _Places:
-    """Of one table: the row of each key's newest change, and the rows that a later change of the batch replaced."""
+    """For one table: the row of each key's newest change, and the rows that later changes of the batch replaced."""
 
     files: NDArray[np.int32]
     rows: NDArray[np.int64]
@@ -266,7 +265,7 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Newest:
-    """The newest change of each key, sorted by hash, and where its rows are, by table."""
+    """The newest change of each key, sorted by hash, and the positions of its rows in each table."""
 
     hashes: Hashes
     vbuckets: NDArray[np.int32]
@@ -274,11 +273,11 @@ class _Newest:
 
 
 class _Seen:
-    """All changes of a task: hash, vbucket, seqno, and where their rows were written.
+    """All changes of a task: hash, vbucket, seqno, and the positions of their rows.
 
     Args:
         seed: of the hashes.
-        tables: to how many tables rows are written.
+        tables: number of tables to which rows are written.
     """
 
     def __init__(self, seed: bytes, tables: int = 1) -> None:
@@ -287,7 +286,7 @@ class _Seen:
         self._columns: list[tuple[NDArray[Any], ...]] = []
 
     def note(self, batch: pa.RecordBatch, placed: Sequence[_Placed]) -> None:
-        """Remember a batch, and where its rows were written, by table."""
+        """Remember a batch, and the positions of its rows in each table."""
         vbuckets = batch.column("vbucket").to_numpy()
         self._hashes.append(hashes_of(batch.column("key"), vbuckets, self._seed))
         # Copies: a view would keep the memory of all that was read until the task ends.
@@ -297,8 +296,8 @@ class _Seen:
         self._columns.append(tuple(columns))
 
     def newest(self) -> _Newest:
-        """Return the newest change of each key. A vbucket's changes come in order, but a connection that had to be
-        made anew may have repeated some, so equal keys go by seqno."""
+        """Return the newest change of each key. A vbucket's changes come in order, but a connection that was opened
+        again may have repeated some, so the highest seqno counts."""
         hashes = joined(self._hashes)
         if not self._columns:
             nothing = np.zeros(0, np.int64)
@@ -330,10 +329,10 @@ class _Dead:
         self.rows: dict[str, BitMap] = {}
 
     def add(self, path: str, rows: NDArray[Any]) -> None:
-        """These rows of a file die."""
+        """Mark these rows of a file as dead."""
         if len(rows):
-            found = rows_of(rows)
-            self.rows[path] = self.rows[path] | found if path in self.rows else found
+            bitmap = rows_of(rows)
+            self.rows[path] = self.rows[path] | bitmap if path in self.rows else bitmap
 
 
 def _index_new(
@@ -343,7 +342,7 @@ def _index_new(
     for number, file in enumerate(files):
         mine = (places.files == number) & (places.rows != NO_ROW)
         hashes = newest.hashes if mine.all() else newest.hashes.take(mine)
-        indexes.write(file.path, made_of_sorted(hashes, places.rows[mine]), file.rows)
+        indexes.write(file.path, index_of_sorted(hashes, places.rows[mine]), file.rows)
         gone = outdated.get(number)
         if gone is not None:
             dead.add(file.path, gone)
@@ -369,13 +368,13 @@ def _replace(store: TableStore, state: TableState, portion: Portion, dead: _Dead
 
 
 def candidates(state: TableState, vbuckets: frozenset[int]) -> Iterator[DataFile]:
-    """Yield the files that can hold rows of some of these vbuckets."""
+    """Yield the files that may hold rows of some of these vbuckets."""
     lowest, highest = min(vbuckets), max(vbuckets)
     return (file for file in state.files.values() if file.may_hold(lowest, highest))
 
 
 def rows_of_vbuckets(store: TableStore, path: str, vbuckets: frozenset[int]) -> NDArray[np.int64]:
-    """Return the rows of a file that belong to these vbuckets: one column is read, a few KiB for a million rows."""
+    """Return the rows of a file that belong to these vbuckets. One column is read, a few KiB for a million rows."""
     wanted = np.fromiter(vbuckets, np.int32)
     with store.parquet(path) as opened:
         column: Any = opened.read(columns=["vbucket"]).column("vbucket")

@@ -83,7 +83,7 @@ class ChangeLog(Table):
         seen = {each.changes_after for each in written} or {record.digest}
         if len(seen) > 1:
             raise TableChanged(self.place, "tasks saw different versions of the change log")
-        if not written and beside[0] not in record.beside:
+        if not written and beside[0] not in record.table_digests:
             return  # it has to be put right first, with the next batch
         # The digest is compared; the versions that were looked through are the table's, not the log's.
         logged = [TaskResult(self.log.state.version, each.changes) for each in written]
@@ -104,11 +104,11 @@ class ChangeLog(Table):
         logged = Offset.from_json(record.end)
         whole: Collection[int] = ()
         void: dict[int, int] = {}
-        if digest not in record.beside or self.log.restored:
+        if digest not in record.table_digests or self.log.restored:
             whole = held.positions.keys() | logged.positions.keys()
         elif end is not None:
             # A rollback that the table has not seen took back what it has: only the table tells that now.
-            whole = logged.rollbacks if record.beside[-1] != digest else ()
+            whole = logged.rollbacks if record.table_digests[-1] != digest else ()
             void = {vb: held.position(vb).seqno for vb in _doubtful(logged, held, end) if vb not in whole}
         if whole or void:
             positions = dict(logged.positions) | {vb: held.position(vb) for vb in (*whole, *void)}

@@ -16,7 +16,7 @@ from headwater.lake import verify
 from headwater.lake.commit import Record, record_of
 from headwater.lake.log import FOLDER, TableLog, removal
 from headwater.lake.places import store_of
-from headwater.lake.store import BESIDE
+from headwater.lake.store import DRAFT_PREFIX
 from headwater.pipelines.quarantine import read_anew
 from headwater.pipelines.table import CHANGES, DOCUMENTS
 
@@ -80,7 +80,7 @@ def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Te
         return lines
     for path in found.strays:
         _put_away(log, path)
-        lines.append(f"{path}: moved to {FOLDER}/{BESIDE}..., which a vacuum removes")
+        lines.append(f"{path}: moved to {FOLDER}/{DRAFT_PREFIX}..., which a vacuum removes")
     if found.missing or found.twice or anew:
         lines.append(_begin_anew(log, found))
     return lines
@@ -100,7 +100,7 @@ def _opened(place: str) -> TableLog:
 
 def _put_away(log: TableLog, path: str) -> None:
     name = path.rpartition("/")[2]
-    log.store.write(f"{FOLDER}/{BESIDE}stray-{name}", log.store.read(path))
+    log.store.write(f"{FOLDER}/{DRAFT_PREFIX}stray-{name}", log.store.read(path))
     log.store.remove(path)
 
 
@@ -123,7 +123,7 @@ def _documents(record: Record) -> tuple[Record | None, str]:
 
 def _changes(record: Record) -> tuple[Record | None, str]:
     line = "the changes of missing files are lost; with the next batch the log begins anew, with all that the table has"
-    return replace(record, batch=record.batch + 1, beside=()), line
+    return replace(record, batch=record.batch + 1, table_digests=()), line
 
 
 def _quarantine(record: Record) -> tuple[Record | None, str]:
