@@ -45,7 +45,7 @@ __all__ = ["main", "pages", "stale"]
 
 _BANNER = "<!-- Printed by `python tools/protocol_pages.py`; change the declarations instead. -->"
 _PAGES = {"dcp": "dcp.md", "upr": "upr.md", "tap": "tap.md"}
-"""Where the messages of a module have their entries; those of all others in memcached.md."""
+"""Module -> the page with its messages; messages of all other modules stand in memcached.md."""
 
 
 def pages() -> dict[str, str]:
@@ -93,12 +93,12 @@ def _example() -> list[str]:
     header = frame.encode()[: header_module.HEADER_BYTES]
     parts = (("header", header), ("extras", frame.extras), ("key", frame.key), ("value", frame.value))
     rows = [(name, str(len(data)), f"`{data.hex(' ')}`") for name, data in parts]
-    told = f"A DCP mutation of vbucket {frame.vbucket}, seqno 4: {len(frame)} bytes in all."
-    return ["## An example", "", told, "", *_table(("section", "bytes", "hex"), rows), ""]
+    caption = f"A DCP mutation of vbucket {frame.vbucket}, seqno 4: {len(frame)} bytes in all."
+    return ["## An example", "", caption, "", *_table(("section", "bytes", "hex"), rows), ""]
 
 
 def _family(title: str, modules: Sequence[ModuleType], enums: Sequence[ModuleType]) -> str:
-    """Return the page of one family: its plan, its messages by opcode, its flags."""
+    """Return the page of one family: its description, its messages by opcode, its flags."""
     lines = [_BANNER, f"# {title}", ""]
     for module in modules:
         lines += [_text(module.__doc__), ""]
@@ -114,7 +114,7 @@ def _family(title: str, modules: Sequence[ModuleType], enums: Sequence[ModuleTyp
 
 
 def _summary(declared: Iterable[type[Message]]) -> list[str]:
-    """Return a table: which messages share an opcode, requests before what they are answered with."""
+    """Return a table of opcodes and their messages, requests before their answers."""
     by_opcode: dict[int, list[str]] = {}
     declared = sorted(declared, key=lambda each: each.layout.is_response)
     for each in declared:
@@ -146,8 +146,8 @@ def _facts(cls: type[Message]) -> list[str]:
     lines = [f"- {'response' if layout.is_response else 'request'}, magic 0x{layout.magic:02x}, opcode {opcode}"]
     if layout.is_response:
         several = {ANY_STATUS: "any", ANY_FAILURE: "any but success"}
-        told = several.get(layout.status) or f"0x{layout.status:02x} {status.name_of(layout.status)}"
-        lines.append(f"- status: {told}")
+        meaning = several.get(layout.status) or f"0x{layout.status:02x} {status.name_of(layout.status)}"
+        lines.append(f"- status: {meaning}")
     if layout.engine:
         lines.append("- engine-private section between extras and key: `engine_specific`")
     value = "the fields below" if layout.body else layout.value.value
@@ -155,7 +155,7 @@ def _facts(cls: type[Message]) -> list[str]:
 
 
 def _consequences(cls: type[Message]) -> list[str]:
-    """Return what a request leads to: whether its CAS means something, its quiet form, its answers."""
+    """Return the consequences of a request: the meaning of its CAS, its quiet form, its answers."""
     layout, answers = cls.layout, list(map(_link, answers_of(cls)))
     lines = [] if layout.privilege is None else [_needed(layout)]
     lines += ["- CAS: may be given"] if layout.cas else []
@@ -170,10 +170,10 @@ def _consequences(cls: type[Message]) -> list[str]:
 
 
 def _needed(layout: Layout) -> str:
-    """Return who may send a request, and what some of its flags need besides."""
-    told = in_words(layout.privilege) if layout.privilege else "none, before a login too"
+    """Return the right that a request needs, and the rights that some of its flags need in addition."""
+    right = in_words(layout.privilege) if layout.privilege else "none, before a login too"
     besides = (f"; {each.about}: {in_words(each.privilege)} as well" for each in layout.beyond)
-    return f"- privilege: {told}{''.join(besides)}"
+    return f"- privilege: {right}{''.join(besides)}"
 
 
 def _link(message: type[Message]) -> str:
@@ -199,10 +199,10 @@ def _rows(fields: Iterable[Field]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _enums(module: ModuleType) -> Iterator[type[IntEnum] | type[IntFlag]]:
-    for found in vars(module).values():
-        here = inspect.isclass(found) and found.__module__ == module.__name__
-        if here and issubclass(found, IntEnum | IntFlag):
-            yield found
+    for enum in vars(module).values():
+        here = inspect.isclass(enum) and enum.__module__ == module.__name__
+        if here and issubclass(enum, IntEnum | IntFlag):
+            yield enum
 
 
 def _enum(enum: type[IntEnum] | type[IntFlag]) -> list[str]:
@@ -235,7 +235,7 @@ def stale(folder: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or with --check only look at them; return the exit status."""
+    """Write the pages, or with --check only compare them; return the exit status."""
     check = "--check" in arguments
     folder = Path(next((each for each in arguments if each != "--check"), "docs/protocol"))
     found = stale(folder)
@@ -244,7 +244,7 @@ def main(arguments: Sequence[str]) -> int:
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(pages()[path.name], encoding="utf-8")
-    return 1 if check and found else 0
+    return 1 if check and paths else 0
 
 
 if __name__ == "__main__":

@@ -328,7 +328,8 @@ def _loss(event: ReadAgain) -> DeletionsPurged:
 def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEvent | None:
     """Return what happened to a collection or scope; None for events of other kinds."""
     if isinstance(event, Vanished):  # it lies behind all that came of the stream, wherever that was
-        here = (0, 0) if event.stream.asked is None else (event.stream.asked.seqno, event.stream.asked.snapshot_end)
+        start = event.stream.request_position
+        here = (0, 0) if start is None else (start.seqno, start.snapshot_end)
         return CollectionDropped(event.vbucket, here[0], event.manifest_uid, names.of(event.collection_id), *here)
     if isinstance(event, CollectionsTold):
         return _told(event, names)

@@ -414,7 +414,7 @@ class Drainer:
         return [] if streamed.is_over else due
 
     def _tell_dropped(self, vbucket: int, streamed: Streamed) -> None:
-        stream = ConsumerStream(vbucket, asked=self.progress[vbucket].position)
+        stream = ConsumerStream(vbucket, request_position=self.progress[vbucket].position)
         for number in streamed.dropped:
             if (vbucket, number) not in self._told_dropped:
                 self._told_dropped.add((vbucket, number))
@@ -500,7 +500,7 @@ class Drainer:
                 self._events.append((row, event))
             case RollbackNeeded(seqno=common, reason=reason):
                 worker.release(vbucket)
-                requested = event.stream.asked_seqno
+                requested = event.stream.request_seqno
                 self._refusals[vbucket] = refusal = RollbackRequired(vbucket, requested, common, reason)
                 self._failure = self._failure or refusal
             case Refused():

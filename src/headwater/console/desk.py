@@ -191,7 +191,7 @@ def _templates() -> Environment:
 
 
 def may(rights: Collection[str], name: str) -> bool:
-    """Whether a user may do something in the bucket, or in one of its scopes or collections at least."""
+    """Return True if a user may do something in the bucket, or in one of its scopes or collections at least."""
     return name in rights or f"{name}_somewhere" in rights
 
 

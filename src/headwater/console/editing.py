@@ -96,7 +96,8 @@ def form_for(data: bytes) -> Form:
 
 
 def _is_unsafe(character: str) -> bool:
-    """Whether a field would change a character, or it turns the direction of writing and so hides what is there."""
+    """Return True if a field would change a character, or it turns the direction of writing and so hides what is
+    there."""
     if unicodedata.category(character) == "Cc":
         return character not in _KEPT_CONTROLS
     return character in _TURNING

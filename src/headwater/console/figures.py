@@ -28,7 +28,7 @@ class CopyRow:
 
     @property
     def agrees(self) -> bool:
-        """Whether the node has what the map gives it."""
+        """True if the node has what the map gives it."""
         return self.planned == (self.state.name.lower() if self.state is not None else "")
 
 

@@ -58,7 +58,7 @@ class Said(Generic[Answer]):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether this is the answer to the latest question."""
+        """True if this is the answer to the latest question."""
         return self.answer is not None and not self.problem
 
 

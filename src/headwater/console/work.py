@@ -262,7 +262,8 @@ class Foreman:
         self._tickets: deque[str] = deque(maxlen=TICKETS)
 
     def has_begun(self, ticket: str) -> bool:
-        """Whether work was begun by the form that had this ticket; each plan that is shown has one of its own."""
+        """Return True if work was begun by the form that had this ticket; each plan that is shown has one of its
+        own."""
         return ticket in self._tickets
 
     @property

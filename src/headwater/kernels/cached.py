@@ -63,7 +63,8 @@ def building() -> Iterator[None]:
 
 
 def does_without() -> bool:
-    """Whether this thread serves, and so neither waits for another process nor compiles what it can do without."""
+    """Return True if this thread serves, and so neither waits for another process nor compiles what it can do
+    without."""
     return serving and not (_thread.looks or _thread.builds)
 
 

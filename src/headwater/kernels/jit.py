@@ -48,7 +48,7 @@ _built: list[tuple[str, Any]] = []
 
 
 def debugging() -> bool:
-    """Whether kernels defined now are the checked Python build."""
+    """Return True if kernels defined now are the checked Python build."""
     return _debug
 
 

@@ -75,7 +75,7 @@ class Stop(IntEnum):
 
     @property
     def refused(self) -> bool:
-        """Whether the peer broke the rules (as opposed to: more bytes or more room are needed)."""
+        """True if the peer broke the rules (as opposed to: more bytes or more room are needed)."""
         return self >= Stop.BAD_MAGIC
 
 

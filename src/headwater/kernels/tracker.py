@@ -119,11 +119,11 @@ class StreamTable:
         row[STATE], row[START], row[END] = TrackedState.IN_SNAPSHOT, start, end
 
     def is_open(self, vbucket: int) -> bool:
-        """Whether the stream takes changes, or will once a snapshot is announced."""
+        """Return True if the stream takes changes, or will once a snapshot is announced."""
         return int(self.rows[vbucket, STATE]) in (TrackedState.OPEN, TrackedState.IN_SNAPSHOT)
 
     def takes(self, vbucket: int, seqno: int) -> bool:
-        """Whether a seqno lies in the announced snapshot."""
+        """Return True if a seqno lies in the announced snapshot."""
         row = self.rows[vbucket]
         return int(row[STATE]) == TrackedState.IN_SNAPSHOT and int(row[START]) <= seqno <= int(row[END])
 

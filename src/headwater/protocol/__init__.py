@@ -1,1 +1,1 @@
-"""Messages become events: each end of a conversation as an object without socket, thread or clock."""
+"""Converts messages to events: each end of a conversation is an object without socket, thread or clock."""

@@ -1,4 +1,4 @@
-"""The origin of a request by HTTP, as far as a browser tells it: every page that it shows can send to every address.
+"""The origin of an HTTP request, as far as a browser states it: any page that a browser shows can send to any address.
 
 | what                                   | against                                                               |
 |----------------------------------------|-----------------------------------------------------------------------|
@@ -15,9 +15,9 @@ from __future__ import annotations
 __all__ = ["LOOPBACK", "READING", "is_own", "name_of"]
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-"""Names of this machine that nobody else can give to another."""
+"""Names of this machine that no other machine can have."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing (RFC 9110, 9.2.1): another page may send them, and is not shown the answer."""
+"""Methods that change nothing (RFC 9110, 9.2.1): another page may send them, and can't read the answer."""
 
 
 def name_of(host: str) -> str:
@@ -27,7 +27,7 @@ def name_of(host: str) -> str:
 
 
 def is_own(host: str, origin: str | None, site: str | None, scheme: str = "http") -> bool:
-    """Return whether a page of the host itself sent a request, or no page at all, as far as the browser tells.
+    """Return True if a page of this host sent the request, or no page at all, as far as the browser states it.
 
     Args:
         host: the Host field. origin, site: the fields Origin and Sec-Fetch-Site; None where they are not sent.

@@ -1,6 +1,6 @@
-"""The one surface of all ends of a conversation: bytes and the time in, events and bytes out.
+"""The common interface of all ends of a conversation: bytes and the time in, events and bytes out.
 
-Whoever has a socket drives any of them in the same way, which docs/howto/sans-io.md shows:
+The owner of a socket drives each of them in the same way, which docs/howto/sans-io.md shows:
 
     handshake.Handshake     dcp.drain.Drain          tap.consumer.TapConsumer
                             dcp.consumer.Consumer    tap.producer.TapProducer
@@ -24,11 +24,11 @@ Event_co = TypeVar("Event_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """Nothing more comes: hang up.
+    """No more messages come: close the connection.
 
     Attributes:
-        silent_seconds: for how long nothing was heard; None when the peer closed the connection.
-        waited_for: what was not answered, where that is the reason.
+        silent_seconds: length of the silence; None if the peer closed the connection.
+        waited_for: the unanswered request, if that is the reason.
     """
 
     silent_seconds: float | None = None
@@ -46,40 +46,40 @@ class End(Protocol[Event_co]):
 
     @property
     def deadline(self) -> float | None:
-        """When to call `tick`; None for never. Read it again after every other call."""
+        """The time at which to call `tick`; None for never. Read it again after every other call."""
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event_co]:
-        """Take received bytes, cut anywhere; returns what they tell, oldest first.
+        """Take received bytes, cut anywhere; return their events, oldest first.
 
         Args:
-            data: at least one byte; none is `receive_eof`.
+            data: at least one byte; for the end of the connection call `receive_eof`.
             now: seconds of one monotonic clock, as in every other call.
 
         Raises:
-            RemoteProtocolError: the peer broke the rules. Send what waits, then close the connection.
+            RemoteProtocolError: the peer broke the rules. Send `data_to_send`, then close the connection.
         """
 
     def receive_eof(self) -> Sequence[Event_co]:
-        """The peer closed the connection: the last event is `PeerGone`. Call nothing after it."""
+        """Report that the peer closed the connection: the last event is `PeerGone`. Call nothing after it."""
 
     def tick(self, now: float) -> Sequence[Event_co]:
-        """The deadline has come; `PeerGone` if the peer was silent for too long.
+        """Act on the deadline; return `PeerGone` if the peer was silent for too long.
 
         Raises:
-            RemoteProtocolError: as `receive_data`.
+            RemoteProtocolError: as for `receive_data`.
         """
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent; empty when none do."""
+        """Return the bytes to send, and forget them; empty if there are none."""
 
 
 def each_frame(
     buffer: FrameBuffer, data: bytes, now: float, receive_frame: Callable[[Frame, float], Sequence[Event]]
 ) -> list[Event]:
-    """Give the frames that `data` completes to `receive_frame`; returns the events of all.
+    """Give the frames that `data` completes to `receive_frame`; return the events of all.
 
     Raises:
-        BadFrame: the bytes behind them are none.
+        BadFrame: the bytes after them are not a frame.
     """
     events = [event for frame in buffer.receive_data(data) for event in receive_frame(frame, now)]
     if buffer.failure is not None:

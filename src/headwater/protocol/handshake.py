@@ -1,13 +1,13 @@
-"""A client's handshake: greet, log in, choose a bucket, fetch the map; for DCP, open and set up.
+"""A client's handshake: HELLO, login, choice of a bucket, cluster map; for DCP, OPEN and its controls.
 
-Handshakes are generators: each `yield` hands out a request and receives its response, so the order of the conversation
-is the order of the lines, and whoever has a connection (blocking, asyncio, a test with a list) can drive one:
+Handshakes are generators: each `yield` gives a request and receives its response, so the order of the conversation is
+the order of the lines, and any driver will do (blocking, asyncio, a test with a list):
 
     HELLO -> [SASL_LIST_MECHS -> SASL_AUTH -> SASL_STEP] -> [SELECT_BUCKET] -> [GET_CLUSTER_CONFIG]     greet()
     DCP_OPEN -> DCP_CONTROL, one at a time                                                             open_producer()
 
-Old servers know less than new ones. What they do not know is left out (HELLO, SELECT_BUCKET, the map, controls);
-what they refuse is an error. `expect` holds a response against its request, for all drivers alike; `Handshake` drives a
+Old servers know fewer commands. Commands that they do not know are left out (HELLO, SELECT_BUCKET, the map, controls);
+a refusal is an error. `expect` checks a response against its request, for all drivers alike; `Handshake` drives a
 conversation by bytes, as all ends are driven (protocol/end.py).
 
 Source: kv.md 1 and 5, dcp.md 1, 2.1 and 4.
@@ -31,12 +31,12 @@ from headwater.wire.status import Status
 
 Result = TypeVar("Result")
 Conversation: TypeAlias = Generator[Frame, Frame, Result]
-"""Yields requests, is sent their responses, returns what was agreed."""
+"""Yields requests, is sent their responses, returns the agreement."""
 
 MECHANISMS = tuple(HASHES)
-"""Strongest first; the first one that the server offers as well is used. By none of them it learns the password."""
+"""Strongest first; the first one that the server also offers is used. None of them shows the password to the server."""
 MECHANISMS_KNOWN = (*MECHANISMS, "PLAIN")
-"""PLAIN tells the password to whoever answers at that address, and all on the way: only where it is asked for."""
+"""PLAIN shows the password to the server at that address and to everybody on the way, so it is used only on request."""
 
 KV_FEATURES = (
     Feature.XERROR,
@@ -53,18 +53,19 @@ NO_MAP = _UNKNOWN | {Status.KEY_ENOENT, Status.EACCESS, Status.NO_BUCKET}
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The client's name, credentials and wishes.
+    """A client's name, credentials and wishes.
 
     Args:
-        agent: how we call ourselves, shown by the server's statistics.
+        agent: the client's name, shown in the server's statistics.
         bucket: the bucket to select.
-        user, password: None for servers that let everybody in.
+        user, password: None for servers without logins.
         nonce: for SCRAM, new for every connection.
-        mechanisms: which may be used, strongest first; with PLAIN the password crosses the network as it is.
-        features: what to ask for in HELLO. With none there is no HELLO: plain memcached (1.6) loses its place at a
-            command that it does not know and that has a body, and answers no more.
-        wants_map: whether to fetch the cluster map; who needs none should not ask, for some servers hang up on that.
-        binding: the connection that the proof of the password is for; None for any.
+        mechanisms: allowed mechanisms, strongest first; with PLAIN the password crosses the network in clear.
+        features: features to request in HELLO. Without any there is no HELLO: after an unknown command with a body,
+            plain memcached (1.6) loses its place in the bytes and answers no more.
+        wants_map: True to fetch the cluster map; leave it out if it is not needed, for some servers then close the
+            connection.
+        binding: the connection to which the proof of the password is bound; None for any.
     """
 
     agent: str
@@ -80,22 +81,22 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The result of a greeting: the features granted, and the map as JSON text (None when the server has none)."""
+    """The result of a greeting: the granted features, and the map as JSON text (None if the server has none)."""
 
     features: frozenset[int]
     config: bytes | None
 
 
-def expect(asked: Frame, answer: Frame) -> Frame:
-    """Return `answer` if it answers `asked`.
+def expect(request: Frame, answer: Frame) -> Frame:
+    """Return `answer` if it answers `request`.
 
     Raises:
-        RemoteProtocolError: another opcode or opaque. On a connection with one request in flight that is no answer
-            to something else: the two ends no longer agree where they are.
+        RemoteProtocolError: it has another opcode or opaque. With one request in flight this means that the two ends no
+            longer agree on their place in the conversation.
     """
-    if not answer.is_response or (answer.opcode, answer.opaque) != (asked.opcode, asked.opaque):
+    if not answer.is_response or (answer.opcode, answer.opaque) != (request.opcode, request.opaque):
         raise RemoteProtocolError(
-            f"request 0x{asked.opcode:02x} with opaque {asked.opaque} was answered by opcode 0x{answer.opcode:02x} "
+            f"request 0x{request.opcode:02x} with opaque {request.opaque} was answered by opcode 0x{answer.opcode:02x} "
             f"with opaque {answer.opaque}"
         )
     return answer
@@ -103,7 +104,7 @@ def expect(asked: Frame, answer: Frame) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class Agreed(Generic[Result]):
-    """The conversation is over; `result` is what it returned."""
+    """The conversation is over; `result` is its return value."""
 
     result: Result
 
@@ -112,12 +113,12 @@ class Handshake(Generic[Result]):
     """A conversation, driven by bytes and the time.
 
     Args:
-        conversation: one that asks at least once; what it raises comes out of `receive_data`.
-        now: seconds of a monotonic clock. seconds_max: how long all of it may take; None for ever.
+        conversation: one that has at least one request; its errors are raised by `receive_data`.
+        now: seconds of a monotonic clock. seconds_max: the longest time for all of it; None for no limit.
 
     Attributes:
-        deadline: when to call `tick`; None for never.
-        trailing_data: what came behind the last answer: give it to the end that takes the connection over.
+        deadline: time at which to call `tick`; None for never.
+        trailing_data: bytes after the last answer: give them to the end that takes the connection over.
     """
 
     def __init__(
@@ -127,24 +128,25 @@ class Handshake(Generic[Result]):
         self.trailing_data: bytes = b""
         self._seconds_max = seconds_max
         self._conversation = conversation
-        self._kept, self._out = bytearray(), bytearray()
+        self._buffer, self._out = bytearray(), bytearray()
         self._opaque = 0
-        self._asked = self._ask(next(conversation))
+        self._request = self._ask(next(conversation))
 
     def receive_data(self, data: bytes, now: float) -> list[Agreed[Result] | PeerGone]:
-        """Take received bytes; `Agreed` when the last answer is here.
+        """Take received bytes; return `Agreed` once the last answer has come.
 
         Raises:
-            RemoteProtocolError: no answer to what was asked. And what the conversation raises.
+            RemoteProtocolError: a frame that does not answer the request. The conversation's own errors are raised,
+                too.
         """
-        self._kept += data
-        while len(self._kept) >= HEADER_BYTES and (size := lengths(self._kept).frame) <= len(self._kept):
-            frame = Frame.decode(self._kept[:size])
-            del self._kept[:size]
+        self._buffer += data
+        while len(self._buffer) >= HEADER_BYTES and (size := lengths(self._buffer).frame) <= len(self._buffer):
+            frame = Frame.decode(self._buffer[:size])
+            del self._buffer[:size]
             try:
                 self._take(frame)
             except StopIteration as stop:
-                self.trailing_data = bytes(self._kept)
+                self.trailing_data = bytes(self._buffer)
                 return [Agreed(stop.value)]
         return []
 
@@ -152,39 +154,39 @@ class Handshake(Generic[Result]):
         if not frame.is_response and frame.opcode == Opcode.DCP_NOOP:  # its interval may begin while we still ask
             self._out += response(frame).encode()
         else:
-            self._asked = self._ask(self._conversation.send(expect(self._asked, frame)))
+            self._request = self._ask(self._conversation.send(expect(self._request, frame)))
 
-    def _ask(self, asked: Frame) -> Frame:
+    def _ask(self, request: Frame) -> Frame:
         self._opaque += 1
-        numbered = replace(asked, opaque=self._opaque)
+        numbered = replace(request, opaque=self._opaque)
         self._out += numbered.encode()
         return numbered
 
     def receive_eof(self) -> list[Agreed[Result] | PeerGone]:
-        """The server closed the connection before all was said."""
-        return [PeerGone(waited_for=name_of(self._asked.opcode))]
+        """Report that the server closed the connection before the conversation was over."""
+        return [PeerGone(waited_for=name_of(self._request.opcode))]
 
     def tick(self, now: float) -> list[Agreed[Result] | PeerGone]:
-        """The deadline has come."""
+        """Act on the deadline."""
         if self._seconds_max is None or self.deadline is None or now < self.deadline:
             return []
-        return [PeerGone(self._seconds_max, name_of(self._asked.opcode))]
+        return [PeerGone(self._seconds_max, name_of(self._request.opcode))]
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent."""
+        """Return the bytes to send, and forget them."""
         data = bytes(self._out)
         self._out.clear()
         return data
 
 
-def refused(asked: str, answer: Frame) -> StatusError:
-    """Return the error for a response that is not a success, with what the server wrote to explain it."""
+def refused(action: str, answer: Frame) -> StatusError:
+    """Return the error for a response without success, with the server's explanation."""
     said = context_of(answer.value)
-    return error_for(answer.status, f"{asked} ({said})" if said else asked)
+    return error_for(answer.status, f"{action} ({said})" if said else action)
 
 
 def greet(login: Login) -> Conversation[Greeting]:
-    """Say hello, log in, select the bucket, fetch the map.
+    """Send HELLO, log in, select the bucket, fetch the map.
 
     Raises:
         StatusError: the server refused (AuthError, NoAccess, BucketNotFound, ...).
@@ -242,7 +244,8 @@ def _authenticate(login: Login) -> Conversation[None]:
 
 
 def _bound_to(login: Login) -> str:
-    """Say whom a proof counts for, and who knows why it was refused: with the right password it may be the address."""
+    """Return the part of an error message that names the node for which a proof counts: even with the right password,
+    the address may be the reason of a refusal."""
     if login.binding is None:
         return ""
     data = login.binding.data
@@ -254,7 +257,7 @@ def choose(allowed: Sequence[str], offered: Iterable[str]) -> str:
     """Return the first mechanism of `allowed` that the server offers.
 
     Raises:
-        OptionError: there is none.
+        OptionError: it offers none of them.
     """
     known = set(offered)
     for mechanism in allowed:
@@ -265,11 +268,11 @@ def choose(allowed: Sequence[str], offered: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A DCP connection to be opened, the peer being the producer.
+    """A DCP connection to open, with the peer as producer.
 
     Args:
         name: unique among the connections of the bucket: a second one of the same name ends the first (dcp.md 2.1).
-        flags: of DCP_OPEN.
+        flags: flags of DCP_OPEN.
         optional_flags: flags that a server may not know; left out if it refuses them.
         required: controls that must succeed, as (key, value), in the order to send them.
         optional: controls that may be refused; a refusal means "feature absent" (dcp.md 4).
@@ -283,7 +286,7 @@ class Opening:
 
 
 def open_producer(opening: Opening) -> Conversation[frozenset[str]]:
-    """Open the connection and negotiate; returns the keys of the controls that were accepted.
+    """Open the connection and negotiate; return the keys of the accepted controls.
 
     Raises:
         StatusError: the open or a required control was refused.

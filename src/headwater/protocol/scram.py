@@ -1,15 +1,16 @@
-"""SCRAM, the client's end: prove that we know the password without sending it, and make the server prove it too.
+"""SCRAM, the client's end: prove that we know the password without sending it, and make the server prove it as well.
 
     C: n,,n=user,r=CNONCE
     S: r=CNONCE SNONCE,s=SALT,i=ITERATIONS
     C: c=biws,r=CNONCE SNONCE,p=PROOF
     S: v=SIGNATURE
 
-No input or randomness of its own: the nonce is an argument. What the server sends is checked before it costs anything:
-the nonce must continue ours, and the number of iterations has bounds.
+There is no input or randomness here: the nonce is an argument. The server's messages are checked before they cost
+anything: the nonce must continue ours, and the number of iterations has bounds.
 
-A proof may be bound to its connection, as nodes bind theirs (`Binding`): "p=KIND,," and what both ends see of the
-connection stand where "n,," and nothing do, so that whoever passes the messages on to another server is refused there.
+A proof may be bound to its connection, as nodes bind theirs (`Binding`): "p=KIND,," and data that both ends see of the
+connection replace "n,," and nothing. Then a man in the middle who passes the messages on to another server is refused
+there.
 
 Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512. kv.md 1.2.
 """
@@ -30,15 +31,17 @@ HASHES = {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha
 ITERATIONS_MAX = 1_000_000
 """A server that asks for more is refused: each iteration costs us time, and servers use 4,000 to 15,000."""
 ITERATIONS_MIN = 4000
-"""Those of Couchbase's servers (memcached_password_hash_iterations), before 15,000 were the default; RFC 7677, 4, says
-"at least 4096". Who answers in a server's place would ask for one, and guess from the proof at will."""
+"""The least that Couchbase's servers used (memcached_password_hash_iterations) before 15,000 became the default; RFC
+7677, 4, says "at least 4096". A false server would request a single iteration, and then guess the password from the
+proof."""
 BOUND = "-PLUS"
-"""RFC 5802, 4: the end of the name of a mechanism whose proof is bound to its connection."""
+"""RFC 5802, 4: the suffix of a mechanism whose proof is bound to its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The connection that a proof is for: the kind of what both ends see of it, and that (RFC 5802, 6)."""
+    """The connection that a proof is bound to: the kind of data that both ends see of it, and these data (RFC 5802,
+    6)."""
 
     kind: str
     data: bytes = field(repr=False)
@@ -51,8 +54,8 @@ class Scram:
         mechanism: a key of `HASHES`.
         user, password: as the server knows them.
         nonce: printable ASCII without commas, new for every exchange; at least 18 random bytes' worth.
-        binding: the connection that the proof is for; None for a proof that is good on any. The name that the server
-            is told ends with `BOUND` then.
+        binding: the connection to which the proof is bound; None for a proof that is valid on any. With it, the
+            mechanism's name ends with `BOUND`.
     """
 
     def __init__(self, mechanism: str, user: str, password: str, nonce: str, binding: Binding | None = None) -> None:
@@ -67,15 +70,14 @@ class Scram:
         self._signature = b""
 
     def first(self) -> bytes:
-        """Return the message of SASL_AUTH; "n,," says that we do not bind to a channel."""
+        """Return the message of SASL_AUTH; "n,," means that it is not bound to a channel."""
         return f"{self._header}{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
         """Return the message of SASL_STEP: the proof.
 
         Raises:
-            RemoteProtocolError: the challenge is malformed, is for another nonce, or asks for too much work or too
-                little.
+            RemoteProtocolError: the challenge is malformed, has another nonce, or demands too much work or too little.
         """
         nonce, salt, iterations = self._read(challenge)
         without_proof = f"c={self._channel},r={nonce}"
@@ -88,7 +90,7 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, outcome: bytes) -> None:
-        """Accept the server's signature: only one who knows the password (or its salted form) can make it.
+        """Check the server's signature, which requires the password (or its salted form).
 
         Raises:
             RemoteProtocolError: the signature is missing or wrong.
@@ -98,8 +100,8 @@ class Scram:
             raise RemoteProtocolError("SCRAM: the server could not prove that it knows the password; do not trust it")
 
     def _read(self, challenge: bytes) -> tuple[str, bytes, int]:
-        told = _attributes(challenge)
-        nonce, salt, iterations = told.get("r", ""), _base64(told.get("s", "")), told.get("i", "")
+        attributes = _attributes(challenge)
+        nonce, salt, iterations = attributes.get("r", ""), _base64(attributes.get("s", "")), attributes.get("i", "")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise RemoteProtocolError("SCRAM: the server's nonce does not continue ours")
         if not salt:

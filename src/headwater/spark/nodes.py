@@ -287,7 +287,7 @@ class SourceNodes:
         return client.persisted_seqnos({vb: log[0][0] for vb, log in self._logs.items()}, wanted)
 
     def _is_seen(self, highs: Mapping[int, int]) -> bool:
-        """Whether nothing has moved since all was looked at, which was not long ago."""
+        """Return True if nothing has moved since all was looked at, which was not long ago."""
         # What waits for other copies moves though no seqno does.
         same = highs == {vb: history.readable_seqno for vb, history in self._seen.items()}
         return same and self._clock() < self._seen_at + WHOLE_LOOK_SECONDS

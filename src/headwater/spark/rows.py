@@ -101,7 +101,7 @@ class Row:
 
     @property
     def deletes(self) -> bool:
-        """Whether it deletes.
+        """True if it deletes.
 
         Raises:
             OptionError: its event is none that can be written.

@@ -98,7 +98,7 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """True if the process lives."""
         return self._process is not None and self._process.poll() is None
 
     @property

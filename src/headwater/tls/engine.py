@@ -95,7 +95,7 @@ class TlsEngine:
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether anything must go to the network."""
+        """True if anything must go to the network."""
         return bool(self._outgoing.pending)
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class TlsSettings:
 
     @property
     def is_verified(self) -> bool:
-        """Whether it is known who is at the other end."""
+        """True if it is known who is at the other end."""
         return self.verify == "full"
 
     def context(self) -> ssl.SSLContext:

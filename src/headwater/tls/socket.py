@@ -63,12 +63,12 @@ class TlsSocket:
 
     @property
     def is_established(self) -> bool:
-        """Whether the handshake is over."""
+        """True if the handshake is over."""
         return self.engine.is_established
 
     @property
     def has_more(self) -> bool:
-        """Whether to read again without waiting: the system has nothing more to tell."""
+        """True if to read again without waiting: the system has nothing more to tell."""
         return self.engine.has_more
 
     @property

@@ -78,16 +78,16 @@ class Channel:
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether room to write is worth waiting for: a connect under way, or bytes kept."""
+        """True if room to write is worth waiting for: a connect under way, or bytes kept."""
         return self._connecting or bool(self._outgoing) or (self.tls is not None and self.tls.unsent_bytes > 0)
 
     @property
     def has_more(self) -> bool:
-        """Whether to receive again without waiting: TLS holds what the system will not tell of."""
+        """True if to receive again without waiting: TLS holds what the system will not tell of."""
         return self.tls is not None and self.tls.has_more
 
     def connected(self) -> bool:
-        """Whether the connect, and TLS's handshake after it, are over, one way or the other.
+        """Return True if the connect, and TLS's handshake after it, are over, one way or the other.
 
         Raises:
             ConnectionLost: it failed. TlsError: the handshake did.
@@ -109,7 +109,7 @@ class Channel:
         return self._shaken(self._engine)
 
     def _shaken(self, engine: TlsEngine) -> bool:
-        """Whether TLS's handshake is over; it goes on as far as it can now."""
+        """Return True if TLS's handshake is over; it goes on as far as it can now."""
         if self.tls is None and isinstance(self._socket, socket.socket):
             self.tls = TlsSocket(self._socket, engine, self.peer, memoryview(bytearray(SEALED_BYTES)))
             self._socket = self.tls

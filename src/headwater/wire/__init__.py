@@ -1,4 +1,4 @@
-"""Bytes <-> messages: the frame, and every message of the memcached, TAP, UPR and DCP families declared once.
+"""Converts bytes to messages and back: the frame, and every message of memcached, TAP, UPR and DCP, declared once.
 
     header, framing      the 24-byte header, cutting a stream into frames, framing extras
     layout, codec        what a declaration is made of

@@ -1,10 +1,10 @@
-"""Where a node listens: what a cluster map names and a client connects to."""
+"""The address of a node: the host and port that a cluster map names and a client connects to."""
 
 from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """Where a node listens."""
+    """The host and port at which a node listens."""
 
     host: str
     port: int

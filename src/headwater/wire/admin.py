@@ -145,18 +145,18 @@ class DisableTraffic(Request, opcode=Opcode.DISABLE_TRAFFIC, privilege=ADMINISTE
 
 
 class IoctlSet(Request, opcode=Opcode.IOCTL_SET, privilege=ADMINISTER, key=REQUIRED, value=OPTIONAL, answer=Done):
-    """Controls something that is the server's own; a node of headwater learns by it whom its vbuckets follow."""
+    """Controls something of the server's own; a node of headwater learns by it which nodes its vbuckets follow."""
 
 
 class IoctlGetResponse(Answer, value=OPTIONAL):
-    """The text of it; nothing if it is what the request says is known."""
+    """The requested text; empty if the client has the current one."""
 
 
 class IoctlGet(
     Request, opcode=Opcode.IOCTL_GET, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, answer=IoctlGetResponse
 ):
-    """Asks for something that is the server's own; a node of headwater tells the users of its cluster to the other
-    members and to administrators, who may know their verifiers."""
+    """Asks for something of the server's own; a node of headwater gives the users of its cluster to the other members
+    and to administrators, who may have their verifiers."""
 
 
 # --------------------------------------------------------------------------- collections

@@ -96,7 +96,7 @@ class DeleteBucket(
 
 
 class GetClusterConfigResponse(Answer, value=OPTIONAL):
-    """The map as JSON; empty when the client's is as new."""
+    """The map as JSON; empty if the client's map is as new."""
 
 
 class GetClusterConfig(
@@ -120,7 +120,7 @@ class SetClusterConfig(
 class ClustermapChangeResponse(
     Response, opcode=ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION, magic=Magic.SERVER_RESPONSE
 ):
-    """The client heard; optional, ignored by the server."""
+    """The client has received it; optional, ignored by the server."""
 
 
 class ClustermapChange(
@@ -131,7 +131,7 @@ class ClustermapChange(
     value=OPTIONAL,
     answer=ClustermapChangeResponse,
 ):
-    """The server tells of a new map (in the value, unless the brief form was asked for)."""
+    """The server announces a new map (in the value, unless the brief form was requested)."""
 
     epoch: i64 = about("epoch of the map")
     revision: i64 = about("revision of the map")
@@ -155,7 +155,7 @@ class GetErrorMapResponse(Answer, value=REQUIRED):
 
 
 class GetErrorMap(Request, opcode=Opcode.GET_ERROR_MAP, privilege=NONE, answer=GetErrorMapResponse):
-    """Asks what the statuses mean."""
+    """Asks for the meaning of the statuses."""
 
     version: u16 = about("highest version understood", where=VALUE)
 
@@ -176,7 +176,7 @@ class Version(Request, opcode=Opcode.VERSION, privilege=NONE, answer=VersionResp
 
 
 class Verbosity(Request, opcode=Opcode.VERBOSITY, privilege=LOGIN, answer=Done):
-    """Sets how much the server logs."""
+    """Sets the amount that the server logs."""
 
     level: u32 = about("0 and up")
 

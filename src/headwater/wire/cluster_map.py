@@ -1,6 +1,6 @@
-"""The cluster map: which node holds which vbucket of a bucket. Source: specification, kv.md 1.4.
+"""The cluster map: the nodes of each vbucket of a bucket. Source: specification, kv.md 1.4.
 
-Nodes, clients and an orchestrator send it to each other as JSON. This is its only reader and its only writer.
+Nodes, clients and an orchestrator send it to each other as JSON. Only this module reads and writes it.
 
     vBucketServerMap.serverList    the nodes with vbuckets, host:port; "$HOST" is the host the map was fetched from
     vBucketServerMap.vBucketMap    for each vbucket a row: its active node and its replicas as positions in serverList,
@@ -43,12 +43,13 @@ CAPABILITIES = (
     "rangeScan",
     "dcp.IgnorePurgedTombstones",
 )
-"""A headwater node's: without `collections` clients send bare keys. Advertise only what is implemented."""
+"""The capabilities of a headwater node: without `collections` clients send bare keys. Advertise only what is
+implemented."""
 
 HOST = "$HOST"
 NOBODY = -1
 OWN_EPOCH = 1
-"""The epoch of the maps that nodes make for themselves; that of a cluster is above it."""
+"""The epoch of the maps that single nodes make for themselves; a cluster's epoch is higher."""
 PORT = 11210
 SERVERS_MAX = 4096
 MAP_VBUCKETS_MAX = 65536
@@ -57,7 +58,7 @@ Chain: TypeAlias = tuple[int, ...]
 """The active node of a vbucket (or NOBODY) and its replicas as positions in the list of servers; no filling."""
 
 Addresses: TypeAlias = Callable[[Mapping[str, Any], Address | None], tuple[Address, ...]]
-"""A way to read the nodes out of a map: its JSON, and where it was fetched from."""
+"""A function that reads the nodes of a map: from its JSON, and the address that it was fetched from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +67,19 @@ class ClusterMap:
 
     Attributes:
         bucket, uuid: the bucket's name, and its uuid as 32 hexadecimal digits; empty if the text has none.
-        epoch, rev: of two maps the one with the greater pair is the newer.
+        epoch, rev: of two maps the newer one has the greater pair.
         servers: the nodes, in the order that chains count them.
         chains: for each vbucket the positions of its active node (or -1) and its replicas; no node twice.
-        replica_count: how many replicas each vbucket is to have; fewer where there are too few nodes.
-        capabilities: what clients are told the nodes can.
-        tls_ports: where nodes speak TLS, by their address; who speaks none is not in it.
-        encrypted: nodes speak TLS with each other.
-        this: the position of the node that the text was made for; None if no entry, or one without vbuckets, says so.
-        text: the JSON it was read from; empty for one that was made here.
+        replica_count: number of replicas that each vbucket should have; fewer if there are too few nodes.
+        capabilities: the abilities of the nodes, for clients.
+        tls_ports: ports with TLS, by the node's address; nodes without TLS are missing.
+        encrypted: True if nodes use TLS with each other.
+        this: position of the node that the text was made for; None if no entry, or one without vbuckets, is marked.
+        text: the JSON it was read from; empty for a map that was made here.
 
     Raises:
-        ValueError: no vbuckets or nodes, or too many; a node twice; a chain that points nowhere or has a node twice.
-            The text says which vbucket.
+        ValueError: no vbuckets or nodes, or too many; a node twice; a chain with an unknown node or a node twice. The
+            message names the vbucket.
     """
 
     bucket: str
@@ -117,7 +118,7 @@ class ClusterMap:
 
     @property
     def vbuckets(self) -> int:
-        """How many vbuckets the bucket has."""
+        """The number of vbuckets of the bucket."""
         return len(self.chains)
 
     def vbucket_of(self, key: bytes) -> int:
@@ -169,11 +170,11 @@ class ClusterMap:
         return tuple(server for index, server in enumerate(self.servers) if index != self.this)
 
     def is_owner(self, vbucket: int) -> bool:
-        """Whether a vbucket belongs to this node."""
+        """Return True if a vbucket belongs to this node."""
         return self.this is not None and self.chains[vbucket][0] == self.this
 
     def is_replica(self, vbucket: int) -> bool:
-        """Whether this node is to hold a replica of a vbucket."""
+        """Return True if this node is to hold a replica of a vbucket."""
         return self.this in self.chains[vbucket][1:]
 
     # ------------------------------------------------------------------ its successors
@@ -190,7 +191,8 @@ class ClusterMap:
         return self._next(chains=tuple(chains))
 
     def with_servers(self, servers: Iterable[Address]) -> ClusterMap:
-        """The next map: other members. Who is no member any more leaves its chains; what it owned, nobody owns."""
+        """The next map: other members. A node that is no longer a member leaves its chains; its vbuckets then have no
+        owner."""
         kept = tuple(servers)
         place = {old: kept.index(address) for old, address in enumerate(self.servers) if address in kept}
         chains = tuple(
@@ -200,19 +202,19 @@ class ClusterMap:
         return self._next(servers=kept, chains=chains)
 
     def with_tls(self, ports: Mapping[Address, int], *, encrypted: bool | None = None) -> ClusterMap:
-        """The next map: members speak TLS on these ports; with each other, or not, or as before (None)."""
+        """The next map: members have TLS on these ports, and use it with each other, or not, or as before (None)."""
         known = {server: ports[server] for server in self.servers if server in ports}
         return self._next(tls_ports=known, encrypted=self.encrypted if encrypted is None else encrypted)
 
     def with_replica_count(self, count: int) -> ClusterMap:
-        """The next map: another number of replicas to strive for."""
+        """The next map: another number of replicas."""
         return self._next(replica_count=count)
 
     def after(self, rev: int) -> ClusterMap:
-        """The same with a revision above `rev`.
+        """The same map with a revision above `rev`.
 
-        A map of an epoch in which nodes make maps for themselves, as clusters were founded with once, comes into the
-        next: a member that comes back without its disk counts its own from the time of its start, and would be newer.
+        A map of the epoch of single nodes, as clusters were once founded with, gets the next epoch: a member that comes
+        back without its disk counts its own revisions from its start time, and would seem newer.
         """
         return self._next(rev=max(self.rev, rev) + 1, epoch=max(self.epoch, OWN_EPOCH + 1))
 
@@ -222,7 +224,7 @@ class ClusterMap:
     # ------------------------------------------------------------------ JSON
 
     def to_json(self, this: Address | None) -> bytes:
-        """The map as it is sent to the node `this`, whose own entry says `thisNode`; None marks no entry."""
+        """The map in the form for the node `this`, whose own entry says `thisNode`; None marks no entry."""
         path = f"/pools/default/{{}}/{self.bucket}?bucket_uuid={self.uuid}"
         width = max(1 + self.replica_count, *map(len, self.chains))
         names = [str(server) for server in self.servers]
@@ -265,12 +267,12 @@ class ClusterMap:
         """Read and check a map.
 
         Args:
-            source: where it was fetched from, which is what "$HOST" stands for; None leaves that as it is.
-            addresses: how the nodes are read; `server_list` unless given.
-            epoch: that of a map that says none.
+            source: address it was fetched from, which replaces "$HOST"; None leaves that unchanged.
+            addresses: function that reads the nodes; `server_list` unless given.
+            epoch: epoch of a map that has none.
 
         Raises:
-            RemoteProtocolError: not JSON, or no map: fields missing, of the wrong type, or pointing nowhere.
+            RemoteProtocolError: not JSON, or not a map: fields missing, of the wrong type, or with unknown nodes.
         """
         try:
             content = read_json(text)
@@ -306,8 +308,8 @@ def server_list(content: Mapping[str, Any], source: Address | None) -> tuple[Add
 
 
 def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
-    """Return the key-value nodes as clients find them: of the three generations of a map the newest that is present
-    wins, position by position, as in the SDKs. A missing host name means the host it was fetched from."""
+    """Return the key-value nodes as clients find them: the newest of a map's three generations of lists counts,
+    position by position, as in the SDKs. A missing host name means the host that the map was fetched from."""
     if source is None:
         raise ValueError("nobody knows where it came from")
     names = _bounded(content["vBucketServerMap"].get("serverList", ()))
@@ -316,33 +318,33 @@ def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tupl
     count = max(len(listed), len(names)) or len(extended)
     if count == 1 and _is_source(extended):
         return (source,)
-    found = []
+    addresses = []
     for index in range(count):
         host, port = _address(names[index], source) if index < len(names) else (source.host, PORT)
         if index < len(extended):
             services = extended[index].get("services", {})
             host = _host(extended[index].get("hostname", host))
             port = int(services.get("kv", services.get("kvSSL", port)))
-        found.append(Address(source.host if host == HOST else host, port))
-    return tuple(found)
+        addresses.append(Address(source.host if host == HOST else host, port))
+    return tuple(addresses)
 
 
 def tls_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
-    """Return the nodes as clients find them that speak TLS: by their ports for that. ValueError if one has none."""
-    found, extended = newest_addresses(content, source), _bounded(content.get("nodesExt", ()))
-    if found == (source,) and _is_source(extended):
-        return found
-    ports = [_tls_port(entry) for entry in extended[: len(found)]] + [None] * (len(found) - len(extended))
-    silent = [address for address, port in zip(found, ports, strict=True) if port is None]
+    """Return the nodes by their ports for TLS, as clients find them. ValueError if one has no such port."""
+    addresses, extended = newest_addresses(content, source), _bounded(content.get("nodesExt", ()))
+    if addresses == (source,) and _is_source(extended):
+        return addresses
+    ports = [_tls_port(entry) for entry in extended[: len(addresses)]] + [None] * (len(addresses) - len(extended))
+    silent = [address for address, port in zip(addresses, ports, strict=True) if port is None]
     if silent:
         raise ValueError(f"it names no port of {silent[0].host} for TLS")
-    return tuple(Address(address.host, port or 0) for address, port in zip(found, ports, strict=True))
+    return tuple(Address(address.host, port or 0) for address, port in zip(addresses, ports, strict=True))
 
 
 def _tls_ports(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Address, int]:
-    """The ports for TLS that a map names, by the node's address; entry by entry, as `_this`."""
-    told = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
-    return {server: port for server, entry in told if (port := _tls_port(entry)) is not None}
+    """The ports for TLS in a map, by the node's address; entry by entry, as in `_this`."""
+    entries = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
+    return {server: port for server, entry in entries if (port := _tls_port(entry)) is not None}
 
 
 def _tls_port(entry: Mapping[str, Any]) -> int | None:
@@ -355,10 +357,10 @@ def _tls_port(entry: Mapping[str, Any]) -> int | None:
 
 
 def _is_source(extended: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the only node of a map is the one that we are talking to.
+    """Return True if the only node of a map is the node that we are connected to.
 
-    Then the address that worked is better than the one it believes to have (behind a proxy, or a container's port
-    mapping, that one leads nowhere). But a node that has left the cluster may name the one that is left.
+    Then the address that worked is better than the map's (behind a proxy, or a container's port mapping, that one leads
+    nowhere). But a node that has left the cluster may name the one that is left.
     """
     return not extended or "hostname" not in extended[0] or bool(extended[0].get("thisNode"))
 
@@ -385,7 +387,7 @@ def _bounded(entries: Any) -> Sequence[Any]:
 
 
 def _extended(server: Address, tls_port: int | None, *, is_this: bool) -> dict[str, Any]:
-    """An entry without a host name is that of the host the map was fetched from.
+    """Return an entry; without a host name it means the host that the map was fetched from.
 
     A node that is known by its port for TLS speaks nothing else.
     """
@@ -399,7 +401,8 @@ def _extended(server: Address, tls_port: int | None, *, is_this: bool) -> dict[s
 
 
 def _this(content: Mapping[str, Any], servers: int) -> int | None:
-    """ "nodesExt[i] corresponds to serverList[i]; nodes that are not yet KV members come last" (kv.md 1.4)."""
+    """Return the marked position: "nodesExt[i] corresponds to serverList[i]; nodes that are not yet KV members come
+    last" (kv.md 1.4)."""
     marked = [index for index, entry in enumerate(_bounded(content.get("nodesExt", ()))) if entry.get("thisNode")]
     if len(marked) > 1:
         raise ValueError(f"{len(marked)} entries say thisNode")
@@ -418,7 +421,7 @@ def _rows(table: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _chain(vbucket: int, row: Any) -> Chain:
-    """The chain of a row, without the filling."""
+    """Return the chain of a row, without the filling."""
     if not isinstance(row, list) or not row:
         raise ValueError(f"vbucket {vbucket} has the chain {row}, a list of nodes belongs there")
     if not _WHOLE.issuperset(map(type, row)):

@@ -1,7 +1,7 @@
 """The wire form of one field: numbers, byte strings, rows of them.
 
-A codec turns one value into bytes and back. `size` is the bytes it always takes, or None when that depends on the
-value; only a section whose codecs all have a size can be told apart by its length. Both directions complain with a
+A codec turns one value into bytes and back. `size` is the number of bytes that it always takes, or None if that depends
+on the value; only a section whose codecs all have a size can be recognised by its length. Both directions raise
 ValueError, to which `headwater.wire.layout` adds the message and field.
 """
 
@@ -41,12 +41,12 @@ class Number:
     width: int
     signed: bool = False
     struct: Struct | None = field(init=False, repr=False, compare=False)
-    """Where there is one for such a number."""
+    """The struct for such a number, if there is one."""
 
     def __post_init__(self) -> None:
         code = _CODES.get(self.width)
-        made = Struct(">" + (code.lower() if self.signed else code)) if code else None
-        object.__setattr__(self, "struct", made)
+        packer = Struct(">" + (code.lower() if self.signed else code)) if code else None
+        object.__setattr__(self, "struct", packer)
 
     @property
     def size(self) -> int:
@@ -124,7 +124,7 @@ class Prefixed:
         return NUMBERS[16].write(len(value)) + value
 
     def read(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Return the bytes at `at`; their length is held against what is there before they are touched."""
+        """Return the bytes at `at`; their length is checked against the data before they are touched."""
         length, at = NUMBERS[16].read(data, at)
         return _take(data, at, length), at + length
 
@@ -133,7 +133,8 @@ class Prefixed:
 
 
 class _Around:
-    """Rows of numbers around one byte string: two structs a row. StructError for all that has to be looked at."""
+    """Rows of numbers around one byte string: two structs a row. StructError for every case that needs a closer
+    look."""
 
     def __init__(self, before: str, behind: str) -> None:
         self._at = len(before)
@@ -168,9 +169,9 @@ class RowsCodec:
     columns: tuple[tuple[str, Codec], ...]
     rows_min: int = 0
     struct: Struct | None = field(init=False, repr=False, compare=False)
-    """All of a row at once, where that can be."""
+    """A struct for a whole row, if possible."""
     around: _Around | None = field(init=False, repr=False, compare=False)
-    """A row in three pieces, where that can be."""
+    """A reader and writer of a row in three parts, if possible."""
     size: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -281,7 +282,7 @@ class Tail:
 
 
 def _row_code(codec: Codec) -> str:
-    """A column's code for a struct; "s" is a byte string behind its length, "?" what none has."""
+    """Return a column's code for a struct; "s" is a byte string after its length, "?" a column that has no code."""
     if isinstance(codec, Prefixed):
         return "s"
     return codec.struct.format[1:] if isinstance(codec, Number) and codec.struct else "?"

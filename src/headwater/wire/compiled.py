@@ -1,8 +1,8 @@
-"""The short ways between a message and its bytes: functions of a class, compiled from its table when first used.
+"""The fast paths between a message and its bytes: functions of a class, compiled from its table on first use.
 
-A node takes a request apart and puts an answer together tens of thousands of times a second, and to go through the
-table behind the class (declare.py) field by field takes longer than to find the answer. So the table is turned into
-source, as `@dataclass` does, and that into functions. Of GET's answer, four bytes of flags and a value, it is:
+A node reads requests and encodes answers tens of thousands of times a second; walking the table behind the class
+(declare.py) field by field takes longer than finding the answer. So the table is turned into source, as `@dataclass`
+does, and the source into functions. For GET's answer, four bytes of flags and a value, it is:
 
     def write(values, opcode, opaque):
         key, value = values['key'], values['value']
@@ -41,9 +41,9 @@ __all__ = ["short_of"]
 
 
 def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
-    """Compile the short ways of a message class, whose fields are `defaults` where a frame lacks them.
+    """Compile the fast paths of a message class; `defaults` are the values of fields that a frame lacks.
 
-    Where its form is not known beforehand both always return None.
+    Without a fixed form both always return None.
     """
     extras = cls.layout.extras
     if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):
@@ -75,7 +75,7 @@ class _Source:
             self.names |= {"read_body": self._alone.codec.read, "write_body": self._alone.codec.write}
 
     def _misplaced(self) -> list[str]:
-        """The conditions under which a key or value is there that may not be, or is missing."""
+        """The conditions under which a key or value is present and may not be, or is missing."""
         return [*_wrong("key", self._layout.key), *(() if self._layout.body else _wrong("value", self._layout.value))]
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ class _Source:
             yield f"        value = write_body(values{'' if self._alone is None else f'[{self._alone.name!r}]'})"
         for number, (gone, shape) in enumerate(self._extras.chosen.items()):
             absent = dict(zip(self._extras.optional, gone, strict=True))
-            told = [f"values[{name!r}] is {'' if is_gone else 'not '}None" for name, is_gone in absent.items()]
-            yield f"        {'el' * bool(number)}if {' and '.join(told) or True}:"
+            tests = [f"values[{name!r}] is {'' if is_gone else 'not '}None" for name, is_gone in absent.items()]
+            yield f"        {'el' * bool(number)}if {' and '.join(tests) or True}:"
             yield from self._packing(number, shape)
         yield "        else:"
         yield "            return None"
@@ -100,7 +100,7 @@ class _Source:
         yield f"    return b''.join((head, key, value)) if size <= {BODY_BYTES_MAX} else None"
 
     def _packing(self, number: int, shape: Shape) -> Iterator[str]:
-        """The lines that make header and numbers of one form."""
+        """Yield the lines that encode header and numbers of one form."""
         shapes = [shape] if self._behind is None else [shape, self._behind]
         fields = [each for part in shapes for each in part.fields]
         codes = "".join(part.struct.format.removeprefix(">") for part in shapes)
@@ -157,7 +157,7 @@ class _Source:
         yield "        return None"
 
     def _of_others(self) -> Iterator[str]:
-        """The conditions under which a frame is another message, or is flexible."""
+        """The conditions under which a frame is another message, or has a flexible magic."""
         layout = self._layout
         yield f"frame.magic != {int(layout.magic)}"
         if layout.opcodes:
@@ -203,7 +203,7 @@ class _Source:
 
 
 def _behind(layout: Layout) -> Shape | None:
-    """The fields of the value, where they follow the extras at once and have one fixed form."""
+    """Return the fields of the value, if they follow the extras directly and have one fixed form."""
     body = layout.body
     if not isinstance(body, Fixed) or len(body.shapes) != 1 or not layout.key.refuses(b"?"):
         return None
@@ -212,7 +212,7 @@ def _behind(layout: Layout) -> Shape | None:
 
 
 def _alone(layout: Layout) -> Field | None:
-    """The field that is all of the value, whatever its form, as a list of rows is."""
+    """Return the only field of the value, whatever its form, such as a list of rows."""
     if not isinstance(layout.body, Running) or len(layout.body.fields) != 1:
         return None
     (field,) = layout.body.fields
@@ -232,10 +232,10 @@ def _wrong(name: str, presence: Presence) -> Iterator[str]:
 
 
 def _making(values: Mapping[str, str], others: Iterable[str] = ()) -> Iterator[str]:
-    """The lines that return a message of these values, in source."""
+    """Yield the source lines that return a message with these values."""
     yield "    message = new(cls)"
     yield "    fill(message, '__dict__', {"
-    yield from (f"        {told}," for told in (*(f"{name!r}: {value}" for name, value in values.items()), *others))
+    yield from (f"        {entry}," for entry in (*(f"{name!r}: {value}" for name, value in values.items()), *others))
     yield "    })"
     yield "    return message"
 
@@ -246,7 +246,7 @@ def _disallowed(fields: Iterable[Field], named: str) -> Iterator[str]:
 
 
 def _leaving(indent: str, conditions: Iterable[str]) -> Iterator[str]:
-    """The lines that go the long way under any of the conditions."""
-    if told := " or ".join(conditions):
-        yield f"{indent}if {told}:"
+    """Yield the lines that leave for the slow path under any of the conditions."""
+    if test := " or ".join(conditions):
+        yield f"{indent}if {test}:"
         yield f"{indent}    return None"

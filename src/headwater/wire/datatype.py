@@ -1,4 +1,4 @@
-"""The datatype byte of the header: how the value is wrapped. Source: specification, wire.md 4."""
+"""The datatype byte of the header: the encoding of the value. Source: specification, wire.md 4."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ DATATYPES = Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR
 
 
 def legal(datatype: int) -> bool:
-    """Tell whether a datatype byte has known bits only (0 to 7); others are answered with EINVAL."""
+    """Return True if a datatype byte has known bits only (0 to 7); others are answered with EINVAL."""
     return not datatype & ~int(DATATYPES)

@@ -120,7 +120,7 @@ class StreamResponse(Response, opcode=Opcode.DCP_STREAM_REQ):
 
 
 class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
-    """Histories differ: the consumer must drop what lies after `rollback_seqno`, then ask again."""
+    """Histories differ: the consumer must drop the changes after `rollback_seqno`, then ask again."""
 
     rollback_seqno: u64 = about("the last seqno both ends share", where=VALUE)
 
@@ -297,7 +297,7 @@ class SystemEventV2(Request, opcode=Opcode.DCP_SYSTEM_EVENT, privilege=REPLICATE
 
 
 class Prepare(Request, opcode=Opcode.DCP_PREPARE, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
-    """A durable write waits for its commit; its CAS is never 0. Source: DCP, commands/prepare.md."""
+    """A durable write that waits for its commit; its CAS is never 0. Source: DCP, commands/prepare.md."""
 
     by_seqno: u64 = about("place of the prepare in the vbucket's history, from 1")
     rev_seqno: u64 = about("how many times this key has changed")

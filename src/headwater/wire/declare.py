@@ -1,10 +1,10 @@
-"""The tables behind messages: what a declaration is turned into when its class is made.
+"""The tables behind messages: a declaration becomes a table when its class is made.
 
 `Declared` reads a class body's `about` fields into a `Layout` and makes the class a frozen dataclass. How to write a
 declaration is described in `headwater.wire.layout`, which everyone imports from.
 
-There are some two hundred messages, and what `@dataclass` writes and compiles for each of them would be a quarter of
-the time in which a node starts. So it only collects the fields; the methods stand here, once for all.
+There are some two hundred messages. The code that `@dataclass` would write and compile for each would take a quarter of
+a node's start. So it only collects the fields here; the methods are written once for all messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Presence(Enum):
     REQUIRED = "yes"
 
     def refuses(self, data: bytes) -> bool:
-        """Tell whether these bytes may not be there, or should be and are not."""
+        """Return True if these bytes may not be present, or are missing."""
         return bool(data) if self is Presence.FORBIDDEN else self is Presence.REQUIRED and not data
 
 
@@ -59,10 +59,10 @@ def about(
     """Declare a field.
 
     Args:
-        text: what it means, with units; printed in the reference.
+        text: meaning, with units; printed in the reference.
         default: None for a field that may be absent (annotate it `u32 | None`).
         where: EXTRAS, or VALUE.
-        only: the values this version of the message has; others belong to a class of their own.
+        only: values of this version of the message; other values belong to another class.
         when: the bit of the message's flags that makes the field present.
     """
     return dataclasses.field(default=default, metadata={"about": text, "place": where, "only": only, "when": when})
@@ -89,9 +89,9 @@ class Layout:
     """The table behind a message class.
 
     Attributes:
-        opcode: NO_OPCODE for an answer, which has that of its request.
+        opcode: NO_OPCODE for an answer, which has its request's.
         quiet: opcode of a request's quiet form, or NO_OPCODE. silent: the status with which that one is not answered.
-        answers: what a request is answered with, other than by a `Failure`; the usual one first.
+        answers: classes of the answers, besides `Failure`; the usual one first.
         cas: whether a request may carry a CAS.
         refused: the status with which our node answers a request that it does not serve; 0 where it does.
         privilege: who may send a request; None for an answer, and for what a server sends. beyond: what more some of
@@ -125,7 +125,7 @@ class Layout:
         object.__setattr__(self, "is_response", self.magic in RESPONSES)
 
     def allows(self, status: int) -> bool:
-        """Tell whether a response may have this status."""
+        """Return True if a response may have this status."""
         return status != 0 if self.status == ANY_FAILURE else self.status in (ANY_STATUS, status)
 
     @property
@@ -165,7 +165,7 @@ class Layout:
         return tuple(self.extras.shapes)
 
     def field_bytes(self, name: str) -> int:
-        """Return how many bytes a field always takes; TypeError if there is no such field."""
+        """Return the number of bytes that a field always takes; TypeError if there is no such field."""
         for each in self.fields:
             if each.name == name and each.codec.size is not None:
                 return each.codec.size
@@ -183,10 +183,10 @@ class Layout:
         return self.extras.shapes[extras_bytes].struct
 
     def offset(self, name: str) -> int:
-        """Return where a field of the extras begins in a frame without framing extras, in bytes from its first one.
+        """Return the offset of a field of the extras in a frame without framing extras, in bytes.
 
         Raises:
-            TypeError: there is no such field, or its place depends on what the message holds.
+            TypeError: there is no such field, or its offset depends on the message's content.
         """
         at = HEADER_BYTES
         for each in self.extras.fields:
@@ -231,7 +231,7 @@ def _merged(above: Sequence[Field], own: Sequence[Field]) -> tuple[Field, ...]:
 
 
 class Short(NamedTuple):
-    """The short ways of a class (compiled.py); each returns None for what has to go the long way.
+    """The fast paths of a class (compiled.py); each returns None for a case that needs the slow path.
 
     Attributes:
         read: makes a message of a frame.
@@ -248,11 +248,11 @@ class Short(NamedTuple):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(about, measured))
 class Declared:
-    """Makes a frozen dataclass, and from the declarations a `Layout`, of every subclass."""
+    """Makes each subclass a frozen dataclass with a `Layout` of its declarations."""
 
     layout: ClassVar[Layout] = Layout()
     _defaults: ClassVar[Mapping[str, Any]] = {}
-    """The value of a field that was not given, or that a frame lacks."""
+    """The value of a field that is not given, or that a frame lacks."""
     _given: ClassVar[frozenset[str]] = frozenset()
     """The names of all fields but one that is counted."""
     _short: ClassVar[Short | None] = None
@@ -302,13 +302,13 @@ class Declared:
 
     @classmethod
     def _collect_fields(cls, status: int | None) -> None:
-        """Make the class a dataclass, and note what its constructor is given."""
+        """Make the class a dataclass, and collect the arguments of its constructor."""
         if status is not None and status >= 0:
             setattr(cls, "__annotations__", {**inspect.get_annotations(cls), "status": int})  # noqa: B010 -- as below
             setattr(cls, "status", status)  # noqa: B010 -- the default of a dataclass field, unknown to Declared
         dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
-        made = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above
-        given = [each for each in made if each.init]
+        all_fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above
+        given = [each for each in all_fields if each.init]
         cls._defaults = {each.name: each.default for each in given if each.default is not dataclasses.MISSING}
         cls._given = frozenset(each.name for each in given)
         cls._short = None  # a class above may have compiled its own
@@ -325,7 +325,7 @@ class Declared:
         return "; ".join(f"{what} {', '.join(map(repr, sorted(names)))}" for what, names in wrong if names)
 
     def __post_init__(self) -> None:
-        """Put in what follows from the other fields."""
+        """Set the fields that follow from others."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot be changed; make another message")

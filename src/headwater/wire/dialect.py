@@ -1,10 +1,10 @@
-"""Which message is this frame? The dialects, and decoding by dialect.
+"""Finds the message that a frame is: the dialects, and decoding by dialect.
 
 The families share one space of opcodes, and versions of a message differ in the length of their extras, in the status
-they answer with, or in a version number inside. So all candidates for a frame are tried, in the dialect's order; what
-none of them accepts is refused with what each had expected.
+of their answer, or in a version number inside. So all candidates for a frame are tried, in the dialect's order; if none
+of them accepts it, the error says what each expected.
 
-`Dialect.AUTO` reads every dialect: right for captures, and for a connection before its first stream request has shown
+`Dialect.AUTO` reads every dialect: for captures, and for a connection whose first stream request has not yet shown
 which one the peer speaks (dcp.md 14).
 """
 
@@ -29,7 +29,7 @@ _MEMCACHED = (bootstrap, documents, subdoc, meta, scans, admin)
 
 
 class Dialect(Enum):
-    """A dialect is the families it reads, the preferred one first."""
+    """A dialect: the families that it reads, the preferred one first."""
 
     KV = _MEMCACHED
     DCP = (dcp, *_MEMCACHED)
@@ -39,11 +39,11 @@ class Dialect(Enum):
 
 
 def messages(module: ModuleType) -> Iterator[type[Message]]:
-    """Yield the message classes a module declares, in the order it declares them."""
-    for found in vars(module).values():
-        here = isinstance(found, type) and issubclass(found, Message) and found.__module__ == module.__name__
-        if here and (found.layout.opcodes or issubclass(found, Answer)):
-            yield found
+    """Yield the message classes of a module, in their order."""
+    for kind in vars(module).values():
+        here = isinstance(kind, type) and issubclass(kind, Message) and kind.__module__ == module.__name__
+        if here and (kind.layout.opcodes or issubclass(kind, Answer)):
+            yield kind
 
 
 def decode(source: Frame | bytes | bytearray | memoryview, dialect: Dialect = Dialect.AUTO) -> Message:
@@ -51,14 +51,14 @@ def decode(source: Frame | bytes | bytearray | memoryview, dialect: Dialect = Di
 
     Args:
         source: a frame, or the bytes of exactly one.
-        dialect: which families may be meant.
+        dialect: the families to consider.
 
     Returns: a Request or Response of the dialect's modules; of an answer, what its request is declared to be answered
         with; for one that is no success and has no class of its own, a Failure.
 
     Raises:
         BadFrame: the bytes are not one frame.
-        BadMessage: no message of the dialect reads so; its `status` is what a server should answer.
+        BadMessage: no message of the dialect fits; its `status` is the answer that a server should give.
     """
     frame = source if isinstance(source, Frame) else Frame.decode(source)
     problems = []
@@ -72,8 +72,8 @@ def decode(source: Frame | bytes | bytearray | memoryview, dialect: Dialect = Di
 
 def _candidates(dialect: Dialect, frame: Frame) -> Iterator[type[Message]]:
     server = frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE)
-    found = _table(dialect).get((server, frame.is_response, frame.opcode), ())
-    for each in found:
+    classes = _table(dialect).get((server, frame.is_response, frame.opcode), ())
+    for each in classes:
         if not frame.is_response or each.layout.allows(frame.status):
             yield each
     if frame.is_response and frame.status != Status.SUCCESS:
@@ -90,24 +90,24 @@ def _table(dialect: Dialect) -> dict[tuple[bool, bool, int], tuple[type[Message]
             table.setdefault((server, each.layout.is_response, opcode), {})[each] = None
             for answer in answers_of(each):
                 table.setdefault((server, True, opcode), {})[answer] = None
-    return {place: tuple(found) for place, found in table.items()}
+    return {place: tuple(classes) for place, classes in table.items()}
 
 
 def requests(opcode: int) -> tuple[type[Request], ...]:
-    """Return the requests that clients, and the ends of a stream, send under an opcode: all families, all forms."""
-    found = _table(Dialect.AUTO).get((False, False, opcode), ())
-    return tuple(each for each in found if issubclass(each, Request))
+    """Return the requests that clients, and the ends of a stream, send under an opcode, in all families and forms."""
+    classes = _table(Dialect.AUTO).get((False, False, opcode), ())
+    return tuple(each for each in classes if issubclass(each, Request))
 
 
 def answers_of(request: type[Message]) -> Iterator[type[Message]]:
-    """Yield what a request is answered with, other than by a Failure."""
+    """Yield the answers that a request may get, besides a Failure."""
     for each in request.layout.answers:
         if issubclass(each, Message):
             yield each
 
 
 def _refusal(frame: Frame, problems: list[BadMessage]) -> BadMessage:
-    """Return the one error for a frame nobody accepted."""
+    """Return the one error for a frame that no class accepted."""
     if not problems:
         known = frame.opcode in RETIRED or frame.opcode in Opcode.__members__.values()
         status = Status.NOT_SUPPORTED if known else Status.UNKNOWN_COMMAND
@@ -115,5 +115,5 @@ def _refusal(frame: Frame, problems: list[BadMessage]) -> BadMessage:
         return BadMessage(name_of(frame.opcode), frame.opcode, f"no such {kind} in this dialect", status)
     if len(problems) == 1:
         return problems[0]
-    told = dict.fromkeys(problem.problem for problem in problems)
-    return BadMessage(name_of(frame.opcode), frame.opcode, "; or ".join(told))
+    expectations = dict.fromkeys(problem.problem for problem in problems)
+    return BadMessage(name_of(frame.opcode), frame.opcode, "; or ".join(expectations))

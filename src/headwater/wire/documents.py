@@ -19,7 +19,7 @@ __all__ += ["TRANSACTIONS", "IncrementResponse", "Prepend", "Replace", "Set", "S
 __all__ += ["Unlock"]
 
 TRANSACTIONS = b"_txn:"
-"""Keys that begin so are records which SDKs keep of their transactions: attempts, and who cleans up after them."""
+"""The beginning of keys of the records that SDKs keep of their transactions: attempts, and who cleans up after them."""
 
 
 # --------------------------------------------------------------------------- reading
@@ -52,7 +52,7 @@ class GetKey(Get, opcode=Opcode.GETK, quiet=Opcode.GETKQ, answer=GetKeyResponse)
 
 
 class GetReplica(Get, opcode=Opcode.GET_REPLICA):
-    """As Get, of a replica vbucket."""
+    """As Get, from a replica vbucket."""
 
 
 class GetAndTouch(Get, opcode=Opcode.GAT, privilege=READ | WRITE, quiet=Opcode.GATQ):
@@ -78,8 +78,8 @@ class GetRandomKey(Request, opcode=Opcode.GET_RANDOM_KEY, privilege=READ, answer
 
 
 class Stored(Answer, extras_bytes=(0, 16)):
-    """The answer to a mutation: the new CAS in the header (deletions have one, too) and, with MutationSeqno,
-    the place in history."""
+    """The answer to a mutation: the new CAS in the header (deletions have one, too) and, with MutationSeqno, the vb
+    uuid and seqno of the change."""
 
     vb_uuid: u64 | None = about("the vbucket's history, with MutationSeqno", default=None)
     seqno: u64 | None = about("place of the mutation in it, with MutationSeqno", default=None)

@@ -1,7 +1,8 @@
-"""HELLO features: what a client may ask to be switched on. Source: specification, wire.md 7 and kv.md 1.1.
+"""HELLO features that a client may request. Source: specification, wire.md 7 and kv.md 1.1.
 
-Every HELLO first switches all off, then grants anew. What the server does not know or grant it leaves out of its
-answer. `missing_prerequisites` finds the features asked for without what they rest on; that is answered with EINVAL.
+Every HELLO first switches all features off, then grants anew. Features that the server does not know or grant are
+missing in its answer. `missing_prerequisites` finds requested features without the features that they need; EINVAL is
+the answer to those.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from enum import IntEnum
 __all__ = ["OWN_FEATURES", "PREREQUISITES", "Feature", "missing_prerequisites"]
 
 OWN_FEATURES = 0xF001
-"""From here on features are headwater's own; other servers leave them out of their answers."""
+"""Features from this number on are headwater's own; other servers leave them out of their answers."""
 
 
 class Feature(IntEnum):
     """Every feature code; 0x01, 0x09 and 0x16 are retired and ignored, TLS and TCP_DELAY are never granted.
 
-    One from 0xF001 on is known to headwater only.
+    Features from 0xF001 on exist in headwater only.
     """
 
     DATATYPE = 0x01
@@ -73,7 +74,7 @@ PREREQUISITES: dict[int, frozenset[Feature]] = {
 }
 
 
-def missing_prerequisites(asked: Iterable[int]) -> dict[int, frozenset[Feature]]:
-    """Return, for each feature asked for in vain, the features that should have been asked for with it."""
-    wanted = set(asked)
+def missing_prerequisites(requested: Iterable[int]) -> dict[int, frozenset[Feature]]:
+    """Return the features that can't be granted, each with the features that the request lacks for it."""
+    wanted = set(requested)
     return {code: PREREQUISITES[code] - wanted for code in wanted if PREREQUISITES.get(code, frozenset()) - wanted}

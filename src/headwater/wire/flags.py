@@ -46,7 +46,7 @@ class SnapshotFlag(IntFlag):
 
 
 class EndReason(IntEnum):
-    """Why a stream ended. Source: dcp.md 2.6."""
+    """The reason why a stream ended. Source: dcp.md 2.6."""
 
     OK = 0
     CLOSED = 1
@@ -63,6 +63,6 @@ PRODUCES_OR_CONSUMES = (
     Beyond("the receiver produces", OpenFlag.PRODUCER, OpenFlag.PRODUCER, STREAM),
     Beyond("the receiver consumes", OpenFlag.PRODUCER, 0, REPLICATE),
 )
-"""OPEN, besides a login: to be given changes, or to give some."""
+"""The rights that OPEN needs besides a login: to receive changes, or to send some."""
 TAKES_OVER = (Beyond("takeover", StreamFlag.TAKEOVER, StreamFlag.TAKEOVER, REPLICATE),)
-"""A stream that takes its vbucket over leaves it dead where it was."""
+"""A stream that takes its vbucket over leaves the vbucket dead at the sender."""

@@ -1,11 +1,11 @@
-"""A table of FlatBuffers, read: what system events of version 2 carry. Source: FlatBuffers, "Internals"; dcp 2.16.
+"""Reads a table of FlatBuffers, the content of system events of version 2. Source: FlatBuffers, "Internals"; dcp 2.16.
 
     root:   u32, where the table is
     table:  i32, how far before it its vtable is; then its fields, where the vtable says
     vtable: u16, its own bytes; u16, those of the table; then for each field, by number, u16 its place, 0 for none
 
-Little-endian all of it. A text is a u32 offset from where it stands to a u32 length and the bytes. Every place is
-checked before it is read: a sender's nonsense is a ValueError.
+Everything is little-endian. A text is a u32 offset from its own position to a u32 length and the bytes. Every position
+is checked before it is read: an invalid one is a ValueError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FlatTable:
     """The root table of a buffer; its fields are known by their numbers in the schema.
 
     Raises:
-        ValueError: these bytes are no table.
+        ValueError: the bytes are not a table.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -37,16 +37,16 @@ class FlatTable:
     def _read(self, number: struct.Struct, at: int) -> int:
         if not 0 <= at <= len(self._data) - number.size:
             raise ValueError(f"{number.size} bytes at {at} in a buffer of {len(self._data)}")
-        found: int = number.unpack_from(self._data, at)[0]
-        return found
+        value: int = number.unpack_from(self._data, at)[0]
+        return value
 
     def number(self, field: int, size: int, default: int = 0) -> int:
-        """Return an unsigned number of 1, 4 or 8 bytes; the default where the sender left it out."""
+        """Return an unsigned number of 1, 4 or 8 bytes; the default if the sender left it out."""
         place = self._fields[field] if field < len(self._fields) else 0
         return self._read(_NUMBERS[size], self._at + place) if place else default
 
     def text(self, field: int) -> bytes | None:
-        """Return a text's bytes; None where there is none."""
+        """Return a text's bytes; None if there is no text."""
         place = self._fields[field] if field < len(self._fields) else 0
         if not place:
             return None

@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Magic(IntEnum):
-    """The first byte: which way a frame travels, and how its header reads."""
+    """The first byte: the direction of a frame, and the form of its header."""
 
     CLIENT_REQUEST = 0x80
     CLIENT_RESPONSE = 0x81
@@ -74,7 +74,7 @@ _U8, _U16, _U32, _U64 = 0xFF, 0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Lengths(NamedTuple):
-    """How long the sections of a frame are, in bytes, as its header tells."""
+    """The lengths of a frame's sections in bytes, from its header."""
 
     framing: int
     extras: int
@@ -111,7 +111,7 @@ def lengths(data: bytes | bytearray | memoryview, offset: int = 0) -> Lengths:
 
 
 def frame_bytes(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
-    """Return the length of the frame whose header starts at `offset`; unlike `lengths` it judges nothing."""
+    """Return the length of the frame whose header starts at `offset`, without the checks of `lengths`."""
     body: int = _BODY_LENGTH.unpack_from(data, offset + BODY_LENGTH_AT)[0]
     return HEADER_BYTES + body
 
@@ -129,7 +129,7 @@ def opaque_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
 
 
 def put_body_bytes(frame: bytearray | memoryview, count: int) -> None:
-    """Write another length of the body into the header of a frame that is put together in pieces."""
+    """Write the length of the body into the header of a frame that is assembled in parts."""
     _BODY_LENGTH.pack_into(frame, BODY_LENGTH_AT, count)
 
 
@@ -159,7 +159,7 @@ class Frame:
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers something."""
+        """True if this is an answer."""
         return self.magic in RESPONSES
 
     def __len__(self) -> int:
@@ -175,10 +175,10 @@ class Frame:
         return b"".join((*self._front(), self.value))
 
     def head(self) -> bytes:
-        """Return the frame's bytes up to its value, for a sender who need not copy a large one behind them.
+        """Return the frame's bytes up to its value, so that a sender need not copy a large value.
 
         Raises:
-            LocalProtocolError: as `encode`.
+            LocalProtocolError: as for `encode`.
         """
         return b"".join(self._front())
 
@@ -198,11 +198,11 @@ class Frame:
         return header, self.framing, self.extras, self.key
 
     def _check(self) -> None:
-        """Hold every number against the room the header has for it."""
+        """Check that every number fits its field of the header."""
         flexible = self.magic in FLEXIBLE
         if self.magic not in _MAGICS:
             raise LocalProtocolError(f"magic 0x{self.magic:02x} is none of the six")
-        for name, found, highest in (
+        for name, value, highest in (
             ("opcode", self.opcode, _U8),
             ("datatype", self.datatype, _U8),
             ("vbucket or status", self.vbucket, _U16),
@@ -213,8 +213,8 @@ class Frame:
             ("key length", len(self.key), _U8 if flexible else _U16),
             ("body length", len(self) - HEADER_BYTES, BODY_BYTES_MAX),
         ):
-            if not 0 <= found <= highest:
-                raise LocalProtocolError(f"opcode 0x{self.opcode:02x}: {name} is {found}, allowed are 0 to {highest}")
+            if not 0 <= value <= highest:
+                raise LocalProtocolError(f"opcode 0x{self.opcode:02x}: {name} is {value}, allowed are 0 to {highest}")
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview) -> Frame:
@@ -225,30 +225,30 @@ class Frame:
         """
         if len(data) < HEADER_BYTES:
             raise BadFrame(f"a frame has {HEADER_BYTES} bytes of header, here are {len(data)} bytes in all")
-        found = lengths(data)
-        if len(data) != found.frame:
-            raise BadFrame(f"opcode 0x{data[1]:02x}: {found.frame} bytes declared, {len(data)} bytes given")
-        return cls.cut(data, found)
+        sizes = lengths(data)
+        if len(data) != sizes.frame:
+            raise BadFrame(f"opcode 0x{data[1]:02x}: {sizes.frame} bytes declared, {len(data)} bytes given")
+        return cls.cut(data, sizes)
 
     @classmethod
-    def cut(cls, data: bytes | bytearray | memoryview, found: Lengths) -> Frame:
-        """Take the sections out of one whole frame; `found` is what `lengths` said of it."""
+    def cut(cls, data: bytes | bytearray | memoryview, sizes: Lengths) -> Frame:
+        """Take the sections out of one whole frame; `sizes` is the result of `lengths`."""
         magic, opcode, _, _, datatype, vbucket, _, opaque, cas = HEADER.unpack_from(data)
-        extras_at = HEADER_BYTES + found.framing
-        key_at = extras_at + found.extras
-        value_at = key_at + found.key
-        end = HEADER_BYTES + found.body
+        extras_at = HEADER_BYTES + sizes.framing
+        key_at = extras_at + sizes.extras
+        value_at = key_at + sizes.key
+        end = HEADER_BYTES + sizes.body
         return cls(
             magic,
             opcode,
-            bytes(data[key_at:value_at]) if found.key else b"",
-            bytes(data[extras_at:key_at]) if found.extras else b"",
+            bytes(data[key_at:value_at]) if sizes.key else b"",
+            bytes(data[extras_at:key_at]) if sizes.extras else b"",
             bytes(data[value_at:end]) if value_at < end else b"",
             datatype,
             vbucket,
             opaque,
             cas,
-            bytes(data[HEADER_BYTES:extras_at]) if found.framing else b"",
+            bytes(data[HEADER_BYTES:extras_at]) if sizes.framing else b"",
         )
 
 
@@ -268,5 +268,5 @@ def response(
 
 
 def plain_response(opcode: int, opaque: int, value: bytes = b"") -> bytes:
-    """The bytes of a successful `response` that has a value and nothing else."""
+    """Return the bytes of a successful `response` that has only a value."""
     return HEADER.pack(_CLIENT_RESPONSE, opcode, 0, 0, 0, 0, len(value), opaque, 0) + value

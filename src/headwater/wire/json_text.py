@@ -1,4 +1,4 @@
-"""JSON as it comes over the wire, from anybody, and the JSON that tells why a request was refused."""
+"""JSON from the wire, which may come from anybody, and the JSON that explains a refusal."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from itertools import chain
 from typing import Any, Final
 
 CONTEXT_CHARACTERS_MAX = 200
-"""So much of what a peer says is believed to be meant for people."""
+"""The most characters of a peer's message that are kept for people."""
 
 
 LEVELS_MAX = 64
-"""Deeper JSON is refused. A bound of our own: how deep Python's goes depends on who calls it, so that what was taken
-here could break whoever reads it again elsewhere."""
+"""The deepest JSON that is accepted. The bound is our own: Python's depends on the depth of the caller, so a text
+accepted here could fail another reader elsewhere."""
 
 
 def read_json(text: bytes | str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none, is no UTF-8, or is nested more than LEVELS_MAX deep.
+        ValueError: not JSON, not UTF-8, or nested more than LEVELS_MAX deep.
     """
     try:
         value = json.loads(text)
@@ -44,18 +44,18 @@ _NESTED: Final = frozenset({dict, list})
 
 
 def error_body(context: str) -> bytes:
-    """The body of a refusal, for clients that negotiated XERROR (kv.md 1.5)."""
+    """Return the body of a refusal, for clients that negotiated XERROR (kv.md 1.5)."""
     return json.dumps({"error": {"context": context}}).encode()
 
 
 def context_of(body: bytes) -> str:
-    """Return a refusal's message for people: its context, or the text that it is; empty if there is none."""
+    """Return a refusal's message for people: its context, or its plain text; empty if there is none."""
     if not body.startswith(b"{"):
         return body[:CONTEXT_CHARACTERS_MAX].decode(errors="replace")
     try:
-        told = read_json(body)
+        content = read_json(body)
     except ValueError:
         return ""
-    error = told.get("error")
+    error = content.get("error")
     context = error.get("context") if isinstance(error, dict) else None
     return context[:CONTEXT_CHARACTERS_MAX] if isinstance(context, str) else ""

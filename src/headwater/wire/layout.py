@@ -3,15 +3,17 @@
     class Mutation(Request, opcode=Opcode.DCP_MUTATION, key=REQUIRED, value=OPTIONAL):
         \"\"\"A document was stored; never answered. Source: DCP, commands/mutation.md.\"\"\"
 
-        by_seqno: u64 = about("place of this change in the vbucket's history")
+The fields, in wire order, are the message's extras; `where=VALUE` puts a field into the value. Fields that every
+message has (vbucket or status, opaque, cas, datatype, framing, key, value) come from `Request` and `Response`. A
+request declares its consequences in the same place: `answer=` the classes of its answers, `quiet=` the opcode of its
+quiet form and `silent=` the status that this form leaves out, `cas=` whether it may carry a CAS.
 
 The fields, in wire order, are the message's extras; `where=VALUE` puts a field into the value. What every message has
 (vbucket or status, opaque, cas, datatype, framing, key, value) comes from `Request` and `Response`. A request says in
 the same place what it leads to: `answer=` what it is answered with, `quiet=` the opcode of its quiet form and `silent=`
 the status which that one leaves out, `cas=` whether it may carry a CAS.
 
-Classes are frozen dataclasses with keyword arguments only, and `dataclass_transform` tells type checkers so: a
-forgotten or mistyped field is a type error.
+The content of a frame is kept bit for bit: `Class.decode(data).encode() == data` for all data that is accepted.
 
 What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` for all data that is accepted.
 """
@@ -59,7 +61,7 @@ class Message(Declared):
     value: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the message's bytes; LocalProtocolError when a field does not fit the wire."""
+        """Return the message's bytes; LocalProtocolError if a field does not fit the wire."""
         if self.framing is None:
             short = self._short or self._shorten()
             data = short.write(self.__dict__, self._opcode(), self.opaque)
@@ -68,7 +70,7 @@ class Message(Declared):
         return self.frame().encode()
 
     def frame(self) -> Frame:
-        """Return the message as a frame; `framing` other than None makes it a flexible one."""
+        """Return the message as a frame; a flexible one if `framing` is not None."""
         extras, key, value = self._sections()
         return Frame(
             magic=self._magic(),
@@ -89,43 +91,43 @@ class Message(Declared):
 
         Raises:
             BadFrame: the bytes are not one frame.
-            BadMessage: the frame is not this message; the text tells what was found and what expected.
+            BadMessage: the frame is not this message; the error says what it has and what was expected.
         """
         frame = source if isinstance(source, Frame) else Frame.decode(source)
         short = cls._short or cls._shorten()
-        found: Self | None = short.read(frame)
-        return cls._decode(frame) if found is None else found
+        message: Self | None = short.read(frame)
+        return cls._decode(frame) if message is None else message
 
     @classmethod
     def _decode(cls, frame: Frame) -> Self:
-        """Read a frame by the table, which knows what is wrong with it."""
+        """Read a frame by the table, which gives the exact error."""
         layout = cls.layout
         if frame.magic not in layout.magics or (layout.opcodes and frame.opcode not in layout.opcodes):
-            found = f"a frame with magic 0x{frame.magic:02x} and opcode 0x{frame.opcode:02x} is not this message"
-            raise layout.bad(frame.opcode, found)
+            difference = f"a frame with magic 0x{frame.magic:02x} and opcode 0x{frame.opcode:02x} is not this message"
+            raise layout.bad(frame.opcode, difference)
         if layout.is_response and not layout.allows(frame.status):
             expected = "which is no failure" if layout.status == ANY_FAILURE else f"expected 0x{layout.status:02x}"
             raise layout.bad(frame.opcode, f"status is 0x{frame.status:02x}, {expected}")
-        made = cls.__new__(cls)
-        values = made.__dict__
+        message = cls.__new__(cls)
+        values = message.__dict__
         values.update(cls._defaults)
         try:
             cls._read(frame, values)
         except ValueError as error:
             raise layout.bad(frame.opcode, error) from None
         if layout.engine:
-            made.__post_init__()
-        return made
+            message.__post_init__()
+        return message
 
     @classmethod
     def _shorten(cls) -> Short:
-        """Compile the short ways; of each class when it is first used."""
+        """Compile the fast paths of this class, on first use."""
         cls._short = short_of(cls, cls._defaults)
         return cls._short
 
     @classmethod
     def _read(cls, frame: Frame, values: dict[str, Any]) -> None:
-        """Take a frame apart into the fields of the class; ValueError when it does not fit the table."""
+        """Split a frame into the fields of the class; ValueError if it does not fit the table."""
         layout = cls.layout
         values.update(layout.extras.read(frame.extras, 0))
         key, value = frame.key, frame.value
@@ -150,7 +152,7 @@ class Message(Declared):
                 values["opcode"] = frame.opcode
 
     def _sections(self) -> tuple[bytes, bytes, bytes]:
-        """Return the bytes of extras, key and value; LocalProtocolError when they can't have any."""
+        """Return the bytes of extras, key and value; LocalProtocolError if they can't be encoded."""
         layout = self.layout
         try:
             extras = layout.extras.write(self.__dict__)
@@ -169,7 +171,7 @@ class Message(Declared):
         return LocalProtocolError(f"{self.layout.name}: a {name} of {len(data)} bytes; this message {expected}")
 
     def _behind_engine(self, value: bytes) -> tuple[bytes, bytes]:
-        """Return what a frame calls key and value when TAP's engine-private bytes stand before both."""
+        """Return a frame's sections key and value, with TAP's engine-private bytes before both."""
         body: bytes = self.__dict__["engine_specific"] + self.key + value
         return body[: len(self.key)], body[len(self.key) :]
 
@@ -194,9 +196,9 @@ class Message(Declared):
 
 
 class Request(Message, magic=Magic.CLIENT_REQUEST):
-    """A message that asks or tells: header bytes 6-7 are a vbucket.
+    """A request: header bytes 6-7 are a vbucket.
 
-    `quiet` sends it in its quiet form, which leaves out the uninteresting answer, and tells that it came so.
+    `quiet` sends it in its quiet form, which leaves out the uninteresting answer, and shows that it came so.
     """
 
     vbucket: int = 0
@@ -220,8 +222,8 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
     def read_plain(cls, data: bytes | bytearray | memoryview, offset: int) -> Self | None:
         """The plain message that begins at `offset`; None if there is none, which `decode` may explain."""
         short = cls._short or cls._shorten()
-        found: Self | None = short.read_plain(data, offset)
-        return found
+        message: Self | None = short.read_plain(data, offset)
+        return message
 
     def _vbucket_or_status(self) -> int:
         return self.vbucket
@@ -234,7 +236,7 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
 
 
 class Response(Message, magic=Magic.CLIENT_RESPONSE):
-    """A message that answers: header bytes 6-7 are a status."""
+    """A response: header bytes 6-7 are a status."""
 
     status: int = 0
 
@@ -243,7 +245,7 @@ class Response(Message, magic=Magic.CLIENT_RESPONSE):
 
 
 class Answer(Response):
-    """A response that several requests may share: its opcode is that of the request."""
+    """A response that several requests may share: its opcode is the request's."""
 
     opcode: int = NO_OPCODE
 
@@ -256,13 +258,13 @@ class Answer(Response):
         return self._frame_for(request).encode()
 
     def answering_apart(self, request: Frame) -> tuple[bytes, bytes]:
-        """As `answering`, the value by itself: whoever sends a large one need not copy it into a frame."""
+        """Return head and value of this answer apart, so that a large value need not be copied into a frame."""
         frame = self._frame_for(request)
         return frame.head(), frame.value
 
     def _frame_for(self, request: Frame) -> Frame:
-        told = {"opcode": request.opcode, "opaque": request.opaque, "magic": Magic.CLIENT_RESPONSE, "framing": b""}
-        return dataclasses.replace(self.frame(), **told)  # type: ignore[arg-type]
+        header = {"opcode": request.opcode, "opaque": request.opaque, "magic": Magic.CLIENT_RESPONSE, "framing": b""}
+        return dataclasses.replace(self.frame(), **header)  # type: ignore[arg-type]
 
     def _opcode(self) -> int:
         return self.opcode
@@ -278,10 +280,10 @@ def _unexpected(section: str, data: bytes) -> ValueError:
 
 
 def _split_engine(frame: Frame, engine_len: int) -> tuple[bytes, bytes, bytes]:
-    """Cut what follows the extras into TAP's engine-private section, key and value (tap.md 2).
+    """Cut the bytes after the extras into TAP's engine-private section, key and value (tap.md 2).
 
-    They stand one after the other in what the header calls key and value, and the key is as long as that says. A value
-    of 20 MiB is copied once at the most, and not at all where there are no engine-private bytes.
+    They follow each other in the header's key and value, and the key has the header's length. A value of 20 MiB is
+    copied once at most, and not at all if there are no engine-private bytes.
     """
     if engine_len > len(frame.value):
         size = len(frame.key) + len(frame.value)

@@ -26,7 +26,7 @@ def encode(number: int) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, int]:
-    """Return the id that `data` begins with, and how many bytes it takes.
+    """Return the id at the beginning of `data`, and the number of its bytes.
 
     Raises:
         RemoteProtocolError: no last byte within the first five, more than 32 bits, or not the shortest spelling.

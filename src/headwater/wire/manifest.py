@@ -1,10 +1,10 @@
-"""The collections manifest: which scopes and collections a bucket has. Source: specification, kv.md 4.
+"""The collections manifest: the scopes and collections of a bucket. Source: specification, kv.md 4.
 
     {"uid": "a", "scopes": [{"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}]}
 
 Ids and uids are lower-case hex without prefix. Each change of a bucket's collections is a manifest with a higher uid;
-what leads from one to the next are events, one seqno each, in the log of every vbucket (dcp 2.16). So a manifest is
-also what a row of events folds to (`CollectionsManifest.after`).
+the steps between two manifests are events, one seqno each, in the log of every vbucket (dcp 2.16). So a row of events
+also gives a manifest (`CollectionsManifest.after`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\-][A-Za-z0-9_\-%]{0,250}")
 
 
 class ManifestRefused(ValueError):  # noqa: N818 - what it is to its reader
-    """A manifest can't be taken: `stale` when a newer one is known, `breaks` when it contradicts the one before."""
+    """A manifest can't be accepted: `stale` if a newer one is known, `breaks` if it contradicts the one before."""
 
     def __init__(self, problem: str, *, stale: bool = False, breaks: bool = False) -> None:
         super().__init__(problem)
@@ -55,7 +55,7 @@ class ManifestRefused(ValueError):  # noqa: N818 - what it is to its reader
 
 
 class NoSuchName(ManifestRefused):
-    """A scope or collection of that name is not there; clients know it by these words."""
+    """There is no scope or collection of that name; clients recognise this text."""
 
 
 class EventKind(IntEnum):
@@ -71,10 +71,10 @@ class ManifestEvent(NamedTuple):
     """One step from a manifest to the next.
 
     Attributes:
-        kind: what happened. manifest_uid: that of the manifest which this event completes, or of the one before it if
+        kind: the kind of step. manifest_uid: uid of the manifest that this event completes, or of the one before it if
             more events follow.
-        scope_id, collection_id: of what; no collection in events of scopes.
-        name: empty where something is dropped. max_ttl: seconds, None for none.
+        scope_id, collection_id: ids of its subject; no collection in events of scopes.
+        name: empty if something is dropped. max_ttl: seconds, None for none.
     """
 
     kind: EventKind
@@ -87,7 +87,7 @@ class ManifestEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection; `max_ttl` are seconds, None for none of its own."""
+    """A collection; `max_ttl` is in seconds, None if it has none of its own."""
 
     id: int
     name: str
@@ -105,7 +105,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class CollectionsManifest:
-    """A manifest: uid and scopes, in the order in which they came."""
+    """A manifest: uid and scopes, in their original order."""
 
     uid: int
     scopes: tuple[Scope, ...]
@@ -113,17 +113,17 @@ class CollectionsManifest:
     # --- looking up ---------------------------------------------------------------------------------------------------
 
     def scope(self, name: str) -> Scope | None:
-        """The scope of a name."""
+        """Return the scope with a name, or None."""
         return next((each for each in self.scopes if each.name == name), None)
 
     def scope_by_id(self, number: int) -> Scope | None:
-        """The scope of an id."""
+        """Return the scope with an id, or None."""
         return next((each for each in self.scopes if each.id == number), None)
 
     def collection(self, scope: str, name: str) -> Collection | None:
-        """The collection of a scope's and its own name."""
-        found = self.scope(scope)
-        return next((each for each in found.collections if each.name == name), None) if found else None
+        """Return the collection with a scope's name and its own, or None."""
+        parent = self.scope(scope)
+        return next((each for each in parent.collections if each.name == name), None) if parent else None
 
     def each_collection(self) -> Iterator[tuple[Scope, Collection]]:
         """Every collection and its scope."""
@@ -132,7 +132,7 @@ class CollectionsManifest:
                 yield scope, collection
 
     def has(self, number: int) -> bool:
-        """Whether there is a collection of an id."""
+        """Return True if there is a collection with an id."""
         for scope in self.scopes:  # asked for each stream that opens: no generators
             for collection in scope.collections:
                 if collection.id == number:
@@ -146,32 +146,34 @@ class CollectionsManifest:
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The manifest as JSON."""
+        """Return the manifest as JSON."""
         return json.dumps(self.as_json(), separators=(",", ":")).encode()
 
     def as_json(self) -> dict[str, Any]:
-        """The manifest as the object that JSON writes."""
+        """Return the manifest as a JSON object."""
         return {"uid": f"{self.uid:x}", "scopes": [_scope_json(each) for each in self.scopes]}
 
     @classmethod
     def decode(cls, data: bytes, *, is_whole: bool = True) -> CollectionsManifest:
-        """Read a manifest that somebody sets; or, not `is_whole`, the parts of one that a user is shown.
+        """Read a manifest that a client sets; or, not `is_whole`, the part of one that a user may see.
 
         Raises:
-            ManifestRefused: it is none, or breaks a rule that holds for each by itself.
+            ManifestRefused: it is not a manifest, or breaks a rule for a single manifest.
         """
         try:
-            told = read_json(data)
+            content = read_json(data)
         except ValueError as error:
             raise ManifestRefused(f"the manifest is not JSON: {error}") from None
-        if not isinstance(told, dict) or not isinstance(told.get("scopes"), list):
+        if not isinstance(content, dict) or not isinstance(content.get("scopes"), list):
             raise ManifestRefused('a manifest is {"uid": "hex", "scopes": [...]}')
-        made = cls(parse_uid(told.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, told["scopes"])))
-        made.check(is_whole=is_whole)
-        return made
+        manifest = cls(
+            parse_uid(content.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, content["scopes"]))
+        )
+        manifest.check(is_whole=is_whole)
+        return manifest
 
     def check(self, *, is_whole: bool = True) -> None:
-        """Hold the rules for one manifest by itself; ManifestRefused where it breaks one."""
+        """Check the rules for a single manifest; ManifestRefused if it breaks one."""
         _unlike([each.name for each in self.scopes], "scopes are named")
         _unlike([each.id for each in self.scopes], "scopes have id")
         _unlike([each.id for _, each in self.each_collection()], "collections have id")
@@ -191,40 +193,41 @@ class CollectionsManifest:
     # --- by name ------------------------------------------------------------------------------------------------------
 
     def with_scope(self, name: str, number: int) -> CollectionsManifest:
-        """The next manifest, with one more scope. Here and below, ManifestRefused: that can not be."""
+        """Return the next manifest, with one more scope. This and the next methods raise ManifestRefused if that is
+        impossible."""
         check_name(name, "scope")
         if self.scope(name):
             raise ManifestRefused(f'Scope with name "{name}" already exists')
         return CollectionsManifest(self.uid + 1, (*self.scopes, Scope(number, name)))
 
     def without_scope(self, name: str) -> CollectionsManifest:
-        """The next manifest, without a scope and all that is in it."""
+        """Return the next manifest, without a scope and its collections."""
         if name == DEFAULT:
             raise ManifestRefused("Deleting the _default scope is not allowed")
         gone = self._scope(name)
         return CollectionsManifest(self.uid + 1, tuple(each for each in self.scopes if each != gone))
 
     def with_collection(self, scope: str, name: str, max_ttl: int | None, number: int) -> CollectionsManifest:
-        """The next manifest, with one more collection in a scope."""
+        """Return the next manifest, with one more collection in a scope."""
         check_name(name, "collection")
-        found = self._scope(scope)
+        parent = self._scope(scope)
         if self.collection(scope, name):
             raise ManifestRefused(f'Collection with name "{name}" in scope "{scope}" already exists')
-        made = Collection(number, name, read_max_ttl(max_ttl, name))
-        return self._with(replace(found, collections=(*found.collections, made)))
+        added = Collection(number, name, read_max_ttl(max_ttl, name))
+        return self._with(replace(parent, collections=(*parent.collections, added)))
 
     def without_collection(self, scope: str, name: str) -> CollectionsManifest:
-        """The next manifest, without a collection."""
-        found = self._scope(scope)
+        """Return the next manifest, without a collection."""
+        parent = self._scope(scope)
         if not self.collection(scope, name):
             raise NoSuchName(f'Collection with name "{name}" in scope "{scope}" is not found')
-        return self._with(replace(found, collections=tuple(each for each in found.collections if each.name != name)))
+        return self._with(replace(parent, collections=tuple(each for each in parent.collections if each.name != name)))
 
     def _scope(self, name: str) -> Scope:
-        found = self.scope(name)
-        if found is None:
+        scope = self.scope(name)
+        if scope is None:
             raise NoSuchName(f'Scope with name "{name}" is not found')
-        return found
+        return scope
 
     def _with(self, scope: Scope) -> CollectionsManifest:
         return CollectionsManifest(self.uid + 1, tuple(scope if each.id == scope.id else each for each in self.scopes))
@@ -232,7 +235,7 @@ class CollectionsManifest:
     # --- from one to the next -----------------------------------------------------------------------------------------
 
     def check_next(self, following: CollectionsManifest) -> None:
-        """Whether `following` may take the place of this manifest. ManifestRefused: not."""
+        """Check that `following` may replace this manifest; ManifestRefused otherwise."""
         if following.uid < self.uid or (following.uid == self.uid and following != self):
             raise ManifestRefused(f"manifest {following.uid:x} is not newer than {self.uid:x}", stale=True)
         mine, theirs = self.by_id(), following.by_id()
@@ -247,7 +250,7 @@ class CollectionsManifest:
                 raise ManifestRefused(f"scope {scope.id:x}, {scope.name}, may not become {other.name}", breaks=True)
 
     def events_to(self, following: CollectionsManifest) -> list[ManifestEvent]:
-        """The events that lead to another manifest, in the order of kv.md 4; only the last carries the new uid."""
+        """Return the events that lead to another manifest, in the order of kv.md 4; only the last has the new uid."""
         mine, theirs = self.by_id(), following.by_id()
         my_scopes, their_scopes = {each.id for each in self.scopes}, {each.id for each in following.scopes}
         events = [
@@ -275,7 +278,7 @@ class CollectionsManifest:
         return [*events[:-1], *(each._replace(manifest_uid=following.uid) for each in events[-1:])]
 
     def after(self, *events: ManifestEvent) -> CollectionsManifest:
-        """The manifest that events make of this one; one that fits nothing here changes the uid only."""
+        """Return the manifest after events; an event that fits nothing here changes only the uid."""
         fold = ManifestFold(self)
         for event in events:
             fold.add(event)
@@ -283,7 +286,7 @@ class CollectionsManifest:
 
 
 class ManifestFold:
-    """The manifest that events make of another one, event by event; to add an event takes as long for many collections.
+    """Applies events to a manifest one by one; each takes the same time however many collections there are.
 
     Attributes:
         uid: of the manifest.
@@ -304,7 +307,7 @@ class ManifestFold:
         return self._manifest
 
     def add(self, event: ManifestEvent) -> None:
-        """Carry out an event; one that fits nothing here changes the uid only."""
+        """Apply an event; one that fits nothing here changes only the uid."""
         self._manifest, self.uid = None, max(self.uid, event.manifest_uid)
         number, scope = event.collection_id, event.scope_id
         match event.kind:
@@ -314,25 +317,25 @@ class ManifestFold:
             case EventKind.DROP_SCOPE:
                 self._names.pop(scope, None)
                 self._collections.pop(scope, None)
-            case _ if number is not None and (found := self._collections.get(scope)) is not None:
-                found.pop(number, None)
+            case _ if number is not None and (collections := self._collections.get(scope)) is not None:
+                collections.pop(number, None)
                 if event.kind is not EventKind.DROP_COLLECTION:
-                    found[number] = Collection(number, event.name, event.max_ttl)
+                    collections[number] = Collection(number, event.name, event.max_ttl)
 
 
 EMPTY: Final = CollectionsManifest(0, (Scope(0, DEFAULT, (Collection(0, DEFAULT),)),))
-"""The manifest of a bucket whose collections nobody ever changed."""
+"""The manifest of a bucket whose collections were never changed."""
 
 
 def parse_uid(text: object, what: str, most: int = ID_MAX) -> int:
-    """Read a uid; ManifestRefused when it is none."""
+    """Read a uid; ManifestRefused if it is not one."""
     if not isinstance(text, str) or not re.fullmatch(r"[0-9a-fA-F]{1,16}", text) or int(text, 16) > most:
         raise ManifestRefused(f"{what}: uid {text!r} is not a hex number of at most {most:x}")
     return int(text, 16)
 
 
 def check_name(name: object, what: str) -> str:
-    """Return a name of a scope or collection that somebody wants; ManifestRefused when it may not be one."""
+    """Return a new name for a scope or collection; ManifestRefused if it may not be one."""
     if not isinstance(name, str) or len(name) > NAME_MAX or not NAME_PATTERN.fullmatch(name):
         allowed = f"1 to {NAME_MAX} of A-Z a-z 0-9 _ - %, not beginning with _ or %"
         raise ManifestRefused(f"{name!r} can't name a {what}: {allowed}")
@@ -348,33 +351,35 @@ def _scope_json(scope: Scope) -> dict[str, Any]:
 
 
 def _collection_json(collection: Collection) -> dict[str, Any]:
-    told: dict[str, Any] = {"uid": f"{collection.id:x}", "name": collection.name}
-    return told if collection.max_ttl is None else {**told, "maxTTL": collection.max_ttl}
+    fields: dict[str, Any] = {"uid": f"{collection.id:x}", "name": collection.name}
+    return fields if collection.max_ttl is None else {**fields, "maxTTL": collection.max_ttl}
 
 
-def _read_scope(told: object) -> Scope:
-    if not isinstance(told, dict) or not isinstance(told.get("collections", []), list):
+def _read_scope(fields: object) -> Scope:
+    if not isinstance(fields, dict) or not isinstance(fields.get("collections", []), list):
         raise ManifestRefused('a scope is {"uid": "hex", "name": "...", "collections": [...]}')
-    name = told.get("name")
+    name = fields.get("name")
     name = name if name in {DEFAULT, SYSTEM} else check_name(name, "scope")
-    collections = tuple(_read_collection(each, is_system=name == SYSTEM) for each in told.get("collections", []))
+    collections = tuple(_read_collection(each, is_system=name == SYSTEM) for each in fields.get("collections", []))
     _unlike([each.name for each in collections], f"collections of scope {name} are named")
-    return Scope(parse_uid(told.get("uid"), f"scope {name}"), str(name), collections)
+    return Scope(parse_uid(fields.get("uid"), f"scope {name}"), str(name), collections)
 
 
-def _read_collection(told: object, *, is_system: bool) -> Collection:
-    if not isinstance(told, dict):
+def _read_collection(fields: object, *, is_system: bool) -> Collection:
+    if not isinstance(fields, dict):
         raise ManifestRefused('a collection is {"uid": "hex", "name": "..."}')
-    name = told.get("name")
+    name = fields.get("name")
     if is_system and isinstance(name, str) and name.startswith("_"):
         name = "_" + check_name(name[1:], "collection")  # servers' own
     else:
         name = DEFAULT if name == DEFAULT else check_name(name, "collection")
-    return Collection(parse_uid(told.get("uid"), f"collection {name}"), name, read_max_ttl(told.get("maxTTL"), name))
+    return Collection(
+        parse_uid(fields.get("uid"), f"collection {name}"), name, read_max_ttl(fields.get("maxTTL"), name)
+    )
 
 
 def read_max_ttl(seconds: object, name: str) -> int | None:
-    """Read a maximum time to live, in seconds; absent or 0: none. ManifestRefused when it is no such number."""
+    """Read a maximum time to live, in seconds; None if absent or 0. ManifestRefused if it is not such a number."""
     if seconds is None:
         return None
     if not isinstance(seconds, int) or isinstance(seconds, bool) or not 0 <= seconds <= TTL_MAX:
@@ -385,5 +390,5 @@ def read_max_ttl(seconds: object, name: str) -> int | None:
 def _unlike(names: list[str] | list[int], what: str) -> None:
     for name in names:
         if names.count(name) > 1:  # type: ignore[arg-type]
-            told = f"{name:x}" if isinstance(name, int) else name
-            raise ManifestRefused(f"several {what} {told}")
+            shown = f"{name:x}" if isinstance(name, int) else name
+            raise ManifestRefused(f"several {what} {shown}")

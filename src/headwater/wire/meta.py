@@ -1,4 +1,4 @@
-"""Documents with their metadata, and observing how far they got. Source: specification, kv.md 2 (from GET_META on)."""
+"""Documents with their metadata, and observing their progress. Source: specification, kv.md 2 (from GET_META on)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SetWithMeta(
     answer=Stored,
     extras_bytes=(24, 26, 28, 30),
 ):
-    """Stores a document as it is elsewhere; the header's CAS is that of the document it may replace."""
+    """Stores a document unchanged from elsewhere; the header's CAS is that of the document it may replace."""
 
     flags: u32 = about("the application's own flags", default=0)
     expiration: u32 = about("Unix seconds, 0 for never; for a deletion its time", default=0)
@@ -76,13 +76,13 @@ class AddWithMeta(SetWithMeta, opcode=Opcode.ADD_WITH_META, quiet=Opcode.ADDQ_WI
 
 
 class DelWithMeta(SetWithMeta, opcode=Opcode.DEL_WITH_META, quiet=Opcode.DELQ_WITH_META):
-    """Stores a deletion as it is elsewhere; the value holds extended attributes at most."""
+    """Stores a deletion unchanged from elsewhere; the value holds extended attributes at most."""
 
 
 class ReturnMeta(
     Request, opcode=Opcode.RETURN_META, privilege=WRITE, key=REQUIRED, value=OPTIONAL, cas=True, answer=Stored
 ):
-    """Stores, adds or deletes, and asks for the place in history."""
+    """Stores, adds or deletes, and asks for the vb uuid and seqno of the change."""
 
     mutation_type: u32 = about("1 set, 2 add, 3 delete", only=(1, 2, 3))
     flags: u32 = about("the application's own flags", default=0)
@@ -93,7 +93,7 @@ _KEY = (("vbucket", NUMBERS[16]), ("key", Prefixed()))
 
 
 class ObserveResponse(Answer):
-    """The states of the keys asked for; the header's CAS holds two mean times in milliseconds (persist, replicate)."""
+    """The states of the requested keys; the header's CAS holds two mean times in milliseconds (persist, replicate)."""
 
     states: Annotated[
         list[tuple[int, bytes, int, int]], RowsCodec((*_KEY, ("state", NUMBERS[8]), ("cas", NUMBERS[64])))
@@ -101,7 +101,7 @@ class ObserveResponse(Answer):
 
 
 class Observe(Request, opcode=Opcode.OBSERVE, privilege=READ, answer=ObserveResponse):
-    """Asks how far keys got."""
+    """Asks for the progress of keys."""
 
     keys: Annotated[list[tuple[int, bytes]], RowsCodec(_KEY, rows_min=1)] = about(
         "vbucket and key, at least one", where=VALUE
@@ -109,7 +109,7 @@ class Observe(Request, opcode=Opcode.OBSERVE, privilege=READ, answer=ObserveResp
 
 
 class ObserveSeqnoResponse(Answer):
-    """How far persistence got; the history is the one asked for."""
+    """The progress of persistence; the history is the requested one."""
 
     format: u8 = about("0", default=0, only=(0,), where=VALUE)
     vbucket: u16 = about("the vbucket", where=VALUE)
@@ -119,7 +119,7 @@ class ObserveSeqnoResponse(Answer):
 
 
 class ObserveSeqnoFailedOver(ObserveSeqnoResponse):
-    """How far persistence got; the history asked for is an older one."""
+    """The progress of persistence; the requested history is an older one."""
 
     format: u8 = about("1", default=1, only=(1,), where=VALUE)
     old_vb_uuid: u64 = about("the history asked for", where=VALUE)
@@ -129,6 +129,6 @@ class ObserveSeqnoFailedOver(ObserveSeqnoResponse):
 class ObserveSeqno(
     Request, opcode=Opcode.OBSERVE_SEQNO, privilege=READ, answer=(ObserveSeqnoResponse, ObserveSeqnoFailedOver)
 ):
-    """Asks how far a vbucket got."""
+    """Asks for the progress of a vbucket."""
 
     vb_uuid: u64 = about("the history the client knows", where=VALUE)

@@ -1,12 +1,12 @@
-"""By which of its addresses a client finds a node: those that nodes have among themselves, or *alternate* ones.
+"""Chooses the addresses by which a client reaches nodes: those that nodes use among themselves, or *alternate* ones.
 
-A cluster behind a port mapping (containers, a cloud's private network) tells in its map under which names and ports it
-is reached from outside, network by network, as a rule one that is called "external":
+The map of a cluster behind a port mapping (containers, a cloud's private network) has the names and ports by which
+nodes are reached from outside, for each network; the usual one is called "external":
 
     nodesExt[i].alternateAddresses.<network>.hostname, .ports.kv, .ports.kvSSL
 
-Ports that are left out altogether are the node's own. Source: what Couchbase's `setting-alternate-address` makes; the
-SDKs' option `network`.
+If no ports are given, the node's own count. Source: the output of Couchbase's `setting-alternate-address`; the SDKs'
+option `network`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from headwater.wire.address import Address
 __all__ = ["AUTO", "DEFAULT", "as_seen_from"]
 
 AUTO, DEFAULT = "auto", "default"
-"""Find out by the address that worked; the addresses that nodes have among themselves."""
+"""AUTO chooses by the address that worked; DEFAULT stands for the addresses that nodes use among themselves."""
 
 
 def as_seen_from(content: Mapping[str, Any], source: Address, network: str = AUTO) -> Mapping[str, Any]:
     """Return a map's JSON with the nodes' names and ports in a network.
 
-    With AUTO it is the network in which the node that the map was fetched from is called what we called it. Whoever
-    chose once is answered by addresses of that network from then on, so it stays with it.
+    With AUTO it is the network in which the node that the map was fetched from has the address that we used. Later maps
+    come from addresses of the same network, so the choice stays.
 
     Args:
         content: the JSON.
-        source: where it was fetched from.
-        network: its name, AUTO or DEFAULT.
+        source: address that it was fetched from.
+        network: name of the network, AUTO or DEFAULT.
 
     Raises:
         ValueError: a node has no address, or no port, in that network.
@@ -46,29 +46,29 @@ def as_seen_from(content: Mapping[str, Any], source: Address, network: str = AUT
 
 
 def _network_of(entries: Any, source: Address) -> str:
-    """The network in which some node has this address; its own names come first, as with the SDKs."""
+    """Return the network in which some node has this address; the node's own names come first, as in the SDKs."""
     for entry in entries:
         if _is_at(entry.get("hostname", source.host), entry.get("services", {}), source):
             return DEFAULT
     for entry in entries:
-        for name, told in _alternates(entry):
-            if _is_at(told.get("hostname"), told.get("ports") or entry.get("services", {}), source):
+        for name, alternate in _alternates(entry):
+            if _is_at(alternate.get("hostname"), alternate.get("ports") or entry.get("services", {}), source):
                 return name
     return DEFAULT
 
 
 def _in_network(entry: Mapping[str, Any], network: str) -> dict[str, Any]:
-    found = dict(_alternates(entry))
-    if network not in found:
-        known = ", ".join(sorted({DEFAULT, *found}))
+    alternates = dict(_alternates(entry))
+    if network not in alternates:
+        known = ", ".join(sorted({DEFAULT, *alternates}))
         raise ValueError(
             f'{entry.get("hostname", "a node")} has no address in the network "{network}", but in: {known}'
         )
-    told = found[network]
-    ports = told.get("ports") or entry.get("services", {})
+    alternate = alternates[network]
+    ports = alternate.get("ports") or entry.get("services", {})
     if not {"kv", "kvSSL"} & ports.keys():
-        raise ValueError(f'{told["hostname"]} has no port for key-value in the network "{network}"')
-    return {**entry, "hostname": told["hostname"], "services": ports}
+        raise ValueError(f'{alternate["hostname"]} has no port for key-value in the network "{network}"')
+    return {**entry, "hostname": alternate["hostname"], "services": ports}
 
 
 def _alternates(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -204,7 +204,7 @@ _NAMES = {int(opcode): opcode.name for opcode in Opcode}
 
 
 def has_name(opcode: int) -> bool:
-    """Whether the specification names an opcode."""
+    """Return True if the specification names an opcode."""
     return opcode in _NAMES
 
 

@@ -1,7 +1,7 @@
-"""The right that a request needs, said where the request is declared: `privilege=` of its class.
+"""The right that a request needs, declared with the request: `privilege=` of its class.
 
-A session holds what its user may do as one number of these bits, so to look is one operation. Where a flag of a request
-asks for more than the request by itself (a stream that takes its vbucket over), the declaration says so: `beyond=`.
+A session holds its user's rights as one number of these bits, so a check is one operation. If a flag of a request needs
+more than the request itself (a stream that takes its vbucket over), the declaration has `beyond=`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ += ["Beyond", "Privilege", "in_words"]
 
 
 class Privilege(IntFlag):
-    """Who may send a request: everybody, whoever has logged in, or a user with these rights in the bucket."""
+    """The right to send a request: for everybody, after any login, or for users with these rights in the bucket."""
 
     NONE = 0
     LOGIN = 0x01
@@ -34,7 +34,7 @@ EVERYTHING = LOGIN | READ | WRITE | STREAM | REPLICATE | MONITOR | ADMINISTER
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """A privilege needed besides when the bits `mask` of its field `flags` are `bits`; `about` names it."""
+    """A privilege that is needed in addition if the bits `mask` of the field `flags` are `bits`; `about` names it."""
 
     about: str
     mask: int
@@ -43,5 +43,5 @@ class Beyond:
 
 
 def in_words(privilege: int) -> str:
-    """Say a privilege in words, for people: "read and write"."""
+    """Return a privilege in words, for people: "read and write"."""
     return " and ".join((each.name or "").lower() for each in Privilege if each & privilege) or "nothing"

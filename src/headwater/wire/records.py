@@ -1,4 +1,4 @@
-"""Lists that messages carry in their values. Source: specification, dcp.md 2.4 and 2.20."""
+"""Lists in the values of messages. Source: specification, dcp.md 2.4 and 2.20."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def encode_log(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_log(value: bytes) -> list[tuple[int, int]]:
-    """Return the entries of a failover log as it is sent.
+    """Return the entries of an encoded failover log.
 
     Raises:
-        ValueError: they are not whole, or there is none.
+        ValueError: an entry is cut short, or there is none.
     """
     return _FAILOVER_LOG.read(value, 0)[0]
 
 
 def log_entries(value: memoryview) -> tuple[tuple[int, int], ...]:
-    """As `decode_log`, of bytes whose number was looked at: a drain begins with a thousand logs."""
+    """Return the entries of a log whose size was checked already: a drain begins with a thousand logs."""
     return tuple(_ENTRY.iter_unpack(value))
 
 

@@ -1,7 +1,7 @@
 """Range scans: the keys or documents of one vbucket and collection, in the order of their keys.
 
-Create answers with the name of a scan, continue brings what comes next of it, cancel ends it.
-Source: KV engine, docs/range_scans; wire 2 (opcodes), 3 (statuses).
+Create answers with the id of a scan, continue returns its next keys, cancel ends it. Source: KV engine,
+docs/range_scans; wire 2 (opcodes), 3 (statuses).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _METADATA = Struct(">IIQQB")
 
 
 class RangeScanCreated(Answer):
-    """The scan's name, 16 bytes."""
+    """The scan's id, 16 bytes."""
 
     scan_high: u64 = about("the name, its first half", where=VALUE)
     scan_low: u64 = about("and its second", where=VALUE)
@@ -43,7 +43,7 @@ class RangeScanPart(Answer, status=ANY_STATUS, value=OPTIONAL):
 
 
 class RangeScanContinue(Request, opcode=Opcode.RANGE_SCAN_CONTINUE, privilege=READ, answer=RangeScanPart):
-    """Goes on with a scan, as far as the first limit that is reached."""
+    """Continues a scan, up to the first limit that is reached."""
 
     scan_high: u64 = about("the scan's name, its first half")
     scan_low: u64 = about("and its second")
@@ -60,10 +60,10 @@ class RangeScanCancel(Request, opcode=Opcode.RANGE_SCAN_CANCEL, privilege=READ, 
 
 
 def scanned_key(key: bytes) -> bytes:
-    """One key as the value of a part has it."""
+    """Return one key in the form in which a part has it."""
     return leb128.encode(len(key)) + key
 
 
 def scanned_document(key: bytes, value: bytes, *metadata: int) -> bytes:
-    """One document as the value of a part has it; `metadata`: flags, expiry, seqno, CAS, datatype."""
+    """Return one document in the form in which a part has it; `metadata`: flags, expiry, seqno, CAS, datatype."""
     return _METADATA.pack(*metadata) + scanned_key(key) + leb128.encode(len(value)) + value

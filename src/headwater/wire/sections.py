@@ -1,8 +1,8 @@
 """The sections of a message that hold fields: extras, value, and TAP's engine-private part.
 
-A section is a row of fields. Where every field has a fixed size, the section's length tells which of the optional
-fields are there (`Fixed`); protocols of this family version their messages that way. Otherwise the fields follow each
-other and those with a `when` bit are there if the message's flags have that bit (`Running`).
+A section is a row of fields. If every field has a fixed size, the section's length shows which of the optional fields
+are present (`Fixed`); protocols of this family version their messages that way. Otherwise the fields follow each other,
+and those with a `when` bit are present if the message's flags have that bit (`Running`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Field", "FieldPlace", "Fixed", "Running", "Section", "section_of"]
 
 
 class FieldPlace(StrEnum):
-    """Where in the frame a field lives."""
+    """The section of the frame that a field belongs to."""
 
     EXTRAS = "extras"
     ENGINE = "engine"
@@ -69,7 +69,7 @@ class Shape:
         self.looked_at = tuple(each for each in fields if each.only)
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
-        """Return the fields' bytes: at once where that can be, one by one where a value must be looked at."""
+        """Return the fields' bytes: all at once if possible, one by one if a value must be checked."""
         for each in self.looked_at:
             each.check(values[each.name])
         if self.packs:
@@ -127,7 +127,7 @@ class Running:
     shapes: ClassVar[Mapping[int, Shape]] = {}
 
     def read(self, data: bytes, flags: int) -> dict[str, Any]:
-        """Return the fields' values; those whose bit is clear are None."""
+        """Return the fields' values; None for those whose bit is clear."""
         values: dict[str, Any] = {}
         at = 0
         for each in self.fields:
@@ -144,14 +144,14 @@ class Running:
         """Return the section's bytes."""
         flags, present, ended = values.get("flags") or 0, [], False
         for each in self.fields:
-            value, told = values[each.name], not each.when or bool(flags & each.when)
-            missing = told and value is None and isinstance(each.codec, Tail)
-            if (value is not None) != told and not missing:
+            value, expected = values[each.name], not each.when or bool(flags & each.when)
+            missing = expected and value is None and isinstance(each.codec, Tail)
+            if (value is not None) != expected and not missing:
                 raise ValueError(f"{each.name} must be given exactly when flag 0x{each.when:x} is set")
             if ended and value is not None:
                 raise ValueError(f"{each.name} can't follow a field that is missing")
             ended |= missing
-            if told:
+            if expected:
                 present.append(_write(each, value))
         return b"".join(present)
 
@@ -171,14 +171,14 @@ def section_of(place: FieldPlace, fields: Sequence[Field], lengths: Sequence[int
     """Build the section at `place` from its fields.
 
     Args:
-        place: which section.
+        place: the section.
         fields: in wire order.
         lengths: the legal lengths in bytes; empty means the required fields and any prefix of the optional ones.
     """
     if not all(isinstance(each.codec, Number) for each in fields):
         return Running(place, tuple(fields))
-    found = {length: _shape(place, fields, length) for length in lengths or _prefixes(fields)}
-    return Fixed(place, tuple(fields), found)
+    shapes = {length: _shape(place, fields, length) for length in lengths or _prefixes(fields)}
+    return Fixed(place, tuple(fields), shapes)
 
 
 def _prefixes(fields: Sequence[Field]) -> list[int]:
@@ -187,7 +187,7 @@ def _prefixes(fields: Sequence[Field]) -> list[int]:
 
 
 def _shape(place: FieldPlace, fields: Sequence[Field], length: int) -> Shape:
-    """Return the one choice of optional fields that makes `length` bytes; a prefix of them is preferred."""
+    """Return the choice of optional fields that has `length` bytes; a prefix of them is preferred."""
     optional = [each for each in fields if each.optional]
     spare = length - sum(_size(each) for each in fields if not each.optional)
     for count in range(len(optional) + 1):

@@ -1,7 +1,7 @@
 """Values compressed with Snappy: the raw block format, no framing. Source: specification, wire.md 5.
 
-A block begins with its inflated size. That claim is read first and held against the limit and against what so many
-bytes can inflate to at most, so that a lying value costs no memory.
+A block begins with its inflated size. This claim is read first and checked against the limit and against the most that
+so many bytes can inflate to, so that a false claim costs no memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def inflated_size(data: bytes | memoryview) -> int:
     """Return the inflated size a block claims.
 
     Raises:
-        RemoteProtocolError: the claim can't be read, or no block of this length can keep it.
+        RemoteProtocolError: the claim can't be read, or no block of this length can hold it.
     """
     size = 0
     for at, byte in enumerate(data[:5]):
@@ -43,7 +43,7 @@ def inflate(data: bytes | memoryview, bytes_max: int = VALUE_BYTES_MAX) -> bytes
 
 
 def inflated(data: bytes | memoryview, bytes_max: int = VALUE_BYTES_MAX) -> memoryview:
-    """As `inflate`, but the bytes stay where they were inflated to: of 20 MiB a copy takes milliseconds."""
+    """Return the inflated value without a copy, which would take milliseconds for 20 MiB."""
     size = inflated_size(data)
     if size > bytes_max:
         raise RemoteProtocolError(f"snappy: inflates to {size} bytes, {bytes_max} are allowed")

@@ -128,10 +128,10 @@ _OLD_STATUSES = frozenset(
 
 
 def without_xerror(status: int, *, collections: bool = False) -> int | None:
-    """Return what a client without the XERROR feature is told, or None: it must be disconnected instead.
+    """Return the status for a client without the XERROR feature, or None: it must be disconnected instead.
 
     Args:
-        status: what the server means.
+        status: the intended status.
         collections: whether the client negotiated Collections (it then understands their two statuses).
     """
     if status in _OLD_STATUSES:

@@ -1,10 +1,10 @@
 """Sub-documents: parts of a JSON document, or of its extended attributes, by path.
 
-A request names one path, or as many as 16 in `specs`. `path_bytes` says where in the value the path ends and what is
-stored begins. Attributes are named by `XATTR` in a path's flags: its first name is then the attribute's. Answers to
-several paths have a status for each; the answer's own is SUBDOC_MULTI_PATH_FAILURE if any of them failed. What is
-done to a tombstone (`ACCESS_DELETED`) is answered with SUBDOC_SUCCESS_DELETED in place of SUCCESS.
-Source: specification, kv.md 6.
+A request names one path, or up to 16 in `specs`. `path_bytes` is the length of the path in the value; the value to
+store follows it. `XATTR` in a path's flags means an attribute: its first name is the attribute's. Answers to several
+paths have a status for each; the answer's own is SUBDOC_MULTI_PATH_FAILURE if any of them failed. Operations on a
+tombstone (`ACCESS_DELETED`) are answered with SUBDOC_SUCCESS_DELETED instead of SUCCESS. Source: specification, kv.md
+6.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SPEC, _SPEC_WITH_VALUE = Struct(">BBH"), Struct(">BBHI")
 _RESULT, _RESULT_WITH_INDEX = Struct(">HI"), Struct(">BHI")
 
 SPEC_BYTES, RESULT_BYTES = _SPEC.size, _RESULT.size
-"""Of a lookup, without the path and without the value."""
+"""Sizes of a lookup's spec without the path, and of a result without the value."""
 
 PATH_BYTES_MAX, PATH_DEPTH_MAX = 1024, 32
 SPECS_MAX = 16
 
 
 class PathFlag(IntFlag):
-    """How one path is meant."""
+    """Flags of one path."""
 
     MKDIR_P = 0x01  # make the dictionaries on the way
     XATTR = 0x04  # of an extended attribute
@@ -47,7 +47,7 @@ class PathFlag(IntFlag):
 
 
 class DocumentFlag(IntFlag):
-    """How the document is meant."""
+    """Flags of the document."""
 
     MKDOC = 0x01  # make it if there is none
     ADD = 0x02  # make it, there must be none
@@ -64,7 +64,7 @@ MutationSpec = tuple[int, int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """Paths up to the end of the value: their lengths stand before their bytes. `has_value`: what to store as well."""
+    """Paths up to the end of the value, each after its lengths. `has_value`: each has a value to store as well."""
 
     has_value: bool
     size: ClassVar[None] = None
@@ -81,7 +81,7 @@ class Specs:
         return NUMBERS[8].write(opcode) + NUMBERS[8].write(flags) + lengths + b"".join(parts)
 
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
-        """Return the specs, as many as there are, and one more than SPECS_MAX at most."""
+        """Return the specs, at most one more than SPECS_MAX."""
         head = _SPEC_WITH_VALUE if self.has_value else _SPEC
         specs: list[Any] = []
         while at < len(data) and len(specs) <= SPECS_MAX:
@@ -105,7 +105,8 @@ class Specs:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A status and a value for each path, up to the end. `indexed`: only some paths have one, and it says which."""
+    """A status and a value for each path, up to the end. `indexed`: only some paths have a result, each with its
+    index."""
 
     indexed: bool
     size: ClassVar[None] = None
@@ -123,17 +124,17 @@ class Results:
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
         """Return all results; a last one cut short is an error."""
         head = _RESULT_WITH_INDEX if self.indexed else _RESULT
-        found: list[Any] = []
+        results: list[Any] = []
         while at < len(data):
             if len(data) - at < head.size:
                 raise ValueError(f"{head.size} bytes expected at offset {at} of {len(data)}")
             *numbers, size = head.unpack_from(data, at)
             at += head.size
             if len(data) - at < size:
-                raise ValueError(f"result {len(found) + 1}: {size} bytes expected at offset {at} of {len(data)}")
-            found.append((*numbers, data[at : at + size]))
+                raise ValueError(f"result {len(results) + 1}: {size} bytes expected at offset {at} of {len(data)}")
+            results.append((*numbers, data[at : at + size]))
             at += size
-        return found, at
+        return results, at
 
     def __str__(self) -> str:
         return f"n x ({'u8 index, ' if self.indexed else ''}u16 status, u32 length, bytes)"
@@ -143,7 +144,7 @@ class Results:
 
 
 class SubdocValue(Answer, status=ANY_STATUS, value=OPTIONAL):
-    """The value that a path leads to, as it stands in the document; of EXISTS nothing."""
+    """The value at a path, unchanged from the document; nothing for EXISTS."""
 
 
 class SubdocLookup(Request, privilege=READ, key=REQUIRED, value=OPTIONAL):
@@ -155,19 +156,19 @@ class SubdocLookup(Request, privilege=READ, key=REQUIRED, value=OPTIONAL):
 
 
 class SubdocGet(SubdocLookup, opcode=Opcode.SUBDOC_GET, answer=SubdocValue):
-    """Asks for what a path leads to."""
+    """Asks for the value at a path."""
 
 
 class SubdocExists(SubdocLookup, opcode=Opcode.SUBDOC_EXISTS, answer=SubdocValue):
-    """Asks whether a path leads to anything."""
+    """Asks whether there is a value at a path."""
 
 
 class SubdocGetCount(SubdocLookup, opcode=Opcode.SUBDOC_GET_COUNT, answer=SubdocValue):
-    """Asks how many members or elements there are."""
+    """Asks for the number of members or elements."""
 
 
 class SubdocMultiLookupResponse(Answer, status=ANY_STATUS):
-    """The values that the paths lead to, in their order."""
+    """The values at the paths, in their order."""
 
     results: Annotated[list[tuple[int, bytes]], Results(indexed=False)] = about("status and value", where=VALUE)
 
@@ -194,13 +195,13 @@ class SubdocStored(Stored, status=ANY_STATUS, value=OPTIONAL):
 
 
 class SubdocMultiStored(Stored, status=ANY_STATUS):
-    """Several paths were changed; what has a result tells it."""
+    """Several paths were changed; each path with a result has an entry."""
 
     results: Annotated[list[tuple[int, int, bytes]], Results(indexed=True)] = about("sums of counters", where=VALUE)
 
 
 class SubdocPathFailure(Answer, status=Status.SUBDOC_MULTI_PATH_FAILURE):
-    """Nothing was changed, because one of several paths could not be."""
+    """Nothing was changed, because one of several paths could not be changed."""
 
     index: u8 = about("which path, from 0", where=VALUE)
     path_status: u16 = about("why", where=VALUE)
@@ -209,7 +210,7 @@ class SubdocPathFailure(Answer, status=Status.SUBDOC_MULTI_PATH_FAILURE):
 class SubdocMutation(
     Request, privilege=READ | WRITE, key=REQUIRED, value=REQUIRED, cas=True, extras_bytes=(3, 4, 7, 8)
 ):
-    """Changes one path; the value is the path, then what is stored."""
+    """Changes one path; the value is the path, then the value to store."""
 
     path_bytes: u16 = about("length of the path")
     flags: u8 = about("PathFlag bits", default=0)
@@ -230,7 +231,7 @@ class SubdocDelete(SubdocMutation, opcode=Opcode.SUBDOC_DELETE, answer=SubdocSto
 
 
 class SubdocReplace(SubdocMutation, opcode=Opcode.SUBDOC_REPLACE, answer=SubdocStored):
-    """Replaces what is there."""
+    """Replaces the value at a path."""
 
 
 class SubdocArrayPushLast(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_PUSH_LAST, answer=SubdocStored):
@@ -242,7 +243,7 @@ class SubdocArrayPushFirst(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_PUSH_FIRST
 
 
 class SubdocArrayInsert(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_INSERT, answer=SubdocStored):
-    """Puts elements before the one that the path names."""
+    """Puts elements before the element at the path."""
 
 
 class SubdocArrayAddUnique(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_ADD_UNIQUE, answer=SubdocStored):

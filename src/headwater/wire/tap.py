@@ -1,8 +1,8 @@
 """Every message of TAP. Source: specification, tap.md.
 
 The producer sends requests whose opaque counts them; the consumer answers those with flag ACK. Between extras and key
-stands the engine-private section, as long as the first two bytes of the extras say: `engine_specific` holds it
-unread, for its length differs between versions; properties read what is in it. `engine_len` is counted, not given.
+stands the engine-private section, whose length is in the first two bytes of the extras: `engine_specific` holds it
+unread, for its length differs between versions; properties read its content. `engine_len` is counted, not given.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ class Mutation(_Item, opcode=Opcode.TAP_MUTATION, key=REQUIRED, value=OPTIONAL, 
 
     @property
     def rev_seqno(self) -> int:
-        """How many times the key has changed; 1 when the message does not tell."""
+        """The number of changes of the key so far; 1 if the message does not have it."""
         return _revision(self.engine_specific)
 
     @property
     def client_flags(self) -> int:
-        """The four bytes of flags as the client once sent them, whatever the sender's byte order."""
+        """The four bytes of flags as the client sent them, whatever the sender's byte order."""
         network_order = self.flags & MessageFlag.NETWORK_BYTE_ORDER
         return int.from_bytes(self.item_flags.to_bytes(4), "big" if network_order else "little")
 
@@ -149,7 +149,7 @@ class Delete(_Item, opcode=Opcode.TAP_DELETE, key=REQUIRED, value=OPTIONAL, cas=
 
     @property
     def rev_seqno(self) -> int:
-        """How many times the key has changed; 1 when the message does not tell."""
+        """The number of changes of the key so far; 1 if the message does not have it."""
         return _revision(self.engine_specific)
 
 
@@ -187,7 +187,7 @@ class CheckpointStart(_Item, opcode=Opcode.TAP_CHECKPOINT_START, key=OPTIONAL, e
 
     @property
     def deleted_rev(self) -> int:
-        """The highest revision of what was ever deleted in the vbucket; 0 when the message does not tell."""
+        """The highest revision of all deletions in the vbucket; 0 if the message does not have it."""
         return _number(self.engine_specific, _REVISION) or 0
 
 
@@ -206,7 +206,7 @@ class ChangeFilter(Request, opcode=Opcode.CHANGE_VB_FILTER, privilege=ADMINISTER
 
 
 def asks_for_answer(frame: Frame) -> bool:
-    """Tell whether a message of the producer wants to be acknowledged; False if it is too short to say so."""
+    """Return True if a message of the producer requests an acknowledgement; False if it is too short to show it."""
     at = Flush.layout.offset("flags") - HEADER_BYTES
     return bool(int.from_bytes(frame.extras[at : at + 2]) & MessageFlag.ACK)
 
@@ -217,7 +217,7 @@ def revision(rev_seqno: int, nru: int | None = None) -> bytes:
 
 
 def code_or_state(number: int) -> bytes:
-    """Return the engine-private section of an Opaque, which is its code, or a VbucketSet, which is the state."""
+    """Return the engine-private section of an Opaque (its code) or a VbucketSet (the state)."""
     return _FOUR_BYTES.write(number)
 
 

@@ -7,13 +7,13 @@ from headwater.wire.numbers import HELD_MAX
 __all__ = ["RELATIVE_SECONDS_MAX", "absolute_expiry", "is_expired", "next_cas"]
 
 RELATIVE_SECONDS_MAX = 30 * 24 * 60 * 60
-"""An expiry up to here counts from now: stored as it is and written again, such a document would run out later."""
+"""An expiry up to here counts from now: a stored expiry that small, written again, would end later than it should."""
 _U32_MAX = 0xFFFF_FFFF
 _LOGICAL_BITS = 0xFFFF
 
 
 def absolute_expiry(expiration: int, now_seconds: int) -> int:
-    """Return the Unix seconds an expiry sent by a client means; 0 for never.
+    """Return the Unix seconds that a client's expiry means; 0 for never.
 
     Args:
         expiration: 0; or 1 to 2592000 (30 days) seconds from now; or, if larger, Unix seconds already.
@@ -25,7 +25,7 @@ def absolute_expiry(expiration: int, now_seconds: int) -> int:
 
 
 def is_expired(expiry: int, now_seconds: int) -> bool:
-    """Tell whether a document with this absolute expiry (0: never) has run out."""
+    """Return True if a document with this absolute expiry (0: never) has run out."""
     return 0 < expiry <= now_seconds
 
 
@@ -35,7 +35,7 @@ def next_cas(last: int, now_nanoseconds: int, seqno: int) -> int:
     The upper 48 bits are the wall clock in nanoseconds, its low 16 bits cleared to count changes within one tick; so
     CAS values of a vbucket only grow, whatever the wall clock does.
 
-    Where a CAS taken from elsewhere has used the numbers up, one above would be refused by others. Then it is the time,
+    If a CAS from elsewhere has used the numbers up, other nodes would refuse a higher one. Then the CAS is the time,
     and the last bits of the change's `seqno` keep changes of one tick apart.
     """
     clock = now_nanoseconds & ~_LOGICAL_BITS

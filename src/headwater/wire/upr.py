@@ -1,7 +1,7 @@
 """The messages in which UPR differs from DCP. Source: specification, dcp.md 2 (UPR notes) and 14.
 
-All others, from OPEN to STREAM_END, are those of `headwater.wire.dcp`. Which dialect a peer speaks shows in the
-lengths: a stream request of 40 bytes of extras instead of 48, a marker without any, a mutation one byte shorter.
+All others, from OPEN to STREAM_END, are those of `headwater.wire.dcp`. Lengths show which dialect a peer speaks: a
+stream request of 40 bytes of extras instead of 48, a marker without any, a mutation one byte shorter.
 """
 
 from __future__ import annotations

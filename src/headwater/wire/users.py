@@ -1,11 +1,12 @@
-"""The users of a node or of a cluster, as nodes tell each other: names, roles, SCRAM verifiers, never a password.
+"""The list of users that nodes of a cluster exchange: names, roles, SCRAM verifiers, never a password.
 
     {"cluster": "5a1c", "users": {"ann": {"revision": 7, "roles": ["read"], "keys": {"sha256": [SALT, 15000, A, B]}}},
      "removed": {"bob": 8}}
 
-Each change of a user has a revision above all that its author's list had. Two lists become one user by user: the higher
-revision counts; of two equal ones, made at two places at once, a removal; of two others the one whose text is greater.
-So whatever order the changes come in, everybody ends with the same list, and a member that was away brings nobody back.
+Each change of a user gets a revision above all revisions of its author's list. Two lists are merged user by user: the
+higher revision counts; of two equal ones, made at two places at once, a removal counts, or else the greater text. So in
+whatever order the changes arrive, all nodes end with the same list, and a member that was away brings no removed user
+back.
 """
 
 from __future__ import annotations
@@ -36,61 +37,61 @@ class UserListRefused(ValueError):  # noqa: N818 - what it is to its reader
 
 @dataclass(frozen=True, slots=True)
 class UserEntry:
-    """The list's word on one name: a user, or (`is_removed`) that there is none any more."""
+    """The list's entry for one name: a user, or (`is_removed`) a removed one."""
 
     revision: int
     roles: tuple[str, ...] = ()
     keys: Mapping[str, Verifier] = field(default_factory=dict)
     is_removed: bool = False
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the JSON of a user."""
         keys = {name: list(each) for name, each in self.keys.items()}
         return {"revision": self.revision, "roles": list(self.roles), "keys": keys}
 
     def _rank(self) -> tuple[int, bool, str]:
-        return self.revision, self.is_removed, json.dumps(self.told(), sort_keys=True)
+        return self.revision, self.is_removed, json.dumps(self.as_json(), sort_keys=True)
 
     def newer_of(self, other: UserEntry) -> UserEntry:
-        """Return the one of two that counts."""
+        """Return the entry of the two that counts."""
         return self if self._rank() >= other._rank() else other
 
 
 @dataclass(frozen=True, slots=True)
 class UserList:
-    """All users, and the names of those that were; `cluster` is the uuid of the cluster whose list it is, or empty."""
+    """All users, and the names of removed ones; `cluster` is the uuid of the list's cluster, or empty."""
 
     cluster: str = ""
     entries: Mapping[str, UserEntry] = field(default_factory=dict)
 
     @property
     def users(self) -> dict[str, UserEntry]:
-        """Those that are there, by name."""
+        """The users that are not removed, by name."""
         return {name: each for name, each in sorted(self.entries.items()) if not each.is_removed}
 
     @property
     def revision(self) -> int:
-        """The newest change's."""
+        """The revision of the newest change."""
         return max((each.revision for each in self.entries.values()), default=0)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def with_user(self, name: str, roles: Iterable[str], keys: Mapping[str, Verifier]) -> UserList:
-        """The list with a user, new or changed."""
+        """Return the list with a new or changed user."""
         return self._with(name, UserEntry(self._next(), tuple(roles), keys))
 
     def without(self, name: str) -> UserList:
-        """The list with a user removed."""
+        """Return the list with a user removed."""
         return self._with(name, UserEntry(self._next(), is_removed=True))
 
     def merged(self, other: UserList) -> UserList:
-        """Return all that both lists know, with our cluster."""
+        """Return the merged list, with this one's cluster."""
         mine = self.entries
         both = {name: each.newer_of(mine[name]) if name in mine else each for name, each in other.entries.items()}
         return replace(self, entries={**mine, **both})
 
     def changes_since(self, before: UserList) -> Iterator[str]:
-        """Yield what became of each user, for people: "added user 'ann': read, write[orders]"."""
+        """Yield a line for each user that changed, for people: "added user 'ann': read, write[orders]"."""
         for name in sorted(before.users.keys() - self.users.keys()):
             yield f"removed user {name!r}"
         for name, each in self.users.items():
@@ -104,7 +105,7 @@ class UserList:
 
     @classmethod
     def of_all(cls, lists: Iterable[UserList]) -> UserList:
-        """Return all that these know, without a cluster."""
+        """Return these lists merged, without a cluster."""
         return reduce(cls.merged, lists, cls())
 
     def _next(self) -> int:
@@ -117,18 +118,18 @@ class UserList:
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
-    def told(self) -> dict[str, Any]:
-        """The JSON of the list."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON of the list."""
         removed = {name: each.revision for name, each in sorted(self.entries.items()) if each.is_removed}
-        users = {name: each.told() for name, each in self.users.items()}
+        users = {name: each.as_json() for name, each in self.users.items()}
         return {"cluster": self.cluster, "users": users, "removed": removed}
 
     def encode(self) -> bytes:
-        """The list as text, the same for the same list."""
-        return json.dumps(self.told(), sort_keys=True, separators=(",", ":")).encode()
+        """Return the list as text; equal lists give equal texts."""
+        return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":")).encode()
 
     def digest(self) -> str:
-        """A short text that differs for different lists."""
+        """Return a short text that differs for different lists."""
         return hashlib.sha256(self.encode()).hexdigest()[:32]
 
     @classmethod
@@ -137,21 +138,22 @@ class UserList:
         if len(text) > LIST_BYTES_MAX:
             raise UserListRefused(f"{len(text)} bytes, {LIST_BYTES_MAX} are allowed")
         try:
-            return cls.of_told(read_json(text))
+            return cls.from_json(read_json(text))
         except UserListRefused:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserListRefused(f"no list of users: {type(error).__name__} {error}") from None
 
     @classmethod
-    def of_told(cls, told: Any) -> UserList:
-        """Read the JSON of a list. Raises UserListRefused, or what a text of another form brings about."""
-        entries = {_name(name): _entry(each) for name, each in told["users"].items()}
-        for name, revision in told.get("removed", {}).items():
+    def from_json(cls, content: Any) -> UserList:
+        """Read the JSON of a list. Raises UserListRefused; KeyError, TypeError or AttributeError if it has another
+        form."""
+        entries = {_name(name): _entry(each) for name, each in content["users"].items()}
+        for name, revision in content.get("removed", {}).items():
             if name in entries:
                 raise UserListRefused(f"{name!r} is there and removed")
             entries[_name(name)] = UserEntry(_revision(revision), is_removed=True)
-        cluster = told.get("cluster", "")
+        cluster = content.get("cluster", "")
         if not isinstance(cluster, str):
             raise UserListRefused("its cluster is no text")
         return cls(cluster, entries)
@@ -164,11 +166,13 @@ def _name(name: str) -> str:
     return name
 
 
-def _entry(told: Mapping[str, Any]) -> UserEntry:
-    if not all(isinstance(each, str) for each in told["roles"]) or isinstance(told["roles"], str):
+def _entry(fields: Mapping[str, Any]) -> UserEntry:
+    if not all(isinstance(each, str) for each in fields["roles"]) or isinstance(fields["roles"], str):
         raise UserListRefused("roles that are no list of texts")
     return UserEntry(
-        _revision(told["revision"]), tuple(told["roles"]), {name: _verifier(told["keys"][name]) for name in HASHES}
+        _revision(fields["revision"]),
+        tuple(fields["roles"]),
+        {name: _verifier(fields["keys"][name]) for name in HASHES},
     )
 
 
@@ -178,8 +182,8 @@ def _revision(number: Any) -> int:
     return number
 
 
-def _verifier(told: Any) -> Verifier:
-    salt, iterations, stored, server = told
+def _verifier(fields: Any) -> Verifier:
+    salt, iterations, stored, server = fields
     texts = (salt, stored, server)
     if not all(isinstance(each, str) for each in texts) or type(iterations) is not int or not 0 < iterations < 1 << 31:
         raise UserListRefused("a verifier that is none")

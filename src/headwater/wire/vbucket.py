@@ -1,7 +1,7 @@
-"""vbuckets: their states, and which of them a key belongs to.
+"""vbuckets: their states, and the vbucket of a key.
 
-A bucket is cut into a fixed number of vbuckets, each a history of its own. The numbers of the states are those of
-every real implementation; the UPR text swaps replica and pending (erratum U9), which nobody followed.
+A bucket is split into a fixed number of vbuckets, each with a history of its own. The numbers of the states are those
+of every real implementation; the UPR text swaps replica and pending (erratum U9), which nobody followed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.errors import OptionError
 __all__ = ["VBUCKETS_MAX", "VBUCKET_MAX", "VBUCKET_NUMBERS", "State", "vbucket_of", "vbucket_set"]
 
 VBUCKETS_MAX = 1024
-"""As many as a bucket has anywhere (interop.md 4, rule 10)."""
+"""The most vbuckets that a bucket has anywhere (interop.md 4, rule 10)."""
 VBUCKET_NUMBERS = 1 << 16
 """The vbuckets that the header can name; buckets have far fewer."""
 VBUCKET_MAX = VBUCKET_NUMBERS - 1
@@ -37,7 +37,7 @@ def vbucket_of(key: bytes, count: int) -> int:
 
     Args:
         key: the logical key, that is without the collection id in front of it.
-        count: how many vbuckets the bucket has, 1 to 32768 (1024, 128 or 64 in practice).
+        count: number of vbuckets of the bucket, 1 to 32768 (1024, 128 or 64 in practice).
 
     Source: specification, kv.md 1.4 (nodeLocator "vbucket", hash "CRC").
     """
@@ -45,14 +45,14 @@ def vbucket_of(key: bytes, count: int) -> int:
 
 
 def vbucket_set(text: str, count: int = VBUCKETS_MAX) -> tuple[int, ...]:
-    """Return the vbuckets that a list such as "0-511,700" names, ascending, each once.
+    """Return the vbuckets in a list such as "0-511,700", ascending, each once.
 
     Args:
-        text: numbers and ranges with both ends included, parted by commas; blanks around a part do not matter.
-        count: how many vbuckets there are.
+        text: numbers and ranges with both ends included, separated by commas; blanks around a part do not matter.
+        count: number of vbuckets.
 
     Raises:
-        OptionError: a part that is no vbucket and no range of them, or one outside 0 to count - 1.
+        OptionError: a part that is neither a vbucket nor a range of them, or one outside 0 to count - 1.
     """
     named: set[int] = set()
     for part in text.split(","):

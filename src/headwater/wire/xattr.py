@@ -22,7 +22,7 @@ Value = TypeVar("Value", bytes, memoryview)
 XATTR_KEY_BYTES_MAX = 15
 SYSTEM_BYTES_MAX = 1024 * 1024
 PAIRS_MAX = 1000
-"""So many a server takes; each costs it microseconds, and a value has room for more than a million."""
+"""The most attributes that a server accepts; each costs microseconds, and a value has room for more than a million."""
 
 
 def split(value: Value, pairs_max: int | None = None) -> tuple[dict[str, bytes], Value]:
@@ -47,7 +47,7 @@ def split(value: Value, pairs_max: int | None = None) -> tuple[dict[str, bytes],
 
 
 def _length(value: bytes | memoryview, at: int, end: int) -> int:
-    """Read a length and hold it against the room there is, before anything it covers is touched."""
+    """Read a length and check it against the data, before any byte it covers is touched."""
     if end - at < 4:
         raise RemoteProtocolError(f"extended attributes: 4 bytes of length at offset {at}, {end - at} are there")
     length = int.from_bytes(value[at : at + 4])
@@ -84,11 +84,11 @@ def _joined(key: str, text: bytes) -> bytes:
 
 
 def only_system(value: Value) -> bytes:
-    """Return what a tombstone keeps of a value: its system attributes; empty when there are none."""
+    """Return the part of a value that a tombstone keeps: its system attributes; empty if there are none."""
     return join_system(split(value)[0])
 
 
 def join_system(pairs: Mapping[str, bytes]) -> bytes:
-    """As `only_system`, of attributes that were split already: of 20 MiB that takes milliseconds."""
+    """Return that part from attributes that were split already: splitting 20 MiB takes milliseconds."""
     kept = {key: text for key, text in pairs.items() if key.startswith("_")}
     return join(kept) if kept else b""

@@ -51,7 +51,7 @@ def test_changes_leave_as_messages_and_are_entered_in_the_ledger() -> None:
     assert (second.key, second.rev_seqno, second.cas) == (b"two", 9, 8)
     assert [first.opaque, second.opaque] == [before + 1, before + 2]
     assert (first.flags, second.flags) == (MessageFlag.NETWORK_BYTE_ORDER, MessageFlag.ACK)
-    assert (stream.place.seqno, producer.ledger.asked) == (43, before + 2)
+    assert (stream.place.seqno, producer.ledger.ack_request) == (43, before + 2)
     assert producer.ledger.runs[-1].seqnos == [41, 43]
 
 

@@ -158,7 +158,7 @@ def test_a_format_of_later_is_told_as_such(tmp_path: Path) -> None:
 
 def test_a_file_of_format_1_is_read_and_becomes_one_of_format_2_with_the_first_change(tmp_path: Path) -> None:
     file = UsersFile(tmp_path)
-    entry = edited(UserList(), {}, {"ann": Account.made("secret", read_grants("read"))}).told()["users"]["ann"]
+    entry = edited(UserList(), {}, {"ann": Account.made("secret", read_grants("read"))}).as_json()["users"]["ann"]
     del entry["revision"]
     file.path.write_bytes(encode_text_file("headwater-users", "1", json.dumps({"ann": entry}).encode()))
     file.path.chmod(0o600)

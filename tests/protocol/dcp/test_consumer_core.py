@@ -61,7 +61,7 @@ def test_an_accepted_stream_is_open_and_has_the_producers_log(end: dict[str, boo
     stream = asked(core)
     assert core.answered(answer(stream.opaque, value=ENTRY)) == Opened(stream, ((UUID, 0),))
     assert (stream.phase, core.table.is_open(VB), core.last(VB)) == (Phase.OPEN, True, 10)
-    assert core.asked == {} and core.dialect is Dialect.DCP
+    assert core.awaiting == {} and core.dialect is Dialect.DCP
 
 
 @both

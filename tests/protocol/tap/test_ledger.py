@@ -33,7 +33,7 @@ def test_opaques_run_to_the_highest_number_and_from_1_again() -> None:
 def test_every_thousandth_message_asks() -> None:
     ledger = Ledger(acknowledges=True)
     ledger.sending("a", BEGUN, range(1, 1500), asks=False)
-    assert ledger.asked == 1000
+    assert ledger.ack_request == 1000
     assert ledger.room == WINDOW_MESSAGES - 1499
 
 

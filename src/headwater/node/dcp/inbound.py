@@ -93,7 +93,7 @@ class InboundStream:
                 Nothing is given up, and the next stream begins elsewhere.
         """
         if self.refetches:
-            if self.position != self.entry.asked:
+            if self.position != self.entry.request_position:
                 raise StorageError("the state before the gap, where the stream begins, is not in the store any more")
             self.refetches = False
             self.vbucket.roll_back(self.vbucket.gap.whole_seqno)

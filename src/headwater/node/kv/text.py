@@ -16,7 +16,7 @@ from headwater.node.kv.session import KvSession
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.protocol.text.answers import stat_line
 from headwater.protocol.text.commands import steps
-from headwater.protocol.text.line import Asked, CommandReader
+from headwater.protocol.text.line import CommandReader, TextCommand
 from headwater.wire.bootstrap import StatResponse
 from headwater.wire.failure import Failure
 from headwater.wire.header import VALUE_BYTES_MAX, Frame
@@ -39,7 +39,7 @@ class TextSession(KvSession):
 
     def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
         self._reader = CommandReader()
-        self._asked: Asked | None = None
+        self._command: TextCommand | None = None
         self._steps: Steps
         self._request: Request | None = None
         self._is_handled = False
@@ -65,7 +65,7 @@ class TextSession(KvSession):
             if self._swallows:
                 offset += self._swallow(len(data) - offset)
                 continue
-            if self._asked is None and not self._begin(data[offset:]):
+            if self._command is None and not self._begin(data[offset:]):
                 break
             if not self._carry_out():
                 break
@@ -83,21 +83,21 @@ class TextSession(KvSession):
 
     def _begin(self, data: memoryview) -> bool:
         """Read the command in front; False while it is not whole."""
-        self._asked = self._reader.read(data)
-        if self._asked is None:
+        self._command = self._reader.read(data)
+        if self._command is None:
             return False
         self._steps = steps(self._asked, self.server.bucket.now(), is_stranger=not self.access.is_logged_in)
         return True
 
     def _end(self) -> int:
         """Be done with the command in front; how many bytes it had."""
-        asked, self._asked = self._asked, None
-        assert asked is not None  # noqa: S101 - only called for the one that was carried out
-        self._swallows = asked.swallows
-        if asked.closes:
+        command, self._command = self._command, None
+        assert command is not None  # noqa: S101 - only called for the one that was carried out
+        self._swallows = command.swallows
+        if command.closes:
             self._flush()
             self.connection.finish()
-        return asked.size
+        return command.size
 
     # --- a command ----------------------------------------------------------------------------------------------------
 

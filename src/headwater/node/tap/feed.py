@@ -209,7 +209,7 @@ class Feed:
         yield "idle", str(not any(left)).lower()
         yield "ack_seqno", str(ledger.sent)
         yield "recv_ack_seqno", str(ledger.acked)
-        yield "seqno_ack_requested", str(ledger.asked)
+        yield "seqno_ack_requested", str(ledger.ack_request)
         yield "ack_log_size", str(ledger.unacked)
         yield "ack_window_full", str(ledger.room <= 0).lower()
         yield "pending_backfill", str(bool(backfilling)).lower()

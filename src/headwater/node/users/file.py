@@ -109,7 +109,7 @@ class UsersFile:
         body = decode_text_file(data, self.path, _TITLE, _FORMATS, "file of users")
         try:
             told = read_json(body)
-            return UserList.of_told(_of_format_1(told) if data.split(b" ", 2)[1] == b"1" else told)
+            return UserList.from_json(_of_format_1(told) if data.split(b" ", 2)[1] == b"1" else told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
@@ -146,7 +146,7 @@ class UsersFile:
 
     def save_list(self, wanted: UserList) -> None:
         """Put a list in the place of the one before; durable on return. Raises as `save`."""
-        body = json.dumps(wanted.told(), indent=1).encode()
+        body = json.dumps(wanted.as_json(), indent=1).encode()
         data = encode_text_file(_TITLE, _FORMAT, body)
         self._whole.replace(data, lambda fresh: self._refuse_others(fresh, _ONE_MODE))
 

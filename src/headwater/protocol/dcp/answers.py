@@ -1,4 +1,4 @@
-"""Read answers to stream requests, and say in words what is wrong with a frame that can not be."""
+"""Reads answers to stream requests, and describes what is wrong with an invalid frame."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _OF_COLLECTIONS = (EventKind.CREATE_COLLECTION, EventKind.DROP_COLLECTION)
 _KINDS = frozenset(EventKind)
 _SYSTEM_EVENT = dcp.SystemEventV2.layout.extras_struct
 MODIFY_COLLECTION = 5
-"""The kind of event that version 2 has alone (dcp 2.16)."""
+"""The kind of event that only version 2 has (dcp 2.16)."""
 
 LOG_ENTRIES_MAX = 1024
-"""Real failover logs hold 25 entries at most; a longer one would be kept with every position."""
+"""The longest log that is accepted. Real failover logs hold 25 entries at most, and each position keeps its log."""
 
 
 def read_failover_log(frame: Frame) -> FailoverLog:
@@ -39,7 +39,7 @@ def read_failover_log(frame: Frame) -> FailoverLog:
 
 
 def may_be_log(size_bytes: int) -> bool:
-    """Whether a failover log can have so many bytes."""
+    """Return True if a failover log can have this size."""
     return 0 < size_bytes <= LOG_ENTRY_BYTES * LOG_ENTRIES_MAX and size_bytes % LOG_ENTRY_BYTES == 0
 
 
@@ -67,7 +67,7 @@ def read_system_event(frame: Frame) -> dcp.SystemEvent:
 
 @dataclass(frozen=True, slots=True)
 class SystemNews:
-    """A system event that older versions can't tell: a collection that was modified, or what is not known here.
+    """A system event that older versions can't express: a modified collection, or an event that is not known here.
 
     Attributes:
         by_seqno: its place. event, version: as on the wire.
@@ -90,8 +90,8 @@ class SystemNews:
 
 
 def read_any_system_event(frame: Frame) -> dcp.SystemEvent | SystemNews:
-    """Read a system event of any version. What it says in version 2 that others say too is a SystemEvent; what is
-    not understood comes whole, for its seqno counts all the same.
+    """Read a system event of any version. An event of version 2 that older versions have too becomes a SystemEvent; an
+    unknown event is kept whole, for its seqno counts all the same.
 
     Raises:
         BadMessage: an event of version 0 or 1 is malformed.
@@ -124,8 +124,8 @@ def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | 
     has_ttl = event in (MODIFY_COLLECTION, EventKind.CREATE_COLLECTION) and table.number(3, 1) == 1
     max_ttl = table.number(4, 4) if has_ttl else None
     if event == MODIFY_COLLECTION:
-        told = (uid, scope_id, collection_id, name, max_ttl, table.number(6, 1) == 1)
-        return SystemNews(by_seqno, event, 2, frame.key, frame.value, *told)
+        values = (uid, scope_id, collection_id, name, max_ttl, table.number(6, 1) == 1)
+        return SystemNews(by_seqno, event, 2, frame.key, frame.value, *values)
     version = 0 if max_ttl is None else 1
     return dcp.SystemEvent(
         vbucket=frame.vbucket,
@@ -141,7 +141,7 @@ def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | 
 
 
 def named(opcode: int) -> str:
-    """Return an opcode's name and number, as every complaint begins."""
+    """Return an opcode's name and number, with which every error message begins."""
     return f"{name_of(opcode)} (opcode 0x{opcode:02x})"
 
 
@@ -150,12 +150,12 @@ def _meaning(stop: Stop) -> str:
 
 
 def complaint(view: memoryview, stop: Stop, table: StreamTable) -> str:
-    """Say what is wrong with the frame at the start of `view`, with the numbers that matter."""
+    """Describe what is wrong with the frame at the start of `view`, with the numbers that matter."""
     magic, opcode, _, extras, _, vbucket, body, opaque, _ = HEADER.unpack_from(view)
     if stop in (Stop.BAD_MAGIC, Stop.LENGTHS_EXCEED_BODY, Stop.BODY_TOO_LARGE):
         return f"opcode 0x{opcode:02x}: {_meaning(stop)} (magic 0x{magic:02x}, {extras} extras, body {body} bytes)"
     row = table.stream(vbucket)
-    told = f"{named(opcode)}: vbucket {vbucket}, opaque {opaque}: {_meaning(stop)}; extras {extras} bytes"
+    text = f"{named(opcode)}: vbucket {vbucket}, opaque {opaque}: {_meaning(stop)}; extras {extras} bytes"
     if extras >= 8 and len(view) >= HEADER_BYTES + 8:
-        told += f", seqno {dcp.seqno_of(view[HEADER_BYTES:])}"
-    return told + f"; last {row.seqno}, snapshot {row.snapshot_start} to {row.snapshot_end}, stream {row.opaque}"
+        text += f", seqno {dcp.seqno_of(view[HEADER_BYTES:])}"
+    return text + f"; last {row.seqno}, snapshot {row.snapshot_start} to {row.snapshot_end}, stream {row.opaque}"

@@ -1,9 +1,9 @@
 """The consumer node's end of a DCP connection, after OPEN: frames in, events out, answers and requests to send.
 
-The same object serves both ways a node comes to follow another: a mover that speaks ADD_STREAM on the socket over which
-the producer's frames arrive, and a connection this node opened itself. Changes that are plainly right never pass
-through here, a kernel takes them (kernels/apply.py) and shares the table of streams; their owner reports their bytes
-(`counted`). Everything else comes one frame at a time to `receive_frame`:
+The same object serves both ways in which a node follows another: a mover that sends ADD_STREAM on the socket over which
+the producer's frames arrive, and a connection that this node opened itself. A kernel takes all changes that are in
+order (kernels/apply.py), so they never pass through here; it shares the table of streams, and the owner reports the
+bytes of these changes (`counted`). Everything else comes one frame at a time to `receive_frame`:
 
     ADD_STREAM -> StreamWanted, add() -> controls, one at a time -> PositionNeeded, ask() -> STREAM_REQ
     its answer -> Opened | Refused | RollbackNeeded, ask() again; ADD_STREAM is answered only then (dcp 2.2)
@@ -11,9 +11,9 @@ through here, a kernel takes them (kernels/apply.py) and shares the table of str
 A producer that answers the first stream request with EINVAL is asked again in UPR, and then spoken to in UPR (dcp 14).
 There a marker is a Boundary, without numbers: what lies between two of them is whole, and may be resumed from.
 
-A message that does not fit its stream is answered with the error of dcp 9 and changes nothing; one that no consumer may
-get ends the connection. Answers are collected for `data_to_send`; the owner holds them back until what they tell of is
-durable. Source: dcp 1, 2, 3, 6, 7, 9.
+A message that does not fit its stream is answered with the error of dcp 9 and changes nothing; a message that no
+consumer may receive ends the connection. Answers are collected for `data_to_send`; the owner holds them back until the
+changes that they confirm are durable. Source: dcp 1, 2, 3, 6, 7, 9.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ class Consumer:
     """One connection on which this node consumes.
 
     Args:
-        negotiated: what HELLO and OPEN settled.
-        settings: what to ask of the producer.
+        negotiated: results of HELLO and OPEN.
+        settings: settings to request from the producer.
         now: seconds of a monotonic clock, as in every later call.
 
     Attributes:
-        streams: those that live, by vbucket. table: the same for the kernel, which judges changes by it.
+        streams: open streams, by vbucket. table: the same for the kernel, which checks changes against it.
         window: bytes received, processed, acknowledged. refusals: what was refused, and why, for the log.
 
-    `receive_frame` raises RemoteProtocolError when the only answer is to hang up.
+    `receive_frame` raises RemoteProtocolError if the connection must be closed.
     """
 
     def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float) -> None:
@@ -107,18 +107,18 @@ class Consumer:
 
     @property
     def deadline(self) -> float | None:
-        """When to call `tick`; None for never."""
+        """The time at which to call `tick`; None for never."""
         idle = self._silent_at
         moments = [moment for moment in (idle, self.window.deadline) if moment is not None]
         return min(moments, default=None)
 
     @property
     def _silent_at(self) -> float | None:
-        """When the producer will have been silent for too long; None where it has nothing to say.
+        """The time at which the producer has been silent for too long; None if it need not send anything.
 
-        No-ops come once they are agreed on. Before that its answers to controls are all there is to hear: a machine
-        that loses its power there says nothing any more, not even that the connection is gone, and the stream would
-        wait for ever.
+        Once no-ops are agreed on, they must come. Before that only the answers to controls are due: a machine that
+        loses power at that moment sends nothing any more, not even the end of the connection, and the stream would wait
+        for ever.
         """
         if NOOP in self._negotiation.accepted:
             return self.heard_at + self.settings.idle_seconds
@@ -129,10 +129,11 @@ class Consumer:
         return max(self.heard_at, self._owed_since) + self.settings.idle_seconds
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes. What is returned counts as applied in its order: obey all of it, then call `processed`.
+        """Take received bytes. The returned events count as applied in their order: apply all of them, then call
+        `processed`.
 
         Raises:
-            RemoteProtocolError: the only answer is to hang up.
+            RemoteProtocolError: the connection must be closed.
         """
         return each_frame(self._buffer, data, now, self._receive_and_apply)
 
@@ -144,16 +145,18 @@ class Consumer:
         return events
 
     def processed(self, now: float) -> None:
-        """All events handed out so far are obeyed, durably: say so to a producer that asked."""
+        """Report that all events returned so far are applied and durable, and acknowledge them if the producer asked
+        for it."""
         self.answer_markers()
         self._core.acknowledge(now)
 
     def receive_eof(self) -> list[Event]:
-        """The producer closed the connection: all streams are over."""
+        """Report that the producer closed the connection: all streams are over."""
         return [PeerGone()]
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:
-        """As `receive_data`, for who cuts the frames: changes are judged by what was reported by `applied`."""
+        """Take one frame, for owners that cut frames themselves; see `receive_data`. Changes are checked against the
+        seqnos that `applied` reported."""
         self.heard_at = now
         if frame.is_response:
             handler = _ANSWERS.get(frame.opcode)
@@ -177,14 +180,15 @@ class Consumer:
             return []
 
     def counted(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
-        """The kernel took changes of so many bytes: they are processed. `more_waits`: there is more to take at once."""
+        """Report that the kernel has processed changes of `size_bytes`. `more_waits`: further bytes can be taken at
+        once."""
         self.heard_at = now
         self.window.receive(size_bytes)
         self.window.process(now)
         self._core.acknowledge(now, more_waits=more_waits)
 
     def tick(self, now: float) -> list[Event]:
-        """The deadline has come."""
+        """Check the clock, once the deadline has come."""
         if self._owed_since is None and self._negotiation.is_under_way:
             self._owed_since = now
         silent_at = self._silent_at
@@ -196,27 +200,28 @@ class Consumer:
     # --- what the owner decides -------------------------------------------------------------------------------------
 
     def add(self, vbucket: int, flags: int, mover: Frame | None = None) -> tuple[ConsumerStream, list[Event]]:
-        """Begin a stream that the owner has found possible; its PositionNeeded comes now, or after the controls."""
+        """Begin a stream that the owner found possible; its PositionNeeded comes now, or after the controls."""
         stream = ConsumerStream(vbucket, self._core.next_opaque(), flags, mover)
         self.streams[vbucket] = stream
         self._out += self._negotiation.begin()
         return stream, [PositionNeeded(stream)] if self._negotiation.is_over else []
 
     def refuse_stream(self, wanted: StreamWanted, status: Status, reason: str) -> None:
-        """ADD_STREAM fails for a reason of ours: "the opaque in extras is 0 when the failure was local" (dcp 2.2)."""
+        """Answer an ADD_STREAM with a local failure: "the opaque in extras is 0 when the failure was local" (dcp
+        2.2)."""
         self._out += self.refusals.answer(wanted.frame, status, reason, extras=bytes(4))
 
     def ask(self, stream: ConsumerStream, position: Position) -> list[Event]:
-        """Send the stream request; in UPR, where one goes on from whole snapshots only, give up the rest first."""
+        """Send the stream request. In UPR, which resumes from whole snapshots only, the rest must be given up first."""
         needed = self._core.ask(stream, position)
         return [] if needed is None else [needed]
 
     def close(self, stream: ConsumerStream, status: Status = Status.NOT_MY_VBUCKET) -> list[Event]:
-        """The stream is over for us; if its ADD_STREAM waits, that is answered with `status`."""
+        """Close the stream at this end; if its ADD_STREAM waits for an answer, `status` is the answer."""
         if stream.phase is Phase.ENDED:
             return []
         if stream.phase is Phase.ASKED:
-            self._core.asked[stream.opaque] = None
+            self._core.awaiting[stream.opaque] = None
         if stream.mover is not None and stream.phase is not Phase.OPEN:
             reason = "the stream was closed before the producer had answered"
             self._out += self.refusals.answer(stream.mover, status, reason, extras=bytes(4))
@@ -225,18 +230,19 @@ class Consumer:
         return [Ended(stream, None)]
 
     def ask_producer_to_close(self, stream: ConsumerStream) -> list[Event]:
-        """End the stream at both ends."""
+        """Close the stream at both ends."""
         self._out += dcp.CloseStream(vbucket=stream.vbucket, opaque=self._core.next_opaque()).encode()
         return self.close(stream)
 
     def stop_changes(self, stream: ConsumerStream) -> None:
-        """The vbucket is ours now: what may still come on the stream is its end, no change."""
+        """Accept no more changes on a stream, only its end, because the vbucket is now owned here."""
         self.table.close(stream.vbucket)
 
     def lacking(self, change: Frame) -> ConsumerStream | None:
-        """Return the stream that lacks a change which was refused; None for what came too late for one that is over.
+        """Return the stream that lacks a refused change; None if the change came too late, after its stream's end.
 
-        It is the one with its opaque, whatever vbucket the change says; with an opaque that is nobody's, the vbucket's.
+        It is the stream with the change's opaque, whatever its vbucket; if no stream has that opaque, the vbucket's
+        stream.
         """
         if change.opaque in self._core.past:
             return None
@@ -244,29 +250,29 @@ class Consumer:
         return next(by_opaque, self.streams.get(change.vbucket))
 
     def announced(self, vbucket: int) -> int:
-        """How many seqnos of the snapshot in hand are still to come; 0 where that is unknown, as it is in UPR."""
+        """Return the number of seqnos of the current snapshot that are still to come; 0 if unknown, as it is in UPR."""
         state, last, end = (int(self.table.rows[vbucket, field]) for field in (STATE, LAST, END))
         return end - last if state == IN_SNAPSHOT and last < end < WIRE_SEQNO_MAX else 0
 
     def applied(self, change: Changed | Advanced | CollectionsChanged | DurabilityChanged) -> None:
-        """A change that came as an event is staged."""
+        """Report that a change that came as an event is staged."""
         self.table.rows[change.stream.vbucket, LAST] = change.seqno
 
     @property
     def takes_durable_writes(self) -> bool:
-        """Whether the producer sends prepares, commits and aborts."""
+        """True if the producer sends prepares, commits and aborts."""
         return self._live.takes_durable_writes
 
     def acknowledge_prepares(self, stream: ConsumerStream, seqno: int) -> None:
-        """Every prepare up to a seqno is on disk here, in snapshots that came whole (dcp 10)."""
+        """Report that every prepare up to a seqno is on disk here, in snapshots that arrived whole (dcp 10)."""
         if self._live.takes_durable_writes:
             self._out += dcp.SeqnoAcknowledged(
                 vbucket=stream.vbucket, opaque=stream.opaque, prepared_seqno=seqno
             ).encode()
 
     def answer_state(self, wanted: StateWanted, status: Status = Status.SUCCESS, why: str = "") -> None:
-        """SET_VBUCKET_STATE is always answered: the takeover depends on it (dcp 2.12). `why` it is refused,
-        for people."""
+        """Answer SET_VBUCKET_STATE, which always gets an answer: the takeover depends on it (dcp 2.12). `why` is the
+        reason of a refusal, for people."""
         if status is Status.SUCCESS:
             self._core.succeed(wanted.frame)
         else:
@@ -276,11 +282,11 @@ class Consumer:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def answer_markers(self) -> bool:
-        """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); whether there were any."""
+        """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); return True if there were any."""
         return self._core.answer_markers()
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent."""
+        """Return the bytes to send, and forget them."""
         return self._core.data_to_send()
 
     # --- answers ----------------------------------------------------------------------------------------------------
@@ -332,7 +338,7 @@ class Consumer:
         return [StreamWanted(wanted.vbucket, wanted.flags, frame)]
 
     def _close_stream(self, frame: Frame) -> list[Event]:
-        """Success or stream not found; what comes later for that vbucket has no stream (dcp 2.3)."""
+        """Answer success or stream not found; later messages of that vbucket have no stream (dcp 2.3)."""
         stream = self.streams.get(dcp.CloseStream.decode(frame).vbucket)
         if stream is None:
             self._refuse(frame, self._live.no_stream, "no stream")
@@ -365,7 +371,8 @@ class Consumer:
         self._out += self.refusals.answer(frame, status, reason)
 
     def _count(self, frame: Frame, now: float) -> None:
-        """dcp 7: "count every counted message, also those it rejects, ignores or that belong to dead streams"."""
+        """Count a message, by dcp 7: "count every counted message, also those it rejects, ignores or that belong to
+        dead streams"."""
         if frame.opcode in COUNTED_OPCODES:
             self.window.receive(len(frame) + 2 * (frame.opcode == Opcode.DCP_PREPARE))
             self.window.process(now)
@@ -381,7 +388,7 @@ PRODUCER_COMMANDS = frozenset(
         Opcode.DCP_SEQNO_ACKNOWLEDGED,
     }
 )
-"""Requests that a consumer sends and never takes."""
+"""Requests that a consumer sends and never receives."""
 
 _ANSWERS: dict[int, Callable[[Consumer, Frame], list[Event]]] = {
     # Other answers tell nothing: to a close, or to an acknowledgement, which some producers answer (erratum P3).

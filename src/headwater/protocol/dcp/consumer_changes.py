@@ -1,4 +1,4 @@
-"""Checks of markers and changes by a consumer node before it accepts them, and the layout in which it keeps changes.
+"""Checks of markers and changes at a consumer node before it accepts them, and the form in which it keeps changes.
 
 Source: dcp 2.7 to 2.10 (layouts, datatypes), 9 (apply verbatim), 11 (what of a tombstone's xattrs survives).
 """
@@ -38,8 +38,9 @@ _DELETION_DATATYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change as it is stored; `delete_time` is None where the message has none (V1 deletions), `deleted` or
-    `expired` for tombstones. `cas` is 0 where it must be made anew (dcp 9). `collection` is no part of the key."""
+    """A change in the form in which it is stored. `delete_time` is None if the message has none (V1 deletions);
+    tombstones are `deleted` or `expired`; `cas` is 0 if a new one must be made (dcp 9). `collection` is not part of the
+    key."""
 
     key: bytes
     value: bytes
@@ -66,7 +67,7 @@ class Marker(NamedTuple):
 
 
 def read_marker(frame: Frame) -> Marker:
-    """A snapshot marker in any of its layouts.
+    """Read a snapshot marker in any of its layouts.
 
     Raises:
         BadMessage: an unknown version, or a body of the wrong length.
@@ -78,15 +79,15 @@ def read_marker(frame: Frame) -> Marker:
         latest = dcp.SnapshotMarkerV22.decode(frame)
         numbers = latest.purge_seqno, latest.high_prepared_seqno
         return Marker(latest.start_seqno, latest.end_seqno, latest.flags, *numbers)
-    found = dcp.SnapshotMarkerV2.decode(frame)
-    return Marker(found.start_seqno, found.end_seqno, found.flags)
+    second = dcp.SnapshotMarkerV2.decode(frame)
+    return Marker(second.start_seqno, second.end_seqno, second.flags)
 
 
 def check_change(frame: Frame, *, collections: bool = False) -> None:
-    """Hold a change against the layout of its opcode.
+    """Check a change against the layout of its opcode.
 
     Raises:
-        BadMessage: EINVAL for extras, key, metadata or datatype that can not be.
+        BadMessage: EINVAL for invalid extras, key, metadata or datatype.
     """
     problem = ""
     if len(frame.extras) not in _EXTRAS_BYTES[Opcode(frame.opcode)]:
@@ -112,7 +113,7 @@ def check_change(frame: Frame, *, collections: bool = False) -> None:
 
 
 def check_durable(frame: Frame, *, collections: bool = False) -> None:
-    """Hold key, datatype and value of a prepare, a commit or an abort against what they may be; BadMessage."""
+    """Check key, datatype and value of a prepare, a commit or an abort; BadMessage if one is invalid."""
     problem = "" if legal(frame.datatype) else f"datatype 0x{frame.datatype:02x}"
     if not 0 < len(frame.key) <= KEY_BYTES_MAX + collections:
         problem = f"a key of {len(frame.key)} bytes"
@@ -124,10 +125,10 @@ def check_durable(frame: Frame, *, collections: bool = False) -> None:
 
 
 def _value_problem(frame: Frame) -> str:
-    """Say why nobody could read a value by its datatype; empty if it can be read.
+    """Return why a value can't be read by its datatype; empty if it can.
 
-    A document that is stored all the same could be streamed to nobody who wants it without its compression or its
-    attributes, nor read, until somebody wrote it again.
+    If such a document were stored, it could be neither read nor streamed to a consumer that wants it without its
+    compression or its attributes, until somebody wrote it again.
     """
     try:
         value = snappy.inflate(frame.value) if frame.datatype & Datatype.SNAPPY else frame.value
@@ -139,7 +140,7 @@ def _value_problem(frame: Frame) -> str:
 
 
 def _key_problem(key: bytes) -> str:
-    """Say what is wrong with the id in front of a key; empty if nothing is."""
+    """Return what is wrong with the id in front of a key; empty if nothing is."""
     try:
         collection, _ = leb128.split_key(key)
     except RemoteProtocolError as error:
@@ -148,17 +149,18 @@ def _key_problem(key: bytes) -> str:
 
 
 def _metadata_bytes(frame: Frame) -> int:
-    """nmeta, where the layout has it."""
+    """Return the length of the extended metadata (nmeta), 0 if the layout has none."""
     if frame.opcode == Opcode.DCP_MUTATION:
         return int(_UPR_MUTATION.unpack_from(frame.extras)[-1])
     return int(_DELETION.unpack(frame.extras)[-1]) if len(frame.extras) == _DELETION.size else 0
 
 
 def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = False) -> Change:
-    """The change of a frame that `check_change` accepted; `collections`: its key begins with the id of one.
+    """Return the change of a frame that `check_change` accepted; with `collections` its key begins with a collection's
+    id.
 
     Raises:
-        BadMessage: the value's compression or xattrs can not be read.
+        BadMessage: the value can't be decompressed, or its xattrs can't be read.
     """
     cas = 0 if frame.cas == CAS_ALL_ONES else frame.cas
     collection, key = leb128.split_key(frame.key) if collections else (0, frame.key)
@@ -183,7 +185,8 @@ def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = 
 
 
 def _surviving(frame: Frame, deleted_user_xattrs: bool) -> bytes:
-    """dcp 2.9: "a consumer strips a body (and, unless deleted-user-xattrs was negotiated, user xattrs)"."""
+    """Return the part of a tombstone's value that is kept: "a consumer strips a body (and, unless deleted-user-xattrs
+    was negotiated, user xattrs)" (dcp 2.9)."""
     if not frame.datatype & Datatype.XATTR:
         return b""
     try:

@@ -1,8 +1,9 @@
-"""The core of every consumer of DCP: ask for streams, understand the answers, acknowledge, answer.
+"""The core of every DCP consumer: requests streams, reads the answers, acknowledges, and answers the producer.
 
-A client (`Drain`) and a node that follows (`Consumer`) differ in where rows go. The client's kernel fills an arena and
-runs ahead of the answers between the rows; the node's kernel fills the store, and all that is no plain change comes to
-Python one frame at a time. From the request of a stream to its end the rules are the same, and they are here:
+A client (`Drain`) and a node that follows (`Consumer`) differ in the target of the rows. The client's kernel fills an
+arena and runs ahead of the answers between the rows; the node's kernel fills the store, and everything except plain
+changes comes to Python one frame at a time. From the request of a stream to its end the rules are the same, and they
+are here:
 
     ask() -> STREAM_REQ -> answered() -> Opened | Refused
                                       -> RollbackNeeded | PositionNeeded, then ask() again
@@ -37,28 +38,28 @@ _ASKED: Final = Step.ASKED
 _ACCEPTED: Final = Step.ACCEPTED
 
 ROLLBACKS_MAX = 64
-"""A producer that sends us back more often than that for one stream is not going to accept."""
+"""The most rollbacks for one stream; a producer that sends more is not going to accept."""
 
 
 class ConsumerCore:
-    """The streams of one connection, and what is owed to its producer.
+    """The streams of one connection, and the messages that its producer is still owed.
 
     Args:
-        dialect: AUTO as long as a refusal may mean that the producer speaks UPR only.
+        dialect: AUTO as long as a refusal may mean that the producer only has UPR.
         window: of flow control.
-        runs_ahead: changes are judged before the answers between them are read. Then a stream's row of the table is
-            open from its request on, and every request has an opaque of its own, so that what was sent for one is
-            never taken for another. Otherwise it opens with the answer, and all requests of a stream have one opaque
-            (dcp 9: "with the same opaque").
+        runs_ahead: changes are checked before the answers between them are read. Then a stream's row of the table is
+            open from its request on, and every request has an opaque of its own, so that messages for one request are
+            never taken for another's. Otherwise the row opens with the answer, and all requests of a stream have one
+            opaque (dcp 9: "with the same opaque").
         with_ids: Collections were negotiated: keys begin with the id of their collection.
-        unknown_is_rollback: KEY_ENOENT is a rollback to 0 whatever is spoken; otherwise in UPR only, whose producers
-            say so for an unknown history (dcp 14, erratum U4).
+        unknown_is_rollback: KEY_ENOENT is a rollback to 0 in any dialect; otherwise in UPR only, whose producers answer
+            so for an unknown history (dcp 14, erratum U4).
 
     Attributes:
-        streams: by vbucket. table: their rows, which kernels judge by.
-        asked: those that wait for an answer, by opaque, oldest first; None: nobody waits for it any more.
+        streams: by vbucket. table: their rows, which kernels check changes against.
+        awaiting: streams that wait for an answer, by opaque, oldest first; None if the answer does not matter any more.
         past: opaques of streams that are over.
-        out: what is to be sent.
+        out: bytes to send.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class ConsumerCore:
         self.dialect, self.window = dialect, window
         self.streams: dict[int, ConsumerStream] = {}
         self.table = StreamTable(with_ids=with_ids)
-        self.asked: dict[int, ConsumerStream | None] = {}
+        self.awaiting: dict[int, ConsumerStream | None] = {}
         self.past: set[int] = set()
         self.out = bytearray()
         self._runs_ahead, self._unknown_is_rollback = runs_ahead, unknown_is_rollback
@@ -83,14 +84,14 @@ class ConsumerCore:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def next_opaque(self) -> int:
-        """An opaque that was not used on this connection."""
+        """Return an opaque that was not used on this connection."""
         self._opaque += 1
         return self._opaque
 
     def ask(self, stream: ConsumerStream, position: Position) -> RollbackNeeded | None:
-        """Send the request for what comes after `position`.
+        """Send the request for the changes after `position`.
 
-        "A UPR consumer may resume only from the last completed boundary" (dcp 14): go back there first, if need be.
+        "A UPR consumer may resume only from the last completed boundary" (dcp 14): go back to it first, if need be.
         """
         if self.dialect is _UPR and not position.complete:
             return RollbackNeeded(stream, position.seqno, "UPR goes on from the end of a snapshot only")
@@ -104,9 +105,9 @@ class ConsumerCore:
         opaque, seqno = stream.opaque, position.seqno
         if self._runs_ahead or not opaque:
             self._opaque = stream.opaque = opaque = self._opaque + 1
-        stream.asked = position
+        stream.request_position = position
         stream.dialect = dialect = _UPR if self.dialect is _UPR else _DCP
-        self.asked[opaque] = stream
+        self.awaiting[opaque] = stream
         if self._runs_ahead:
             self.table.open(stream.vbucket, opaque, seqno, position.snapshot_start, position.snapshot_end)
         # A start beyond the end is ERANGE before histories are compared (dcp 2.4, step 7).
@@ -116,12 +117,12 @@ class ConsumerCore:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answered(self, frame: Frame) -> Opened | Refused | RollbackNeeded | PositionNeeded | None:
-        """Take the answer to a stream request; None: it is asked again, or nobody wants to know."""
-        if frame.opaque not in self.asked:  # "response with unknown opaque: disconnect" (dcp 9)
+        """Take the answer to a stream request; None if the request was sent again, or the stream is given up."""
+        if frame.opaque not in self.awaiting:  # "response with unknown opaque: disconnect" (dcp 9)
             raise RemoteProtocolError(
                 f"{named(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
-        stream = self.asked.pop(frame.opaque)
+        stream = self.awaiting.pop(frame.opaque)
         if stream is None:
             return None
         if frame.status == Status.SUCCESS:
@@ -140,25 +141,26 @@ class ConsumerCore:
         return Refused(stream, frame.status, frame.value)
 
     def accept(self, stream: ConsumerStream, log: FailoverLog) -> None:
-        """The producer accepted a request that was taken out of `asked`."""
+        """Accept a stream whose request was answered and removed from `awaiting`."""
         stream.step(_ACCEPTED)
         stream.failover_log = log
         self.dialect = stream.dialect
         if not self._runs_ahead:
-            self.table.open(stream.vbucket, stream.opaque, stream.asked_seqno)
+            self.table.open(stream.vbucket, stream.opaque, stream.request_seqno)
 
     def _rolled_back(self, stream: ConsumerStream, frame: Frame) -> Refused | RollbackNeeded | None:
-        """dcp 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
-        entry, retry with the previous uuid". Otherwise what the producer does not share has to be given up."""
-        seqno, asked = read_rollback(frame), stream.asked
-        if asked is None or seqno > asked.seqno:
+        """Handle a rollback, by dcp 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked
+        with: drop that entry, retry with the previous uuid". Otherwise changes that the producer does not share must be
+        given up."""
+        seqno, position = read_rollback(frame), stream.request_position
+        if position is None or seqno > position.seqno:
             raise RemoteProtocolError(
-                f"{named(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {stream.asked_seqno}, "
+                f"{named(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {stream.request_seqno}, "
                 f"is rolled back forward, to {seqno}"
             )
         if seqno == 0 and stream.histories:  # those of which that is so
             older, stream.histories = stream.histories[0], stream.histories[1:]
-            self._request(stream, asked, older)
+            self._request(stream, position, older)
             return None
         stream.rollbacks += 1
         if stream.rollbacks > ROLLBACKS_MAX:
@@ -173,37 +175,38 @@ class ConsumerCore:
 
     @property
     def owes_markers(self) -> bool:
-        """Whether a marker waits for its answer."""
+        """True if a marker waits for its answer."""
         return bool(self._acks)
 
     def marked(self, stream: ConsumerStream, end_seqno: int, *, wants_answer: bool) -> None:
-        """A snapshot begins: a marker that comes before the one before it was answered takes its place."""
+        """Note that a snapshot begins. Its marker replaces an earlier one that was not answered yet."""
         self._acks.pop(stream.vbucket, None)
         if wants_answer:
             self._acks[stream.vbucket] = (end_seqno, stream.opaque)
 
     def answer_markers(self) -> bool:
-        """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); whether there were any."""
+        """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); return True if there were any."""
         reached = [vbucket for vbucket, (end, _) in self._acks.items() if self.last(vbucket) >= end]
         for vbucket in reached:
             self.out += plain_response(Opcode.DCP_SNAPSHOT_MARKER, self._acks.pop(vbucket)[1])
         return bool(reached)
 
     def last(self, vbucket: int) -> int:
-        """The last seqno of a stream."""
+        """Return the last seqno of a stream."""
         return int(self.table.rows[vbucket, LAST])
 
     def acknowledge(self, now: float, *, more_waits: bool = False) -> None:
-        """Give processed bytes back to the producer, if enough of them are owed (dcp 7)."""
+        """Acknowledge processed bytes to the producer, if enough of them are owed (dcp 7)."""
         if due := self.window.due(now, more_waits=more_waits):
             self.out += dcp.BufferAck(acked_bytes=due).encode()
 
     def succeed(self, frame: Frame) -> None:
-        """Answer a request of the producer: no-ops, and states of a takeover, always are (dcp 2.12, 6)."""
+        """Answer a request of the producer with success, as no-ops and states of a takeover always are (dcp 2.12,
+        6)."""
         self.out += response(frame).encode()
 
     def forget(self, stream: ConsumerStream) -> None:
-        """Nothing more is expected of a stream."""
+        """Forget a stream from which nothing more is expected."""
         self._acks.pop(stream.vbucket, None)
         self.table.close(stream.vbucket)
         self.past.add(stream.opaque)
@@ -211,12 +214,13 @@ class ConsumerCore:
             del self.streams[stream.vbucket]
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent."""
+        """Return the bytes to send, and forget them."""
         data = bytes(self.out)
         self.out.clear()
         return data
 
 
 def ends_whole(stream: ConsumerStream, reason: int) -> bool:
-    """Whether an end closes the last snapshot like a marker, as in UPR (dcp 14); not if the stream was broken off."""
+    """Return True if an end closes the last snapshot as a marker does in UPR (dcp 14); not if the stream was broken
+    off."""
     return stream.dialect is _UPR and reason == dcp.EndReason.OK

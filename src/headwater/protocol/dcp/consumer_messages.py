@@ -1,6 +1,7 @@
-"""Handlers of a stream's messages at a consumer node, each held against its stream first; see consumer_streams.py.
+"""Handlers of a stream's messages at a consumer node; each message is checked against its stream first
+(consumer_streams.py).
 
-UPR's are among them: its markers have no numbers, they are boundaries. Source: dcp 2.6 to 2.12, 9, 14.
+UPR's messages are included: its markers have no numbers, they are boundaries. Source: dcp 2.6 to 2.12, 9, 14.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _boundary(live: LiveStreams, frame: Frame) -> list[Event]:
-    """A bare marker: "closes the previous snapshot"; "the first marker of a stream closes nothing" (dcp 14)."""
+    """Handle a bare marker: it "closes the previous snapshot"; "the first marker of a stream closes nothing" (dcp
+    14)."""
     upr.SnapshotMarker.decode(frame)
     stream = live.open_for(frame)
     first, stream.marked = not stream.marked, True
@@ -57,7 +59,7 @@ def _boundary(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _flush(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Served in UPR, retired in DCP (dcp 2.11). What comes later in the stream has higher seqnos still."""
+    """Handle FLUSH: served in UPR, retired in DCP (dcp 2.11). Later changes of the stream have higher seqnos still."""
     if live.core.dialect is not Dialect.UPR:
         return _not_negotiated(live, frame)
     upr.Flush.decode(frame)
@@ -122,7 +124,8 @@ def _set_state(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _end(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Never answered, but where there is no stream at all; another stream's opaque is ignored (dcp 9)."""
+    """Handle a stream end. It is never answered, unless there is no stream; another stream's opaque is ignored (dcp
+    9)."""
     reason = dcp.StreamEnd.decode(frame).status
     stream = live.core.streams.get(frame.vbucket)
     if stream is None or stream.phase is not Phase.OPEN:
@@ -136,7 +139,8 @@ def _end(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _not_negotiated(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Retired (FLUSH), or never agreed: it is not for us to skip: with an error the producer hangs up."""
+    """Refuse a message that is retired (FLUSH) or was never negotiated. It must not be skipped: the error makes the
+    producer close the connection."""
     live.open_for(frame)
     raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
 

@@ -1,10 +1,10 @@
-"""One stream that is consumed, by a client or by a node, and the table of what may happen to it when.
+"""One stream that is consumed, by a client or by a node, and the table of its states and steps.
 
     QUEUED --asked--> ASKED --rolled back--> QUEUED         data is given up, then it is asked again
                       ASKED --accepted--> OPEN
     QUEUED, ASKED --refused--> ENDED     OPEN --ended--> ENDED     any --closed--> ENDED
 
-QUEUED also while the connection still negotiates. Source: dcp 1, 2.2, 9.
+A stream is also QUEUED while the connection still negotiates. Source: dcp 1, 2.2, 9.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwater.wire.header import Frame
 
 
 class Phase(StrEnum):
-    """Where a stream is in its life; the values are what STAT shows."""
+    """The states of a stream; the values are what STAT shows."""
 
     QUEUED = "pending"
     ASKED = "requested"
@@ -62,17 +62,17 @@ class ConsumerStream:
 
     Attributes:
         vbucket: 0 to 1023.
-        opaque: that of the last request; 0 before the first.
+        opaque: opaque of the last request; 0 before the first.
         flags: of the stream request; a node copies those of ADD_STREAM.
-        mover: the ADD_STREAM to answer; None when this end itself wanted the stream.
-        end_seqno: where the stream is to end.
-        asked: the position of the last request. asked_at: when that was sent, where that is watched.
-        histories: uuids still to be quoted if the producer does not know the first (dcp 9, ROLLBACK 0).
-        failover_log: as of the last answer, or of the position asked from.
-        rollbacks: how often we had to give something up so far.
-        dialect: that of the last request; UPR if the producer did not understand DCP's.
-        marked: whether a marker came; in UPR the first closes nothing.
-        value: of the stream request; it chooses collections.
+        mover: the ADD_STREAM to answer; None if this end itself wanted the stream.
+        end_seqno: seqno at which the stream is to end.
+        request_position: position of the last request. requested_at: time at which it was sent, if that is watched.
+        histories: uuids to quote next if the producer does not know the first (dcp 9, ROLLBACK 0).
+        failover_log: as of the last answer, or of the requested position.
+        rollbacks: number of rollbacks so far.
+        dialect: dialect of the last request; UPR if the producer did not understand DCP's.
+        marked: whether a marker came; in UPR the first marker closes nothing.
+        value: value of the stream request; it chooses collections.
     """
 
     vbucket: int
@@ -81,8 +81,8 @@ class ConsumerStream:
     mover: Frame | None = None
     end_seqno: int = ENDLESS
     phase: Phase = Phase.QUEUED
-    asked: Position | None = None
-    asked_at: float = 0.0
+    request_position: Position | None = None
+    requested_at: float = 0.0
     histories: Sequence[int] = ()
     failover_log: FailoverLog = ()
     rollbacks: int = 0
@@ -91,12 +91,12 @@ class ConsumerStream:
     value: bytes = b""
 
     @property
-    def asked_seqno(self) -> int:
-        """The seqno that the last request goes on from; 0 before the first."""
-        return 0 if self.asked is None else self.asked.seqno
+    def request_seqno(self) -> int:
+        """The seqno after which the last request reads; 0 before the first request."""
+        return 0 if self.request_position is None else self.request_position.seqno
 
     def step(self, what: Step) -> None:
-        """Follow the table; what is not in it is a mistake of ours."""
+        """Take a step of the table; a step that is not in it is a programming error."""
         following = TRANSITIONS[self.phase].get(what)
         if following is None:
             raise LocalProtocolError(f"vbucket {self.vbucket}: {what.value} on a stream that is {self.phase.value}")

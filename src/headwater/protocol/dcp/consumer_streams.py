@@ -1,8 +1,8 @@
-"""The live streams of a consumer's connection, and what each message is held against before it is believed.
+"""The live streams of a consumer's connection, and the checks of each message against them.
 
-Beside every stream stands its row of the kernel's table: last seqno, announced snapshot. Both ways to the store judge
-by it: the kernel, which takes what is plainly right, and `judged` here, which says what is wrong with the rest.
-Source: dcp 9, the table of a consumer's checks.
+Every stream has a row in the kernel's table: last seqno, announced snapshot. Both ways to the store check against it:
+the kernel, which takes changes that are in order, and `judged` here, which names the error of the others. Source: dcp
+9, the table of a consumer's checks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.wire.status import Status
 
 
 class LiveStreams:
-    """The state that messages are judged by.
+    """The state against which messages are checked.
 
     Args:
         core: the streams. states_as_printed: UPR's numbers of states are its text's. knows_collections: they were
@@ -38,17 +38,17 @@ class LiveStreams:
 
     @property
     def no_stream(self) -> Status:
-        """Return the status that answers a message of no stream."""
+        """Return the status that answers a message without a stream."""
         return Status.DCP_STREAM_NOT_FOUND if self.speaks_v7 else Status.KEY_ENOENT
 
     def open_for(self, frame: Frame) -> ConsumerStream:
-        """The stream a message belongs to.
+        """Return the stream that a message belongs to.
 
         "Unknown vb on the connection or no stream: KEY_ENOENT. Opaque differs: KEY_EEXISTS"; other codes once v7 was
-        agreed. A stream that ended or was closed is none any more: its producer hears that, and stops.
+        agreed. A stream that ended or was closed does not count: its producer receives the error, and stops.
 
         Raises:
-            BadMessage: there is none, or the opaque is another's.
+            BadMessage: there is no stream, or the opaque is another stream's.
         """
         stream = self.core.streams.get(frame.vbucket)
         if stream is None or stream.phase is not Phase.OPEN:
@@ -62,7 +62,7 @@ class LiveStreams:
         return stream
 
     def judged(self, frame: Frame, seqno: int) -> int:
-        """The seqno, if it may come next in its stream.
+        """Return the seqno, if it may come next in its stream.
 
         "By_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot yet: ERANGE."
 
@@ -78,9 +78,9 @@ class LiveStreams:
         return seqno
 
     def enter_snapshot(self, frame: Frame, start: int, end: int, *, ack: bool) -> ConsumerStream:
-        """A marker: "start > end: EINVAL. start < last seqno and end <= last seqno: ERANGE".
+        """Enter the snapshot of a marker: "start > end: EINVAL. start < last seqno and end <= last seqno: ERANGE".
 
-        One that comes while the snapshot before is incomplete simply replaces it; so does its wish for an answer.
+        A marker that comes before the snapshot before it is complete replaces it, including its wish for an answer.
         """
         stream = self.open_for(frame)
         last = self.core.last(stream.vbucket)
@@ -93,10 +93,10 @@ class LiveStreams:
         return stream
 
     def open_snapshot(self, stream: ConsumerStream) -> None:
-        """UPR: a snapshot begins after the last seqno, its end is unknown."""
+        """Begin a snapshot of UPR after the last seqno; its end is unknown."""
         self.table.enter(stream.vbucket, self.core.last(stream.vbucket), WIRE_SEQNO_MAX)
 
 
 def refusal(frame: Frame, status: Status, problem: str) -> BadMessage:
-    """The error that answers `frame` with a status."""
+    """Return the error that answers `frame` with a status."""
     return BadMessage(f"vbucket {frame.vbucket}", frame.opcode, problem, status)

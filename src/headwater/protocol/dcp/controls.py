@@ -1,7 +1,7 @@
-"""CONTROL: what a consumer may set on a producer connection, as a table.
+"""CONTROL: the settings that a consumer may change on a producer connection, as a table.
 
-Each key has one rule: it reads the value, and either changes the settings or says which status to answer. What is not
-in the table is EINVAL. Source: DCP, control.md; dcp 4.
+Each key has one rule: it reads the value, and either changes the settings or returns the status of a refusal. A key
+that is not in the table is EINVAL. Source: DCP, control.md; dcp 4.
 """
 
 import re
@@ -15,26 +15,27 @@ from headwater.wire.status import Status
 
 TRUE = "true"
 PURGE_SEQNOS = "headwater_purge_seqno"
-"""A key of our own, between nodes of headwater: markers tell up to where tombstones were purged, in the layout V2.2,
-which max_marker_version grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
+"""A key between nodes of headwater: markers have the seqno up to which tombstones were purged, in the layout V2.2,
+which max_marker_version grants to Collections only. Other producers answer EINVAL, which is "feature absent" (dcp
+4)."""
 
 CONSUMER_NAME_BYTES_MAX = 200  # as of a connection's
 
 DELETED_REVS = "headwater_deleted_rev"
-"""Another one: those markers tell the highest revision of all tombstones as well, purged or not."""
+"""A key between nodes of headwater: these markers also have the highest revision of all tombstones, purged or not."""
 
 
 CLAIMS = "headwater_claims"
-"""One more, from clients: a snapshot that starts one below the start seqno of a request is a claim (position.py,
-`ClaimedPosition`), and not one that the consumer holds in part."""
+"""A key from clients of headwater: a snapshot that starts one below the start seqno of a request is a claim
+(position.py, `ClaimedPosition`), not a snapshot that the consumer holds in part."""
 
 
 @dataclass(slots=True)
 class Negotiated:
     """The facts settled before the first CONTROL: HELLO features, and the name and flags of OPEN.
 
-    `speaks_dcp`: one of them is unknown in UPR. `upr_states_as_printed`: towards UPR, states have the numbers of its
-    text (erratum U9).
+    `speaks_dcp`: one of the features does not exist in UPR. `upr_states_as_printed`: states sent to a UPR consumer have
+    the numbers of UPR's text (erratum U9).
     """
 
     snappy: bool = False
@@ -75,12 +76,12 @@ class ControlSettings:
 
     @property
     def acknowledges(self) -> bool:
-        """Whether the consumer is a replica that may acknowledge prepares (dcp 2.17)."""
+        """True if the consumer is a replica that may acknowledge prepares (dcp 2.17)."""
         return self.sync_writes and bool(self.consumer_name)
 
 
 def settings_for(negotiated: Negotiated) -> ControlSettings:
-    """The settings of a fresh connection: cursor dropping is on unless the name tells of replication (dcp 4)."""
+    """Return the settings of a fresh connection: cursor dropping is on unless the name says replication (dcp 4)."""
     return ControlSettings(cursor_dropping="replication" not in negotiated.connection_name)
 
 
@@ -88,16 +89,16 @@ Rule = Callable[[ControlSettings, Negotiated, str], Status]
 
 
 class ControlRule(NamedTuple):
-    """One key: what its value may be, for people, and the rule that obeys it."""
+    """One key: a description of its valid values, and the rule that applies a value."""
 
     allowed: str
     rule: Rule
 
 
 def apply(settings: ControlSettings, negotiated: Negotiated, key: bytes, value: bytes) -> Status:
-    """Obey one CONTROL request; the settings change only when the answer is SUCCESS.
+    """Apply one CONTROL request; the settings change only if the answer is SUCCESS.
 
-    Both key and value must be there; they are text (dcp 2.15).
+    Both key and value must be present; they are text (dcp 2.15).
     """
     if not key or not value:
         return Status.EINVAL
@@ -114,7 +115,7 @@ def why_refused(key: bytes) -> str:
 
 
 def _switch(name: str) -> Rule:
-    """`true` switches on, anything else off."""
+    """Make the rule of a switch: `true` switches on, anything else off."""
 
     def rule(settings: ControlSettings, _: Negotiated, value: str) -> Status:
         setattr(settings, name, value == TRUE)
@@ -124,7 +125,8 @@ def _switch(name: str) -> Rule:
 
 
 def _one_way(name: str, otherwise: Status) -> Rule:
-    """`true` switches on for good; other values change nothing and are answered with `otherwise`."""
+    """Make the rule of a switch that stays on: other values than `true` change nothing and are answered with
+    `otherwise`."""
 
     def rule(settings: ControlSettings, _: Negotiated, value: str) -> Status:
         if value != TRUE:
@@ -148,7 +150,7 @@ def _choice(name: str, *values: str) -> Rule:
 
 
 def _window(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """A decimal u32; 0 is off, and it may change at any time."""
+    """Set the window, a decimal u32; 0 is off, and it may change at any time."""
     if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) > WINDOW_BYTES_MAX:
         return Status.EINVAL
     settings.window_bytes = int(value)
@@ -156,7 +158,7 @@ def _window(settings: ControlSettings, _: Negotiated, value: str) -> Status:
 
 
 def _noop_interval(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Decimal seconds, fractions allowed (errata P19)."""
+    """Set the interval of no-ops: decimal seconds, fractions allowed (errata P19)."""
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,9})?", value):
         return Status.EINVAL
     if not INTERVAL_SECONDS_MIN <= float(value) <= INTERVAL_SECONDS_MAX:
@@ -166,7 +168,7 @@ def _noop_interval(settings: ControlSettings, _: Negotiated, value: str) -> Stat
 
 
 def _force_value_compression(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """A client that can not inflate must not ask for compressed values."""
+    """Switch forced compression, which a client that can't inflate must not ask for."""
     if not negotiated.snappy:
         return Status.EINVAL
     settings.force_value_compression = value == TRUE
@@ -174,8 +176,8 @@ def _force_value_compression(settings: ControlSettings, negotiated: Negotiated, 
 
 
 def _stream_ids(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Each stream has an id, given in the request's JSON value, which only Collections allow (dcp 5): without them no
-    stream could be opened any more. So it is answered as by a producer that does not know it."""
+    """Switch stream ids on. Each stream then has an id from the request's JSON value, which only Collections allow (dcp
+    5): without them no stream could be opened any more. So the answer is that of a producer without this key."""
     if value != TRUE or not negotiated.collections:
         return Status.EINVAL
     if settings.sync_writes:
@@ -190,12 +192,12 @@ def _nothing(_: ControlSettings, __: Negotiated, ___: str) -> Status:
 
 
 def _deleted_user_xattrs(_: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """A query in truth: whether OPEN's flag 0x100 is in force."""
+    """Answer whether OPEN's flag 0x100 is in force; this control is only a query."""
     return Status.SUCCESS if value == TRUE and negotiated.deleted_user_xattrs else Status.EINVAL
 
 
 def _max_marker_version(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Markers of version 2.2 exist for Collections only; they tell the purge seqno."""
+    """Choose the version of markers. Version 2.2 exists for Collections only; it has the purge seqno."""
     if not negotiated.collections:
         return Status.NOT_SUPPORTED
     if value != "2.2":
@@ -205,18 +207,18 @@ def _max_marker_version(settings: ControlSettings, negotiated: Negotiated, value
 
 
 def _flatbuffers(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """System events of version 2: there are none here, so with Collections, where it would matter, it is "feature
-    absent" (dcp 4), and events come in versions 0 and 1."""
+    """Refuse system events of version 2, "feature absent" (dcp 4), where it would matter, with Collections: events here
+    have versions 0 and 1."""
     return Status.EINVAL if negotiated.collections or value != TRUE else Status.SUCCESS
 
 
 def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
-    """A key that is known and that this producer does not serve."""
+    """Refuse a key that is known but not supported here."""
     return Status.NOT_SUPPORTED
 
 
 def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Prepares, commits and aborts are sent; they exclude stream ids."""
+    """Switch durable writes on: prepares, commits and aborts are sent. They exclude stream ids."""
     if settings.stream_ids:
         return Status.NOT_SUPPORTED
     if value != TRUE:
@@ -226,7 +228,7 @@ def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status
 
 
 def _consumer_name(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Keep the name of who acknowledges: the replica's, as the cluster map has it."""
+    """Keep the name of the replica that acknowledges prepares, as the cluster map has it."""
     if len(value) > CONSUMER_NAME_BYTES_MAX:
         return Status.EINVAL
     settings.consumer_name = value

@@ -1,7 +1,7 @@
-"""Which collections a history was read with: part of a position, and the value of a stream request (dcp 5).
+"""The collections that a history was read with: part of a position, and the value of a stream request (dcp 5).
 
-A seqno says what is held only together with what was asked for: who read two collections up to 900 does not hold what
-the third had until then. So a position that is not of the default collection alone carries its coverage.
+A seqno has a meaning only together with the collections that were read: a reader of two collections up to 900 does not
+hold the changes of a third one. So a position of anything but the default collection alone carries its coverage.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The collections that are read; None in the place of one of these: the default collection, as by any old client.
+    """The collections that are read. None instead of a Coverage means the default collection, as any old client reads
+    it.
 
     Args:
-        manifest_uid: of the manifest in which the names were looked up.
-        scope: the id of the scope whose collections are read, future ones too; None for no such choice.
-        collections: the ids of those that are read, ascending; None for no such choice.
+        manifest_uid: uid of the manifest in which the names were looked up.
+        scope: id of the scope whose collections are read, future ones too; None for no such choice.
+        collections: ids of the collections that are read, ascending; None for no such choice.
 
-    With neither it is the whole bucket, whatever collections it will have.
+    Without scope and collections it is the whole bucket, with all its future collections.
     """
 
     manifest_uid: int = 0
@@ -36,21 +37,21 @@ class Coverage:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all collections are read."""
+        """True if all collections are read."""
         return self.scope is None and self.collections is None
 
     def same_choice(self, other: Coverage | None) -> bool:
-        """Whether the same is read; by which manifest it was found does not matter."""
+        """Return True if the same collections are read; the manifest in which they were looked up does not matter."""
         return other is not None and replace(other, manifest_uid=self.manifest_uid) == self
 
     def within(self, manifest: CollectionsManifest) -> Coverage:
-        """The rest of this choice: collections by id without those that a newer manifest does not have."""
+        """Return this choice without those collections, chosen by id, that a newer manifest does not have."""
         if self.collections is None or manifest.uid < self.manifest_uid:
             return self
         return replace(self, collections=tuple(number for number in self.collections if manifest.has(number)))
 
     def has_gone(self, manifest: CollectionsManifest) -> bool:
-        """Whether by a newer manifest nothing of this choice is left."""
+        """Return True if a newer manifest has nothing of this choice any more."""
         if manifest.uid < self.manifest_uid:
             return False
         if self.scope is not None:
@@ -58,47 +59,47 @@ class Coverage:
         return self.collections is not None and not self.within(manifest).collections
 
     def as_json(self) -> dict[str, Any]:
-        """The value of a stream request, as the object that JSON writes."""
-        told: dict[str, Any] = {"uid": f"{self.manifest_uid:x}"}
+        """Return the value of a stream request, as a JSON object."""
+        value: dict[str, Any] = {"uid": f"{self.manifest_uid:x}"}
         if self.scope is not None:
-            told["scope"] = f"{self.scope:x}"
+            value["scope"] = f"{self.scope:x}"
         if self.collections is not None:
-            told["collections"] = [f"{number:x}" for number in self.collections]
-        return told
+            value["collections"] = [f"{number:x}" for number in self.collections]
+        return value
 
     def encode(self) -> bytes:
-        """The value of a stream request."""
+        """Return the value of a stream request, encoded."""
         return json.dumps(self.as_json(), separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, told: Any) -> Coverage:
-        """Read what `as_json` made.
+    def from_json(cls, value: Any) -> Coverage:
+        """Return the coverage that `as_json` gave.
 
         Raises:
-            OptionError: it is no such thing.
+            OptionError: it is not such an object.
         """
         try:
-            if not isinstance(told, dict) or not told.keys() <= {"uid", "scope", "collections"} or len(told) > 2:
+            if not isinstance(value, dict) or not value.keys() <= {"uid", "scope", "collections"} or len(value) > 2:
                 raise ManifestRefused("it is another object")
-            scope = parse_uid(told["scope"], "scope") if "scope" in told else None
-            ids = told.get("collections")
+            scope = parse_uid(value["scope"], "scope") if "scope" in value else None
+            ids = value.get("collections")
             collections = None if ids is None else tuple(parse_uid(each, "collection") for each in ids)
             if collections is not None and (not collections or list(collections) != sorted(set(collections))):
                 raise ManifestRefused("the ids are not ascending")
-            return cls(parse_uid(told.get("uid"), "the manifest", UID_MAX), scope, collections)
+            return cls(parse_uid(value.get("uid"), "the manifest", UID_MAX), scope, collections)
         except (ManifestRefused, TypeError):
-            raise OptionError("collections", told, ALLOWED) from None
+            raise OptionError("collections", value, ALLOWED) from None
 
     def described(self, manifest: CollectionsManifest) -> str:
-        """The choice in words, by the names that a manifest has for it."""
+        """Return the choice in words, with the names that a manifest has for it."""
         if self.is_whole:
             return "the whole bucket"
         if self.scope is not None:
-            found = manifest.scope_by_id(self.scope)
-            return f"scope {found.name}" if found else f"the scope with id 0x{self.scope:x}, which is gone"
+            scope = manifest.scope_by_id(self.scope)
+            return f"scope {scope.name}" if scope else f"the scope with id 0x{self.scope:x}, which is gone"
         names = manifest.by_id()
-        told = [
+        names_known = [
             ".".join(part.name for part in names[number]) if number in names else f"one that is gone (id 0x{number:x})"
             for number in sorted(self.collections or (), key=lambda number: number not in names)
         ]
-        return f"collection{'s' * (len(told) > 1)} {', '.join(told)}"
+        return f"collection{'s' * (len(names_known) > 1)} {', '.join(names_known)}"

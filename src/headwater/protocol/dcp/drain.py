@@ -1,17 +1,17 @@
 """The consumer's end of a DCP connection, from the first stream request on: bytes in, rows and events out.
 
 The kernels do the bulk: every change is checked against its stream and becomes a row of the arena (kernels/decode.py).
-What remains comes here one frame at a time, with the row it came before: answers to stream requests, markers, ends,
-no-ops. No socket, no thread, no clock; what must be sent is collected for `data_to_send`, time is an argument, and
-`deadline` says when `tick` wants to be called.
+All other frames come here one at a time, with the number of the row that they came before: answers to stream requests,
+markers, ends, no-ops. There is no socket, thread or clock: `data_to_send` has the bytes to send, time is an argument,
+and `deadline` is the time at which to call `tick`.
 
-A stream's life: ASKED until its request is answered, then OPEN until it ends. Whatever a stream came to is an event:
+A stream is ASKED until its request is answered, then OPEN until it ends. Each result is an event:
 
     Opened    accepted, with the failover log        Refused         the request was answered with a status
     Ended     the producer's STREAM_END              RollbackNeeded  ROLLBACK: the histories differ
 
-The caller decides what to do about it. A broken rule is a RemoteProtocolError that names opcode and numbers.
-Source: dcp.md 2, 6, 7 and 9.
+The caller decides how to continue. A broken rule is a RemoteProtocolError that names opcode and numbers. Source: dcp.md
+2, 6, 7 and 9.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ class Drain:
     """All streams of one connection.
 
     Args:
-        arena: where rows go; may be shared with other connections of the same thread.
+        arena: target of the rows; may be shared with other connections of the same thread.
         peer: "host:port", for messages.
-        window_bytes: the flow-control window that was agreed; 0 for none.
-        silence_seconds: how long the producer may say nothing at all; None without no-ops.
-        answer_seconds: how long a stream request may remain unanswered.
-        now: the time.
-        markers: whether snapshot markers are wanted as events.
+        window_bytes: the flow-control window that was agreed on; 0 for none.
+        silence_seconds: the longest silence of the producer; None without no-ops.
+        answer_seconds: the longest time without an answer to a stream request.
+        now: the current time.
+        markers: True to get snapshot markers as events.
         with_ids: Collections were negotiated: keys begin with the id of their collection (the arena must have a column
             for it), and system events come.
 
     Attributes:
         events: (row, event) pairs in order: the event came before the row with that number. The caller clears it.
-        full: the arena has no room for the next change; take the batch, then call `receive` with the rest.
-        needed: bytes of the frame that is incomplete: the receive buffer must be able to hold them.
-        heard_at: when the last bytes arrived.
+        full: True if the arena has no room for the next change; take the batch, then call `receive` with the rest.
+        needed: size in bytes of the incomplete frame: the receive buffer must be able to hold it.
+        heard_at: time at which the last bytes arrived.
     """
 
     def __init__(
@@ -122,16 +122,16 @@ class Drain:
         self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
         self._markers, self._with_ids = markers, with_ids
         self._snapshots: dict[int, tuple[int, int]] = {}  # by vbucket, with Collections: where events without a row lie
-        self._asked = self._core.asked
+        self._awaiting = self._core.awaiting
         # The first of their opaques, their vbuckets, and where they stand; made when it is needed.
         self._awaited: tuple[int, NDArray[Any], NDArray[np.uint64]] | None = None
-        self._kept = bytearray()
+        self._buffer = bytearray()
 
     # ------------------------------------------------------------------ what the caller asks for
 
     def request(self, position: Position, end_seqno: int, now: float, value: bytes = b"") -> None:
-        """Ask for the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`; `value` is that
-        of the request (`Coverage.encode`)."""
+        """Request the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`; `value` is the
+        request's value (`Coverage.encode`)."""
         stream = ConsumerStream(position.vbucket, end_seqno=end_seqno, failover_log=position.failover_log, value=value)
         self.streams[position.vbucket] = stream
         self._ask(stream, position, self.arena.rows, now)
@@ -139,21 +139,21 @@ class Drain:
     def _ask(self, stream: ConsumerStream, position: Position, row: int, now: float) -> None:
         # A replica may lag, or be left behind for good; what it calls a rollback is none (dcp.md 2.4, flag 0x10).
         stream.flags = 0 if self._core.dialect is _UPR else _ACTIVE_VB_ONLY
-        stream.asked_at, self._awaited = now, None
+        stream.requested_at, self._awaited = now, None
         needed = self._core.ask(stream, position)
         if needed is not None:
             self._give_up(replace(needed, seqno=position.snapshot_start), position, row)
 
     def position(self, vbucket: int) -> Position:
-        """Where a stream stands, rows in the arena included."""
+        """Return the position of a stream, rows in the arena included."""
         stream = self.streams[vbucket]
-        if stream.asked is not None and (stream.phase is _PHASE_ASKED or not stream.opaque):
-            return stream.asked
-        coverage = None if stream.asked is None else stream.asked.coverage
+        if stream.request_position is not None and (stream.phase is _PHASE_ASKED or not stream.opaque):
+            return stream.request_position
+        coverage = None if stream.request_position is None else stream.request_position.coverage
         return place(vbucket, *self.table.held(vbucket), stream.failover_log, coverage)
 
     def processed(self, now: float, keep_bytes: int = 0) -> None:
-        """The caller is done with all rows and events handed out so far, but for `keep_bytes` of them."""
+        """Report that all rows and events returned so far are processed, except for `keep_bytes` of them."""
         self.window.process(now, keep_bytes)
         self._core.acknowledge(now)
 
@@ -161,59 +161,60 @@ class Drain:
 
     @property
     def deadline(self) -> float | None:
-        """When to call `tick`; None for never."""
-        asked = self._oldest
+        """The time at which to call `tick`; None for never."""
+        oldest = self._oldest
         moments = [
             self.window.deadline,
             None if self._silence_seconds is None else self.heard_at + self._silence_seconds,
-            None if asked is None else asked.asked_at + self._answer_seconds,
+            None if oldest is None else oldest.requested_at + self._answer_seconds,
         ]
         return min((moment for moment in moments if moment is not None), default=None)
 
     @property
     def _oldest(self) -> ConsumerStream | None:
-        """The stream that waits for its answer since longest."""
-        return next(iter(self._asked.values()), None)
+        """The stream that has waited for its answer for the longest time."""
+        return next(iter(self._awaiting.values()), None)
 
     def receive_data(self, data: bytes, now: float) -> list[StreamEvent | Rows | PeerGone]:
-        """Take received bytes; returns rows and events in the order of the wire. A call says that the caller is done
-        with what the one before it returned, as `processed` does.
+        """Take received bytes; return rows and events in the order of the wire. A call also reports that the results of
+        the call before are processed, as `processed` does.
 
         Raises:
             RemoteProtocolError: the producer broke the rules.
         """
         self.processed(now)
-        self._kept += data
-        found: list[StreamEvent | Rows | PeerGone] = []
-        while len(self._kept) >= self.needed:
-            del self._kept[: self.receive(bytes(self._kept), now)]
-            self._hand_out(found)
+        self._buffer += data
+        items: list[StreamEvent | Rows | PeerGone] = []
+        while len(self._buffer) >= self.needed:
+            del self._buffer[: self.receive(bytes(self._buffer), now)]
+            self._hand_out(items)
             if not self.full:
                 break
-        return found
+        return items
 
-    def _hand_out(self, found: list[StreamEvent | Rows | PeerGone]) -> None:
-        """Move rows and events over, each event before the row that it came before."""
+    def _hand_out(self, items: list[StreamEvent | Rows | PeerGone]) -> None:
+        """Move rows and events to `items`, each event before the row that it came before."""
         events, self.events = self.events, []
         rows, at = self.arena.rows, 0
         batch = self.arena.batch() if rows else None
         for row, event in (*events, (rows, None)):
             if batch is not None and row > at:
-                found.append(Rows(batch.slice(at, row - at)))
+                items.append(Rows(batch.slice(at, row - at)))
                 at = row
             if event is not None:
-                found.append(event)
+                items.append(event)
 
     def receive_eof(self) -> list[StreamEvent | Rows | PeerGone]:
-        """The producer closed the connection; streams that have not ended can be gone on with elsewhere."""
+        """Report that the producer closed the connection; streams that have not ended can be continued on another
+        node."""
         return [PeerGone()]
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> int:
-        """As `receive_data`, for who shares the arena, or keeps its own buffer: rows stay in the arena, events in
-        `events`. Returns how many bytes were used, always whole frames. Offer the rest again later.
+        """Take bytes of a caller that shares the arena or has its own buffer: rows stay in the arena, events in
+        `events`. Returns the number of bytes used, always whole frames. Offer the rest again later.
 
         Raises:
-            RemoteProtocolError: the producer broke the rules. Rows not handed out yet should be dropped as well.
+            RemoteProtocolError: the producer broke the rules. Rows not taken yet should be dropped as well.
         """
         self.heard_at = now
         view, at, counted, self.full = memoryview(data), 0, 0, False
@@ -230,29 +231,30 @@ class Drain:
         if decoded.stop.refused:
             raise RemoteProtocolError(complaint(view[at:], decoded.stop, self.table))
         self.full, self.needed = decoded.stop is Stop.FULL, decoded.needed
-        if counted and self._asked:
+        if counted and self._awaiting:
             self._check_order()
         if self._core.owes_markers:  # answered once the last seqno of its range has been processed (dcp.md 2.7)
             self._core.answer_markers()
         return at
 
     def tick(self, now: float) -> list[StreamEvent | Rows | PeerGone]:
-        """Look at the clock: `PeerGone` if nothing was heard for too long, or a stream request was not answered."""
+        """Check the clock: return `PeerGone` if the producer was silent for too long, or did not answer a stream
+        request."""
         if self._silence_seconds is not None and now >= self.heard_at + self._silence_seconds:
             return [PeerGone(now - self.heard_at)]
         oldest = self._oldest
-        if oldest is not None and now >= oldest.asked_at + self._answer_seconds:
-            return [PeerGone(now - oldest.asked_at, f"stream request for vbucket {oldest.vbucket}")]
+        if oldest is not None and now >= oldest.requested_at + self._answer_seconds:
+            return [PeerGone(now - oldest.requested_at, f"stream request for vbucket {oldest.vbucket}")]
         self._core.acknowledge(now)
         return []
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether `data_to_send` has something."""
+        """True if `data_to_send` has something."""
         return bool(self._core.out)
 
     def data_to_send(self) -> bytes:
-        """Return what must go out now, and forget it."""
+        """Return the bytes to send, and forget them."""
         return self._core.data_to_send()
 
     # ------------------------------------------------------------------ control frames
@@ -266,8 +268,8 @@ class Drain:
                 self._take_control(view[offset:], row, now)
 
     def _take_control(self, view: memoryview, row: int, now: float) -> None:
-        found = lengths(view)
-        frame = Frame.cut(view[: found.frame], found)
+        sizes = lengths(view)
+        frame = Frame.cut(view[: sizes.frame], sizes)
         handler = _HANDLERS.get((frame.is_response, frame.opcode))
         if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
             raise RemoteProtocolError(
@@ -280,16 +282,17 @@ class Drain:
 
     def _accepted_shortly(self, head: Head, body: memoryview, row: int) -> bool:
         _, _, key, extras, _, status, size, opaque, _ = head
-        if status or key or extras or not may_be_log(size) or opaque not in self._asked:
+        if status or key or extras or not may_be_log(size) or opaque not in self._awaiting:
             return False
-        stream = self._asked.pop(opaque)
+        stream = self._awaiting.pop(opaque)
         if stream is not None:
             self._core.accept(stream, log_entries(body[:size]))
             self._accepted(stream, opaque, row)
         return True
 
     def _marked_shortly(self, head: Head, body: memoryview, row: int) -> bool:
-        """The kernel has followed the marker; what is left is to tell of it, or to answer it."""
+        """Handle a marker without an event or an answer, which the kernel has followed already; return False for
+        another one."""
         if self._markers or head[3] != MARKER_EXTRAS_BYTES or body[MARKER_EXTRAS_BYTES - 1] & _ACK:
             return False
         if self._with_ids:
@@ -311,24 +314,24 @@ class Drain:
         self.events.append((row, Opened(stream, stream.failover_log)))
 
     def _stream_answer(self, frame: Frame, row: int, now: float) -> None:
-        stream = self._asked.get(frame.opaque)
+        stream = self._awaiting.get(frame.opaque)
         if stream is not None and frame.status:
             self._expect_nothing_yet(stream)
             self._awaited = None
-            stream.asked_at = now  # if it is asked again
+            stream.requested_at = now  # if it is asked again
         match self._core.answered(frame):
             case Opened(stream=stream):
                 self._accepted(stream, frame.opaque, row)
-            case PositionNeeded(stream=stream) if stream.asked is not None:
-                self._ask(stream, stream.asked, row, now)
-            case RollbackNeeded(stream=stream) as needed if stream.asked is not None:
-                self._give_up(needed, stream.asked, row)
+            case PositionNeeded(stream=stream) if stream.request_position is not None:
+                self._ask(stream, stream.request_position, row, now)
+            case RollbackNeeded(stream=stream) as needed if stream.request_position is not None:
+                self._give_up(needed, stream.request_position, row)
             case Refused() as refused:
                 self.events.append((row, refused))
 
-    def _give_up(self, needed: RollbackNeeded, asked: Position, row: int) -> None:
-        """Only the caller can go back: what it made of the rows is not ours to undo."""
-        needed.stream.asked = asked
+    def _give_up(self, needed: RollbackNeeded, position: Position, row: int) -> None:
+        """Report a rollback as an event: only the caller can undo what it did with the rows."""
+        needed.stream.request_position = position
         needed.stream.step(Step.CLOSED)
         self.events.append((row, needed))
 
@@ -380,22 +383,22 @@ class Drain:
         self._core.succeed(frame)
 
     def _ignore(self, frame: Frame, row: int, now: float) -> None:
-        """Nothing to do: an answer that producers are not supposed to send, but some do (erratum P3)."""
+        """Ignore an answer that producers should not send, though some do (erratum P3)."""
 
     # ------------------------------------------------------------------ after a buffer
 
     def _check_order(self) -> None:
         if self._awaited is None:
-            asked = [stream for stream in self._asked.values() if stream is not None]
-            seqnos = np.array([stream.asked_seqno for stream in asked], np.uint64)
-            self._awaited = next(iter(self._asked)), np.array([stream.vbucket for stream in asked]), seqnos
+            waiting = [stream for stream in self._awaiting.values() if stream is not None]
+            seqnos = np.array([stream.request_seqno for stream in waiting], np.uint64)
+            self._awaited = next(iter(self._awaiting)), np.array([stream.vbucket for stream in waiting]), seqnos
         _, vbuckets, seqnos = self._awaited
         if (self.table.rows[vbuckets, LAST] != seqnos).any():
-            for stream in filter(None, self._asked.values()):
+            for stream in filter(None, self._awaiting.values()):
                 self._expect_nothing_yet(stream)
 
     def _expect_nothing_yet(self, stream: ConsumerStream) -> None:
-        if self.table.held(stream.vbucket)[0] != stream.asked_seqno:
+        if self.table.held(stream.vbucket)[0] != stream.request_seqno:
             raise RemoteProtocolError(
                 f"vbucket {stream.vbucket}: changes came before the stream request {stream.opaque} was accepted"
             )

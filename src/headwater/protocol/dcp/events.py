@@ -1,8 +1,7 @@
 """Events of a connection on which streams are consumed, by a client (`Drain`) or by a node (`Consumer`).
 
-A client's drain reports what became of its streams, each event with the number of the row it came before, and the rows
-themselves apart. A node's consumer also asks its owner for what only that knows: `Event` is all of it.
-Source: dcp 2, 9, 14.
+A client's drain reports the outcome of its streams, each event with the number of the row that it came before, and the
+rows apart. A node's consumer also asks its owner for decisions; `Event` is the union of all. Source: dcp 2, 9, 14.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ class StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class Opened(StreamEvent):
-    """The producer accepted the request; the failover log is that of the vbucket from here on."""
+    """The producer accepted the request; the vbucket has this failover log from here on."""
 
     failover_log: FailoverLog
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(StreamEvent):
-    """The stream did not come about: `status` is the producer's, or ours.
+    """The stream could not be opened: `status` is the producer's, or ours.
 
     Attributes:
         body: the producer's explanation: JSON with a context, a cluster map with NOT_MY_VBUCKET, or text.
@@ -62,7 +61,7 @@ class Refused(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class RollbackNeeded(StreamEvent):
-    """The producer does not share what lies above `seqno`: give that up, then ask again.
+    """The producer does not have the changes above `seqno`: give them up, then send the request again.
 
     Attributes:
         reason: why, for people.
@@ -78,7 +77,7 @@ class Marked(StreamEvent):
 
     Attributes:
         start_seqno, end_seqno, flags: as announced.
-        purge_seqno: tombstones up to here are missing from it, as far as the producer says so.
+        purge_seqno: tombstones up to here are missing in the snapshot, as far as the producer says so.
         deleted_rev: the highest revision of those.
     """
 
@@ -91,10 +90,11 @@ class Marked(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Boundary(StreamEvent):
-    """UPR: what came so far is a whole snapshot (dcp 14); its markers and ends say no more than that.
+    """A boundary of UPR: the changes so far are a whole snapshot (dcp 14); UPR's markers and ends say no more than
+    that.
 
     Attributes:
-        goes_on: whether the next one begins, its end unknown.
+        goes_on: True if the next snapshot begins, its end unknown.
     """
 
     goes_on: bool
@@ -102,7 +102,7 @@ class Boundary(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(StreamEvent):
-    """A seqno was passed that carries nothing for us (collections, durability).
+    """A seqno was passed that has no change for this consumer (collections, durability).
 
     Attributes:
         snapshot: start and end of the snapshot it lies in; (0, 0) where that is not kept, as it is at a client's
@@ -115,33 +115,33 @@ class Advanced(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class CollectionsChanged(StreamEvent):
-    """A collection or scope came or went; `message` says which (dcp 2.16), `snapshot` is as in Advanced."""
+    """A collection or scope was created or dropped; `message` says which (dcp 2.16), `snapshot` is as in Advanced."""
 
     message: SystemEvent
     snapshot: tuple[int, int] = (0, 0)
 
     @property
     def seqno(self) -> int:
-        """The place of the event in the vbucket's history."""
+        """The seqno of the event."""
         return self.message.by_seqno
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionsTold(StreamEvent):
-    """A collection was modified, or what happened is not known here: `news`; as CollectionsChanged."""
+    """A collection was modified, or an unknown event came: `news`; otherwise as CollectionsChanged."""
 
     news: SystemNews
     snapshot: tuple[int, int] = (0, 0)
 
     @property
     def seqno(self) -> int:
-        """The place of the event in the vbucket's history."""
+        """The seqno of the event."""
         return self.news.by_seqno
 
 
 @dataclass(frozen=True, slots=True)
 class Vanished(StreamEvent):
-    """A collection is gone, as the manifest says: the stream could not tell any more, since it was cut off before."""
+    """A collection is gone, as the manifest says: the stream was cut off before it could report that."""
 
     collection_id: int
     manifest_uid: int
@@ -152,7 +152,8 @@ class Ended(StreamEvent):
     """The stream is over.
 
     Attributes:
-        reason: the producer's EndReason, or a number later than this program; None when it was closed at this end.
+        reason: the producer's EndReason, or a number that this program does not know; None if this end closed the
+            stream.
     """
 
     reason: int | None
@@ -170,7 +171,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class StreamWanted:
-    """A mover asks for a stream: `Consumer.add` or `Consumer.refuse_stream`."""
+    """A mover asks for a stream; answer with `Consumer.add` or `Consumer.refuse_stream`."""
 
     vbucket: int
     flags: int
@@ -179,12 +180,12 @@ class StreamWanted:
 
 @dataclass(frozen=True, slots=True)
 class PositionNeeded(StreamEvent):
-    """The stream's request is due: `Consumer.ask` takes the position of its vbucket, or `close` gives it up."""
+    """The stream's request is due: `Consumer.ask` takes the position of its vbucket, or `close` gives the stream up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(StreamEvent):
-    """A change that the kernel left to Python: it is in order, apply it."""
+    """A valid change that the kernel left to Python: apply it."""
 
     frame: Frame
     seqno: int

@@ -1,10 +1,11 @@
 """The failover table of a vbucket, and the rollback decision of a producer.
 
-A failover table says which branch of a vbucket's history began where: entries (vb uuid, seqno), newest first. Every
-seqno above an entry's, up to that of the next newer entry, was written under that entry's uuid. From it a producer
-decides whether a consumer that left off at some point may go on, and if not, how far back both still agree.
+A failover table says at which seqno each branch of a vbucket's history began: entries (vb uuid, seqno), newest first.
+Every seqno above an entry's, up to that of the next newer entry, was written under that entry's uuid. From it a
+producer decides whether a consumer that stopped at some seqno may continue, and if not, up to which seqno both still
+agree.
 
-Everything here is arithmetic on numbers: no I/O, no clock; new uuids come from a function that the owner hands in.
+Everything here is arithmetic on numbers: no I/O, no clock; the owner gives a function that makes new uuids.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,8 +36,8 @@ class FailoverTable:
 
     Args:
         entries: (vb uuid, seqno) pairs, newest first. Without any, the table of a new vbucket: (fresh uuid, 0).
-        new_uuid: gives 64 random bits; they are cut to 48 and asked for again should they be 0 or known.
-        entries_max: how many branches are remembered.
+        new_uuid: returns 64 random bits; they are cut to 48, and drawn again if they are 0 or known.
+        entries_max: number of branches that are kept.
 
     Source: failover log; failover 1.
     """
@@ -80,9 +81,9 @@ class FailoverTable:
         return self._push(seqno)
 
     def prune(self, seqno: int) -> None:
-        """Forget the branches that began above `seqno`, the point a rollback returned to.
+        """Forget the branches that began above `seqno`, to which a rollback returned.
 
-        A rollback to 0 is no pruning: the vbucket starts over, with a table of its own.
+        A rollback to 0 is no pruning: the vbucket then begins again with a new table.
         """
         self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno) if seqno else ()
         if not self._entries:
@@ -106,7 +107,7 @@ class FailoverTable:
             self.create(high_seqno)
 
     def last_seqno_for_uuid(self, vb_uuid: int, high_seqno: int) -> int | None:
-        """The last seqno of a branch: `high_seqno` for the newest; None for a uuid that is not here."""
+        """Return the last seqno of a branch: `high_seqno` for the newest; None for an unknown uuid."""
         upper = high_seqno
         for entry in self._entries:
             if entry.vb_uuid == vb_uuid:
@@ -132,7 +133,7 @@ class FailoverTable:
 class Claim(NamedTuple):
     """A consumer's claim to hold data: the numbers of its stream request (dcp 2.4).
 
-    `branch_seqno` is None in DCP; in UPR, where the branch `vb_uuid` began, as the consumer's failover log has it.
+    `branch_seqno` is None in DCP; in UPR it is the seqno at which the branch `vb_uuid` began, by the consumer's log.
     """
 
     start_seqno: int = 0
@@ -145,12 +146,12 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """The consumer may go on from where it is."""
+    """The consumer may continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """The consumer must first return to `seqno`; `reason` is for people."""
+    """The consumer must first go back to `seqno`; `reason` is for people."""
 
     seqno: int
     reason: str
@@ -189,7 +190,7 @@ def decide(
         table: this vbucket's (vb uuid, seqno) entries, newest first.
         high_seqno: the vbucket's newest seqno.
         purge_seqno: the highest tombstone seqno that was purged; 0 also for "ignore purged tombstones".
-        remote_purge_seqno: the purge seqno that the consumer last saw; 0 if it named none.
+        remote_purge_seqno: the last purge seqno that the consumer saw; 0 if it named none.
         strict: check the uuid even of a consumer that starts at 0.
         collection_high_seqno: highest seqno of the collections streamed; None for a stream of everything.
     """
@@ -214,7 +215,7 @@ def decide(
 
 
 def check_ranges(claim: Claim) -> Erange | None:
-    """Start must not lie above end, nor outside its snapshot (dcp 2.4, checks 7 and 8)."""
+    """Check that start lies neither above end nor outside its snapshot (dcp 2.4, checks 7 and 8)."""
     if claim.start_seqno > claim.end_seqno:
         return Erange(f"start seqno {claim.start_seqno} lies above end seqno {claim.end_seqno}")
     if not claim.snap_start_seqno <= claim.start_seqno <= claim.snap_end_seqno:
@@ -224,7 +225,7 @@ def check_ranges(claim: Claim) -> Erange | None:
 
 
 def _rollback(claim: Claim, table: list[tuple[int, int]], high_seqno: int) -> Rollback | None:
-    """Rules 3 to 8: where the consumer's branch ended here, and what of it the consumer may keep."""
+    """Apply rules 3 to 8: find the end of the consumer's branch here, and the part of its data that it may keep."""
     start, snap_start, snap_end = claim.start_seqno, claim.snap_start_seqno, claim.snap_end_seqno
     # 3. and 4. From the oldest entry, so that of a uuid listed twice the earlier branch decides.
     upper = _upper(table, lambda entry: entry[0] == claim.vb_uuid, high_seqno)
@@ -247,7 +248,7 @@ def _rollback(claim: Claim, table: list[tuple[int, int]], high_seqno: int) -> Ro
 def decide_upr(
     start_seqno: int, vb_uuid: int, branch_seqno: int, table: Iterable[tuple[int, int]], high_seqno: int
 ) -> Ok | Rollback | KeyEnoent:
-    """The same question in the UPR dialect: a branch is named by its uuid and the seqno it began at.
+    """Decide for the UPR dialect, which names a branch by its uuid and the seqno at which it began.
 
     A start below the branch is fine: the old "rollback forward" of that case was a mistake (failover 2, UPR variant).
     """
@@ -260,7 +261,7 @@ def decide_upr(
 
 
 def _upr(claim: Claim, table: Iterable[tuple[int, int]], high_seqno: int) -> Rollback | None:
-    """The answer in UPR; of an unknown branch it is the ROLLBACK 0 of the sample, not KEY_ENOENT (erratum U4)."""
+    """Decide for UPR; an unknown branch is the ROLLBACK 0 of the sample, not KEY_ENOENT (erratum U4)."""
     match decide_upr(claim.start_seqno, claim.vb_uuid, claim.branch_seqno or 0, table, high_seqno):
         case Rollback() as decision:
             return decision
@@ -270,7 +271,8 @@ def _upr(claim: Claim, table: Iterable[tuple[int, int]], high_seqno: int) -> Rol
 
 
 def _upper(table: list[tuple[int, int]], is_branch: Callable[[tuple[int, int]], bool], high_seqno: int) -> int | None:
-    """Where the oldest branch that fits ends: at the next newer entry's seqno, or at the high seqno; None: no such."""
+    """Return the end of the oldest branch that fits: the seqno of the next newer entry, or the high seqno; None if none
+    fits."""
     for place in reversed(range(len(table))):
         if is_branch(table[place]):
             return table[place - 1][1] if place else high_seqno

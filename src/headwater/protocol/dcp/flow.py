@@ -1,8 +1,8 @@
 """The producer's half of flow control: an exact ledger of the bytes a consumer has not acknowledged.
 
-One window for the whole connection, all its streams together. A message may be sent while fewer bytes than the window
-are outstanding, so one message may overshoot it; it then counts with its complete wire size. What is no stream message
-(answers, no-ops) counts nothing. Source: DCP, flow-control.md, buffer-ack.md; dcp 7.
+There is one window for the whole connection, all its streams together. A message may be sent while fewer bytes than the
+window are outstanding, so one message may overshoot it; it then counts with its complete wire size. Other messages
+(answers, no-ops) do not count. Source: DCP, flow-control.md, buffer-ack.md; dcp 7.
 """
 
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ WINDOW_BYTES_MAX = 0xFFFF_FFFF
 
 @dataclass(slots=True)
 class FlowLedger:
-    """The bytes sent and acknowledged, and how many may follow.
+    """The bytes sent and acknowledged, and the bytes that may follow.
 
     Attributes:
-        window_bytes: `connection_buffer_size`; 0 means that flow control is off, as it is at first.
-        outstanding_bytes: sent and not acknowledged, as of when flow control was on.
-        sent_bytes: all that was ever sent under the window or without it.
-        acknowledged_bytes: all that was ever acknowledged, as far as it was outstanding.
-        excess_bytes: acknowledged beyond what was outstanding; a consumer that counts wrongly shows here.
-        is_full: nothing that counts may be sent until the consumer acknowledges.
+        window_bytes: `connection_buffer_size`; 0, the initial value, means that flow control is off.
+        outstanding_bytes: sent while flow control was on, and not acknowledged.
+        sent_bytes: all bytes that were ever sent, with or without a window.
+        acknowledged_bytes: all bytes that were ever acknowledged, as far as they were outstanding.
+        excess_bytes: bytes acknowledged beyond that; shows a consumer that counts wrongly.
+        is_full: True if no counted message may be sent until the consumer acknowledges.
     """
 
     window_bytes: int = 0
@@ -32,7 +32,7 @@ class FlowLedger:
     is_full: bool = field(default=False, init=False)  # kept, not found out: asked seven times for each stream
 
     def resize(self, window_bytes: int) -> None:
-        """Set the window; it may change at any time. Switched off, all that was outstanding is forgotten."""
+        """Set the window; it may change at any time. Switching it off forgets all outstanding bytes."""
         if not 0 <= window_bytes <= WINDOW_BYTES_MAX:
             raise ValueError(f"a flow-control window is 0 to {WINDOW_BYTES_MAX} bytes, not {window_bytes}")
         self.window_bytes = window_bytes
@@ -42,13 +42,13 @@ class FlowLedger:
 
     @property
     def budget_bytes(self) -> int | None:
-        """Bytes left in the window: a message may go out while this is above 0. None: there is no limit."""
+        """The bytes left in the window: a message may be sent while this is above 0. None if there is no limit."""
         if self.window_bytes == 0:
             return None
         return max(0, self.window_bytes - self.outstanding_bytes)
 
     def send(self, size_bytes: int) -> None:
-        """Enter messages that go out now; only their first byte has to find room (dcp 7: one may overshoot)."""
+        """Count messages that are sent now; only their first byte must fit (dcp 7: one may overshoot)."""
         if self.is_full:
             raise ValueError(f"{size_bytes} bytes do not go through a window of {self.window_bytes} bytes that is full")
         self.sent_bytes += size_bytes
@@ -57,7 +57,8 @@ class FlowLedger:
             self.is_full = self.window_bytes <= self.outstanding_bytes
 
     def acknowledge(self, size_bytes: int) -> None:
-        """Enter what the consumer has processed; more than was outstanding is clamped (dcp 7). Off: ignored."""
+        """Count bytes that the consumer acknowledged; more than was outstanding is clamped (dcp 7). Ignored while
+        off."""
         if self.window_bytes == 0:
             return
         counted = min(size_bytes, self.outstanding_bytes)

@@ -1,4 +1,4 @@
-"""The bytes that frame a stream's changes: snapshot markers, in the layout that its connection has agreed to, its end.
+"""The encodings of snapshot markers, in the layout that the connection agreed on, and of stream ends.
 
     V1      start, end, flags in the extras: nearly all
     V2.0    to whom durable writes are told
@@ -20,16 +20,16 @@ from headwater.wire.dialect import Dialect
 
 
 class Visible(NamedTuple):
-    """The seqno of the last change that is no prepare or abort, and of the last prepare that is over (0: not told)."""
+    """The seqno of the last change that is no prepare or abort, and of the last finished prepare (0: unknown)."""
 
     seqno: int = 0
     completed_seqno: int = 0
 
 
 class Purged(NamedTuple):
-    """Which tombstones a producer lacks: those up to a seqno, of revisions up to `deleted_rev` (0: not told).
+    """The tombstones that a producer lacks: those up to a seqno, with revisions up to `deleted_rev` (0: unknown).
 
-    `visible`: what it tells of durable writes besides, to whom they are told.
+    `visible`: the numbers for consumers that get durable writes.
     """
 
     seqno: int = 0
@@ -47,10 +47,10 @@ def encode_marker(
     flags: int,
     purged: Purged = NOTHING_PURGED,
 ) -> bytes:
-    """A snapshot marker's bytes.
+    """Return a snapshot marker's bytes.
 
-    In UPR a marker is a boundary, which declares whole what came before it. So a snapshot that was replaced before its
-    end just goes on: nothing is sent (dcp 14).
+    In UPR a marker is a boundary, which declares that the changes before it are whole. So a snapshot that was replaced
+    before its end just continues: nothing is sent (dcp 14).
     """
     if stream.dialect is Dialect.UPR:
         marker = upr.SnapshotMarker(vbucket=stream.vbucket, opaque=stream.opaque)
@@ -80,9 +80,9 @@ def encode_marker(
 
 
 def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purged: Purged) -> bytes:
-    """V2.2 "if it has a purge seqno [...] to send. Absent numbers in V2 are 0" (dcp 2.7).
+    """Return a marker in V2.2 "if it has a purge seqno [...] to send. Absent numbers in V2 are 0" (dcp 2.7).
 
-    Between nodes of headwater that agreed to it (controls.DELETED_REVS) the place of the high prepared seqno holds the
+    Between nodes of headwater that agreed on controls.DELETED_REVS, the field of the high prepared seqno holds the
     highest revision of all tombstones.
     """
     visible = purged.visible or Visible()
@@ -101,7 +101,7 @@ def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags
 
 
 def encode_end(stream: ProducerStream, reason: EndReason) -> bytes:
-    """A stream end's bytes."""
+    """Return a stream end's bytes."""
     status = end_status(reason, stream.dialect)
     if stream.framing is None:
         return dcp.StreamEnd.encode_plain(stream.vbucket, stream.opaque, status)

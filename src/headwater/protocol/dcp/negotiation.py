@@ -1,7 +1,7 @@
-"""The controls a consumer node asks for, one at a time, each waiting for its reply (dcp 1, step 3).
+"""The controls that a consumer node requests, one at a time; each waits for its answer (dcp 1, step 3).
 
-"Clients must treat EINVAL for an optional key as 'feature absent' and go on" (dcp 4); any other refusal is taken the
-same way, since older producers answer this or that. An answer whose opaque is not that of the question ends the
+"Clients must treat EINVAL for an optional key as 'feature absent' and go on" (dcp 4). Any other refusal is treated in
+the same way, since older producers use various ones. An answer whose opaque differs from the request's ends the
 connection.
 """
 
@@ -28,16 +28,16 @@ WINDOW_BYTES_DEFAULT = 10 << 20
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """The settings a connection asks of its producer.
+    """The settings that a connection requests from its producer.
 
     Attributes:
-        window_bytes: of flow control. noop_interval_seconds: how often the producer is to show that it lives.
-        idle_seconds: without any message for so long, it is taken for dead (dcp 6).
-        deleted_user_xattrs: users' xattrs in tombstones are kept.
-        takes_movers: ADD_STREAM is served; not on a connection that this node opened.
+        window_bytes: of flow control. noop_interval_seconds: interval of the producer's no-ops.
+        idle_seconds: after so long without any message the producer is taken for dead (dcp 6).
+        deleted_user_xattrs: True to keep users' xattrs in tombstones.
+        takes_movers: True if ADD_STREAM is served; not on a connection that this node opened.
         dialect: DCP, UPR, or AUTO: DCP, and UPR to a producer that does not understand.
-        consumer_name: this node's, as the cluster map has it: prepares of durable writes are wanted and acknowledged.
-            Empty: they are not.
+        consumer_name: this node's name in the cluster map, with which it gets prepares of durable writes and
+            acknowledges them. Empty: it does not.
     """
 
     window_bytes: int = WINDOW_BYTES_DEFAULT
@@ -50,10 +50,10 @@ class ConsumerSettings:
 
 
 def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
-    """The keys and values in the order of dcp 4.
+    """Return the keys and values in the order of dcp 4.
 
-    Left out are those whose messages this node could not take: system events of version 2, change streams, cache
-    transfer. The last two are our own, and refused by everybody else.
+    Keys whose messages this node could not take are left out: system events of version 2, change streams, cache
+    transfer. The last two keys are headwater's own, and refused by all others.
     """
     durable = ((SYNC_WRITES, "true"), ("consumer_name", settings.consumer_name)) if settings.consumer_name else ()
     return (
@@ -88,37 +88,37 @@ class Negotiation:
         self.accepted: dict[str, str] = {}
         self._left = deque(wanted)
         self._next_opaque = next_opaque
-        self._asked: dcp.Control | None = None
+        self._pending: dcp.Control | None = None
         self._begun = False
 
     @property
     def is_over(self) -> bool:
-        """Whether every control was answered."""
-        return self._begun and self._asked is None and not self._left
+        """True if every control was answered."""
+        return self._begun and self._pending is None and not self._left
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the producer owes an answer to a control."""
-        return self._asked is not None
+        """True if the producer owes an answer to a control."""
+        return self._pending is not None
 
     def begin(self) -> bytes:
-        """The first request, at the first call; later, and when there is nothing to ask for, nothing."""
+        """Return the first request at the first call; afterwards, or if there is no control to request, nothing."""
         if self._begun:
             return b""
         self._begun = True
         return self._ask()
 
     def answered(self, answer: Frame) -> bytes:
-        """Take an answer; returns the next request, empty after the last.
+        """Take an answer; return the next request, empty after the last.
 
         Raises:
-            RemoteProtocolError: it answers something else than what was asked.
+            RemoteProtocolError: it does not answer the control that was sent.
         """
-        asked = self._asked
-        if asked is None or answer.opaque != asked.opaque:
-            waiting = "none waits" if asked is None else f"{asked.opaque} waits"
+        control = self._pending
+        if control is None or answer.opaque != control.opaque:
+            waiting = "none waits" if control is None else f"{control.opaque} waits"
             raise RemoteProtocolError(f"a control was answered with opaque {answer.opaque}; {waiting} for an answer")
-        key, value = asked.key.decode(), asked.value.decode()
+        key, value = control.key.decode(), control.value.decode()
         if not answer.status:
             self.accepted[key] = value
         elif key == NOOP_INTERVAL and "." in value:
@@ -128,8 +128,8 @@ class Negotiation:
 
     def _ask(self) -> bytes:
         if not self._left:
-            self._asked = None
+            self._pending = None
             return b""
         key, value = self._left.popleft()
-        self._asked = dcp.Control(opaque=self._next_opaque(), key=key.encode(), value=value.encode())
-        return self._asked.encode()
+        self._pending = dcp.Control(opaque=self._next_opaque(), key=key.encode(), value=value.encode())
+        return self._pending.encode()

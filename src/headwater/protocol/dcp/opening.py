@@ -1,4 +1,4 @@
-"""DCP_OPEN, as the receiver sees it: which requests make a DCP connection, and which are refused.
+"""Reads DCP_OPEN: decides which requests open a DCP connection, and which are refused.
 
 Source: DCP, open-connection.md; dcp 2.1.
 """
@@ -15,7 +15,7 @@ NAME_BYTES_MAX = 200
 """The documented limit of a connection's name."""
 
 HAND_OVER = b":hand-over"
-"""The end of the name of a mover's connection on which vbuckets change hands."""
+"""The suffix of the name of a mover's connection on which vbuckets change their node."""
 
 _KNOWN = sum(OpenFlag)
 _REFUSED_TOGETHER = (
@@ -31,7 +31,7 @@ def read_open(frame: Frame) -> Open:
     """Read an OPEN request.
 
     Raises:
-        BadMessage: it is malformed, or asks for what can not be; answer its status.
+        BadMessage: it is malformed, or asks for something impossible; answer its status.
     """
     request = Open.decode(frame)
     problem = _problem(request)
@@ -41,7 +41,7 @@ def read_open(frame: Frame) -> Open:
 
 
 def negotiated_by(request: Open, features: frozenset[int]) -> Negotiated:
-    """Return what the connection may rely on from now on; HELLO's features are frozen by OPEN (dcp 1)."""
+    """Return the facts that hold for the connection from now on; HELLO's features are frozen by OPEN (dcp 1)."""
     return Negotiated(
         snappy=Feature.SNAPPY in features,
         collections=Feature.COLLECTIONS in features,
@@ -57,12 +57,12 @@ def negotiated_by(request: Open, features: frozenset[int]) -> Negotiated:
 
 
 def consumer_name_in(request: Open) -> str:
-    """The name by which the node is told to acknowledge prepares; empty for none (dcp 2.1)."""
+    """Return the name with which the node shall acknowledge prepares; empty for none (dcp 2.1)."""
     return str(read_json(request.value).get("consumer_name", "")) if request.value else ""
 
 
 def _problem(request: Open) -> str:
-    """Say what is wrong with the request; empty if nothing is."""
+    """Return what is wrong with the request; empty if nothing is."""
     if len(request.key) > NAME_BYTES_MAX:
         return f"the name has {len(request.key)} bytes, {NAME_BYTES_MAX} are allowed"
     if request.flags & ~_KNOWN:
@@ -77,7 +77,7 @@ def _problem(request: Open) -> str:
 
 
 def _value_problem(request: Open) -> str:
-    """The value is JSON or absent; it may tell a consumer its own name and nothing else."""
+    """Return what is wrong with the value: it must be absent, or JSON with a consumer's own name and nothing else."""
     if request.datatype not in (Datatype.RAW, Datatype.JSON):
         return f"datatype 0x{request.datatype:02x} is not that of a JSON value"
     if bool(request.value) != (request.datatype == Datatype.JSON):

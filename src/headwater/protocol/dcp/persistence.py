@@ -1,16 +1,17 @@
-"""How far a vbucket's history is safe: up to which seqno enough of its copies have it on disk.
+"""The safe part of a vbucket's history: the seqno up to which enough of its copies have it on disk.
 
-A failover takes back what the promoted replica never had. Who hands a change on only when enough copies have persisted
-it, each under the same vb uuid, is not told of what a failover among those takes back ("rollback mitigation"). What a
-copy has, it says itself: OBSERVE_SEQNO (kv.md 2, 0x91), with the uuid of the branch that one reads:
+A failover takes back the changes that the promoted replica never had. A client that yields a change only when enough
+copies have persisted it, each under the same vb uuid, never yields a change that a failover among these copies takes
+back ("rollback mitigation"). Each copy reports what it has: OBSERVE_SEQNO (kv.md 2, 0x91), with the uuid of the branch
+that is read:
 
     format 0     the branch is its newest: all up to `persisted_seqno` counts
     format 1     it left that branch (a failover): what it had of it then counts, if it is on disk
     KEY_ENOENT   it does not know the branch (yet): nothing counts
 
-A replica that fills up has on disk a part of a snapshot, in which keys are missing that were written again later: a
-failover to it goes back to where it was complete before. A headwater node counts up to there on connections with the
-feature COMPLETE_SEQNOS (decision 0086). Of other servers it is assumed that all that they call persisted counts.
+While a replica fills up, it has part of a snapshot on disk, without keys that were written again later: a failover to
+it goes back to the last seqno at which it was complete. A headwater node counts up to that seqno on connections with
+the feature COMPLETE_SEQNOS (decision 0086). For other servers, everything that they call persisted is assumed to count.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from headwater.wire.durability import majority_of
 from headwater.wire.meta import ObserveSeqnoFailedOver, ObserveSeqnoResponse
 
 MinPersisted: TypeAlias = int | Literal["majority", "all"]
-"""How many copies must have a change on disk, the active one included; "all" are those that the cluster map names."""
+"""The number of copies that must have a change on disk, the active one included; "all" are those that the cluster map
+names."""
 
 Copy = TypeVar("Copy", bound=Hashable)
 
@@ -31,44 +33,44 @@ COPIES_MAX = 4
 """A bucket has three replicas at most."""
 
 
-def read_min_persisted(told: object) -> MinPersisted:
-    """Read what a user says, as a number or as text.
+def read_min_persisted(option: object) -> MinPersisted:
+    """Read a user's option, a number or text.
 
     Raises:
-        OptionError: no number of copies, and no word for one.
+        OptionError: neither a number of copies nor one of the words.
     """
-    if told in ("majority", "all"):
-        return "majority" if told == "majority" else "all"
-    if isinstance(told, str) and told.isascii() and told.isdecimal():
-        told = int(told)
-    if isinstance(told, int) and not isinstance(told, bool) and 1 <= told <= COPIES_MAX:
-        return told
-    raise OptionError("min_persisted", told, f'a number of copies from 1 to {COPIES_MAX}, "majority" or "all"')
+    if option in ("majority", "all"):
+        return "majority" if option == "majority" else "all"
+    if isinstance(option, str) and option.isascii() and option.isdecimal():
+        option = int(option)
+    if isinstance(option, int) and not isinstance(option, bool) and 1 <= option <= COPIES_MAX:
+        return option
+    raise OptionError("min_persisted", option, f'a number of copies from 1 to {COPIES_MAX}, "majority" or "all"')
 
 
 def copies_needed(wanted: MinPersisted, named: int, configured: int) -> int:
-    """Return how many copies have to have a change.
+    """Return the number of copies that must have a change.
 
     Args:
-        wanted: what the user asks for.
+        wanted: the user's option.
         named: how many copies the cluster map names now. Those that are missing there (a replica that was failed over,
             a cluster of too few nodes) are not waited for: they can't be promoted, so nothing rolls back to them.
-        configured: how many copies the bucket is to have; a majority is one of these.
+        configured: the bucket's configured number of copies, of which a majority is taken.
     """
     most = {"all": named, "majority": majority_of(configured)}
     return min(wanted if isinstance(wanted, int) else most[wanted], named)
 
 
 def persisted(answer: ObserveSeqnoResponse, vb_uuid: int) -> int:
-    """Return up to which seqno a copy has the branch `vb_uuid` on disk, by its answer to a question for that."""
+    """Return the seqno up to which a copy has the branch `vb_uuid` on disk, by its answer to a question about it."""
     if isinstance(answer, ObserveSeqnoFailedOver):
         known = answer.old_vb_uuid == vb_uuid
         return min(answer.persisted_seqno, answer.last_received_seqno) if known else 0
     return answer.persisted_seqno if answer.vb_uuid == vb_uuid else 0
 
 
-def persisted_by(count: int, copies: Collection[Copy], told: Mapping[Copy, int]) -> int:
-    """Return the seqno up to which `count` of these copies have all; who said nothing has nothing."""
+def persisted_by(count: int, copies: Collection[Copy], seqnos: Mapping[Copy, int]) -> int:
+    """Return the seqno up to which `count` of these copies have everything; a copy without an answer counts as 0."""
     if not 0 < count <= len(copies):
         return 0
-    return sorted((told.get(copy, 0) for copy in copies), reverse=True)[count - 1]
+    return sorted((seqnos.get(copy, 0) for copy in copies), reverse=True)[count - 1]

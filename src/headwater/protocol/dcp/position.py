@@ -1,17 +1,17 @@
-"""Where a consumer stands in the history of one vbucket, in all five numbers it takes to come back.
+"""The position of a consumer in the history of one vbucket: the five numbers that it needs to continue.
 
-A bare seqno is not a place: after a failover two histories may both hold a seqno 900 and mean different changes by it.
-So a position names the history (vb uuid), the last change held (seqno), and the range the consumer may hold only in
-part (snapshot start, snapshot end): inside it, older versions of a key may already have been merged into newer ones
-that did not arrive yet.
+A bare seqno is not a position: after a failover two histories may both have a seqno 900 with different changes. So a
+position names the history (vb uuid), the last change held (seqno), and the range that the consumer may hold only in
+part (snapshot start, snapshot end): inside this range, older versions of a key may already be replaced by newer ones
+that have not arrived yet.
 
     seqno == snapshot_end     everything up to seqno is held, as one consistent state
     seqno <  snapshot_end     consistent again only at snapshot_start (behind) or snapshot_end (ahead)
 
-A position also remembers the failover log of the stream it came from. It is no part of the place (equality leaves it
-out) but decides which uuid to quote after going back.
+A position also keeps the failover log of the stream that it came from. The log does not take part in equality, but
+decides which uuid to quote after a rollback.
 
-And it names the collections that were read, unless it was the default one alone: `coverage.py`.
+And it names the collections that were read, unless only the default one was: `coverage.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FailoverLog: TypeAlias = tuple[tuple[int, int], ...]
 """(vb uuid, seqno) pairs, newest first: the history `uuid` began after `seqno`."""
 
 WIRE_SEQNO_MAX = 0xFFFF_FFFF_FFFF_FFFF
-"""The highest seqno that can be said; the highest that is stored is `wire.numbers.SEQNO_MAX`."""
+"""The highest seqno on the wire; the highest that is stored is `wire.numbers.SEQNO_MAX`."""
 ENDLESS = WIRE_SEQNO_MAX
 
 _NUMBERS = ("vb_uuid", "seqno", "snapshot_start", "snapshot_end")
@@ -42,10 +42,10 @@ class Position:
 
     Args:
         vbucket: 0 to 65535.
-        vb_uuid: the history the change belongs to, unsigned 64 bits; 0 only at the very beginning.
+        vb_uuid: the history that the change belongs to, unsigned 64 bits; 0 only before the first change.
         seqno: the last change held, 0 for none.
-        snapshot_start: the last seqno at which what is held was a consistent state.
-        snapshot_end: the seqno at which it will be one again; `seqno` when it is one now.
+        snapshot_start: the last seqno at which the held data was consistent.
+        snapshot_end: the seqno at which it will be consistent again; `seqno` if it is now.
         failover_log: the log of the last successful stream, newest first; may be empty.
         coverage: the collections that were read up to here; None for the default collection alone.
 
@@ -70,7 +70,7 @@ class Position:
             self._complain()
 
     def _complain(self) -> None:
-        """Tell which number it is."""
+        """Raise the error that names the wrong number."""
         if not 0 <= self.vbucket <= VBUCKET_MAX:
             raise OptionError("vbucket", self.vbucket, f"a vbucket number, 0 to {VBUCKET_MAX}")
         for name in _NUMBERS:
@@ -83,22 +83,23 @@ class Position:
 
     @classmethod
     def beginning(cls, vbucket: int) -> Position:
-        """Return the place before the first change: the whole history lies ahead."""
+        """Return the position before the first change."""
         return cls(vbucket)
 
     @classmethod
     def after(cls, vbucket: int, seqno: int, failover_log: Iterable[Sequence[int]]) -> Position:
-        """Return the place of one who holds everything up to `seqno` of the history described by a failover log."""
+        """Return the position of a consumer that holds everything up to `seqno` of the history that a failover log
+        describes."""
         log = tuple((int(uuid), int(start)) for uuid, start in failover_log)
         return cls(vbucket, history_at(log, seqno), seqno, seqno, seqno, log)
 
     @property
     def complete(self) -> bool:
-        """Whether what is held up to here is a consistent state (no snapshot half received)."""
+        """True if the data held is consistent (no snapshot half received)."""
         return self.seqno == self.snapshot_end
 
     def to_json(self) -> str:
-        """Return the position as one line of JSON, keys in fixed order, so that equal positions are equal texts."""
+        """Return the position as one line of JSON, keys in a fixed order, so that equal positions give equal texts."""
         held: dict[str, object] = {"vbucket": self.vbucket, "vb_uuid": f"{self.vb_uuid:016x}"}
         held |= {name: getattr(self, name) for name in _NUMBERS[1:]}
         if self.failover_log:
@@ -109,7 +110,7 @@ class Position:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Position:
-        """Read what `to_json` wrote.
+        """Return the position that `to_json` gave.
 
         Raises:
             OptionError: not JSON, a field missing, or numbers that are no position.
@@ -131,30 +132,32 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPosition(Position):
-    """The place of one who has read up to a seqno, and claims the range behind it to have it checked.
+    """The position of a consumer that has read up to a seqno, and claims the range after it so that the producer checks
+    it.
 
-    A planner that has seen a node at 900 asks for 301 to 400 with the snapshot 299 to 900, so that it is refused unless
-    all of that is still the node's history. He has no part of a snapshot, and wants nothing behind 400.
+    A planner that has seen a node at 900 requests 301 to 400 with the snapshot 299 to 900, so that the request is
+    refused unless all of that is still the node's history. It holds no part of a snapshot, and wants nothing after 400.
     """
 
 
 def history_at(log: Sequence[Sequence[int]], seqno: int) -> int:
-    """Return the uuid of the history that `seqno` belongs to, 0 when the log does not tell.
+    """Return the uuid of the history that `seqno` belongs to, 0 if the log does not have it.
 
-    The newest entry whose own seqno is at or below ours (failover.md 2.3): an entry that begins after us describes
-    changes we do not hold. Real logs are not always in descending order (errata S7), hence the walk.
+    The newest entry whose seqno is at or below ours counts (failover.md 2.3): an entry that begins later describes
+    changes that we do not hold. Real logs are not always in descending order (errata S7), so the whole log is searched.
     """
     return next((uuid for uuid, begins in log if begins <= seqno), 0)
 
 
 def older_histories(position: Position) -> list[int]:
-    """Return the uuids to quote, in this order, to a producer that does not know that of a position.
+    """Return the uuids to quote, in this order, to a producer that does not know the uuid of a position.
 
-    A branch that begins where we stand has written nothing of what we hold: without it we stand at the same place of
-    the branch before (dcp.md 9: "newest entry's seqno equals the start: drop that entry, retry with the previous
-    uuid"). So of each entry that was dropped. Behind one that begins below us the branches part: who quoted the one
-    before would claim changes of it that he never had, and a producer that wrote others there would let him go on.
-    Inside a snapshot there is none: what is held may have been merged already with what the branch of its end wrote.
+    A branch that begins at our seqno has written nothing that we hold: without it we are at the same seqno of the
+    branch before (dcp.md 9: "newest entry's seqno equals the start: drop that entry, retry with the previous uuid").
+    The same holds for each entry after one that was dropped. An entry that begins below our seqno ends the list:
+    quoting the branch before it would claim changes of that branch that we never had, and a producer that wrote other
+    changes there would accept. Inside a snapshot the list is empty: the data held may already be merged with writes of
+    the branch at the snapshot's end.
     """
     if not position.complete or not position.failover_log:
         return []
@@ -167,11 +170,11 @@ def older_histories(position: Position) -> list[int]:
 def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
     vbucket: int, last: int, held_start: int, held_end: int, log: FailoverLog, coverage: Coverage | None = None
 ) -> Position:
-    """Return the position of one who holds `last` and is consistent at `held_start` and again at `held_end`.
+    """Return the position of a consumer that holds `last` and is consistent at `held_start` and again at `held_end`.
 
-    The resume rule of dcp.md 9: at the end of a snapshot, or with nothing of it yet, the position is (last, last,
-    last); inside it carries the range, and the history of the snapshot's end: that one wrote what replaced the versions
-    that were left out of it (failover.md 2.3).
+    The resume rule of dcp.md 9: at the end of a snapshot, or before its first change, the position is (last, last,
+    last). Inside the snapshot it has the range, and the history of the snapshot's end, under which the versions were
+    written that replaced the missing ones (failover.md 2.3).
     """
     if last in (held_start, held_end):
         held_start = held_end = last
@@ -179,11 +182,12 @@ def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
 
 
 def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position:
-    """Return where to continue after `RollbackRequired`: the newest consistent place at or below `common`.
+    """Return the position from which to continue after `RollbackRequired`: the newest consistent one at or below
+    `common`.
 
-    Going back to `common` itself is safe only for one who once held exactly that state. Inside a snapshot, a version
-    at or below `common` may never have been sent because a newer one, now undone, had replaced it (dcp.md 9: "the
-    state is exactly a snapshot end at or below that seqno"). So the choice is among places that were complete.
+    Going back to `common` itself is safe only for a consumer that once held exactly that state. Inside a snapshot, a
+    version at or below `common` may never have been sent because a newer one, now undone, had replaced it (dcp.md 9:
+    "the state is exactly a snapshot end at or below that seqno"). So only complete positions are considered.
 
     Args:
         saved: positions saved earlier, in any order, of any vbuckets.
@@ -202,10 +206,10 @@ def save_positions(positions: Mapping[int, Position]) -> str:
 
 
 def load_positions(text: str | bytes) -> dict[int, Position]:
-    """Read what `save_positions` wrote.
+    """Return the positions that `save_positions` wrote.
 
     Raises:
-        OptionError: the text is no such list.
+        OptionError: the text is not such a list.
     """
     try:
         entries = json.loads(text)

@@ -1,9 +1,9 @@
-"""The producer's end of a DCP connection, after OPEN: requests in, events out, and a check on all that is sent.
+"""The producer's end of a DCP connection, after OPEN: requests in, events out, and checks of everything that is sent.
 
-Frames go in by `receive_frame`, with the time; events come out, for whoever owns vbuckets and sockets. What must be
-said because of them waits in `data_to_send`. Changes themselves never pass through here: there are millions. Their
-owner reports each run of them (`sent_changes`), so that the flow-control ledger and the state of each stream stay
-exact, and a message that would break the protocol is refused before it leaves.
+Frames go in by `receive_frame`, with the time; events come out for the owner of vbuckets and sockets. The bytes to send
+as a result wait in `data_to_send`. Changes never pass through here, for there are millions. Their owner reports each
+run of them (`sent_changes`), so that the flow-control ledger and the state of each stream stay exact, and a message
+that would break the protocol is refused before it leaves.
 
 Source: dcp 1, 2, 6, 7, 8.5, 9 (error responses).
 """
@@ -59,13 +59,13 @@ class Producer:
     """One connection that was opened as producer.
 
     Args:
-        negotiated: what HELLO and OPEN settled.
+        negotiated: results of HELLO and OPEN.
         now: seconds of a monotonic clock, as in every later call.
 
     Attributes:
-        refusals: what was refused, and why, for the log.
+        refusals: requests that were refused, and why, for the log.
 
-    `receive_frame` and `tick` raise RemoteProtocolError when the only answer is to hang up; the methods that send
+    `receive_frame` and `tick` raise RemoteProtocolError if the connection must be closed; the methods that send
     raise LocalProtocolError when the caller is about to break the protocol.
     """
 
@@ -86,23 +86,23 @@ class Producer:
 
     @property
     def deadline(self) -> float | None:
-        """When to call `tick`; None for never."""
+        """The time at which to call `tick`; None for never."""
         return self.noop.deadline
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes; each event is to be answered before the next call.
+        """Take received bytes; answer each event before the next call.
 
         Raises:
-            RemoteProtocolError: the only answer is to hang up.
+            RemoteProtocolError: the connection must be closed.
         """
         return each_frame(self._buffer, data, now, self.receive_frame)
 
     def receive_eof(self) -> list[Event]:
-        """The consumer closed the connection: all streams are over."""
+        """Report that the consumer closed the connection: all streams are over."""
         return [PeerGone()]
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:
-        """As `receive_data`, for who cuts the frames."""
+        """Take one frame, for owners that cut frames themselves."""
         self.noop.heard(now)
         if frame.is_response:
             return self._receive_response(frame)
@@ -124,7 +124,7 @@ class Producer:
     def receive_plain_request(self, data: memoryview, offset: int, now: float) -> StreamRequested | None:
         """Handle the stream request that begins at `offset`, as `receive_frame` would; they come by the thousand.
 
-        None, and nothing has happened, if what is there is anything but an ordinary one: let `receive_frame` have it.
+        None, and nothing has happened, if it is not an ordinary stream request: give it to `receive_frame`.
         """
         if self.dialect is _UPR or (request := read_plain_request(data, offset)) is None:
             return None
@@ -133,7 +133,7 @@ class Producer:
         return StreamRequested(request)
 
     def tick(self, now: float) -> list[Event]:
-        """Act on the deadline that has come: noops, a silent peer."""
+        """Act on the deadline: send a no-op, or give up a silent peer."""
         if self.noop.overslept(now):
             self.noop.heard(now)
         if self.noop.peer_is_silent(now):
@@ -147,16 +147,16 @@ class Producer:
 
     @property
     def ends_waiting(self) -> int:
-        """How many STREAM_ENDs wait for room in the window; nothing bounds them but who counts them."""
+        """The number of STREAM_ENDs that wait for room in the window; only a caller that checks it bounds them."""
         return len(self._ends)
 
     @property
     def waiting_bytes(self) -> int:
-        """How much `data_to_send` would return."""
+        """The number of bytes that `data_to_send` would return."""
         return len(self._out)
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent."""
+        """Return the bytes to send, and forget them."""
         data = bytes(self._out)
         self._out.clear()
         return data
@@ -165,18 +165,18 @@ class Producer:
         """Answer a request with an error that the client understands (wire 3.1); `reason` is for people."""
         self._out += self.refusals.answer(frame, status, reason, value=value)
 
-    def answer_stream(self, asked: StreamRequested, facts: Facts | None, log: bytes) -> ProducerStream | None:
-        """Decide about a stream and answer; the stream, or None if it was refused.
+    def answer_stream(self, event: StreamRequested, facts: Facts | None, log: bytes) -> ProducerStream | None:
+        """Decide about a stream request and answer it; return the stream, or None if it was refused.
 
         Args:
             asked: the event.
-            facts: what is known of the vbucket; None if it is not here.
-            log: its failover log as it is sent.
+            facts: facts about the vbucket; None if it is not here.
+            log: its failover log in the form in which it is sent.
         """
-        request = asked.request
+        request = event.request
         verdict = judge(request, facts, negotiated=self.negotiated, settings=self.settings, live=self.streams.keys())
         if not isinstance(verdict, Accepted):
-            self.refuse(asked.frame, verdict.status, verdict.reason, verdict.value)
+            self.refuse(event.frame, verdict.status, verdict.reason, verdict.value)
             return None
         self._out += plain_response(_STREAM_REQ, request.opaque, log)
         stream = ProducerStream(
@@ -188,12 +188,12 @@ class Producer:
         self.streams[verdict.key] = stream
         return stream
 
-    def answer_log(self, asked: FailoverLogRequested, log: bytes | None) -> None:
+    def answer_log(self, event: FailoverLogRequested, log: bytes | None) -> None:
         """Answer with a failover log, or with NOT_MY_VBUCKET if there is none."""
         if log is None:
-            self.refuse(asked.frame, Status.NOT_MY_VBUCKET, f"vbucket {asked.frame.vbucket} is not here")
+            self.refuse(event.frame, Status.NOT_MY_VBUCKET, f"vbucket {event.frame.vbucket} is not here")
         else:
-            self._out += response(asked.frame, value=log).encode()
+            self._out += response(event.frame, value=log).encode()
 
     def marker(
         self,
@@ -203,8 +203,8 @@ class Producer:
         flags: SnapshotFlag,
         purged: Purged = NOTHING_PURGED,
     ) -> bytes:
-        """The snapshot marker to send next; it is entered into the ledger. `purged`: what to tell of purges,
-        and of durable writes.
+        """Return the snapshot marker to send next, and count it in the ledger. `purged`: numbers of purges and durable
+        writes for the marker.
 
         All seqnos of the snapshot lie above what was sent and up to `end_seqno` (dcp 8.2). One that replaces a snapshot
         before its end may end below it (dcp 9).
@@ -220,7 +220,8 @@ class Producer:
         return data
 
     def sent_snapshot(self, stream: ProducerStream, end_seqno: int, size_bytes: int) -> None:
-        """Enter a marker and all changes up to its end, which go out now in one piece; the window has room for all."""
+        """Count a marker and all changes up to its end, which are sent now in one piece; the window has room for
+        all."""
         if not stream.last_seqno < end_seqno or stream.state is not _BETWEEN:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: a snapshot up to {end_seqno} after seqno {stream.last_seqno}, "
@@ -234,7 +235,7 @@ class Producer:
     ) -> None:
         """Send a whole snapshot with `data_to_send`: its marker, then its changes, in the order of their seqnos.
 
-        For who has few changes; a node's go from the store to the socket without passing here.
+        For callers with few changes; a node's go from the store to the socket without passing here.
 
         Raises:
             LocalProtocolError: the window is full (`flow.is_full`; wait for WindowOpened), or a seqno does not rise.
@@ -246,7 +247,7 @@ class Producer:
             self._out += data
 
     def seqno_advanced(self, stream: ProducerStream, seqno: int) -> bytes:
-        """The message that ends the snapshot with a seqno of which the stream sees nothing (dcp 2.18)."""
+        """Return the message that ends the snapshot with a seqno of which the stream sees nothing (dcp 2.18)."""
         data = dcp.SeqnoAdvanced(
             vbucket=stream.vbucket, opaque=stream.opaque, framing=stream.framing, seqno=seqno
         ).encode()
@@ -254,7 +255,8 @@ class Producer:
         return data
 
     def set_state(self, stream: ProducerStream, state: State) -> None:
-        """Tell the consumer which state the vbucket has there: a step of a takeover, which it must answer."""
+        """Send the state that the vbucket shall have at the consumer: a step of a takeover, which the consumer must
+        answer."""
         as_printed = self.negotiated.upr_states_as_printed and stream.dialect is Dialect.UPR
         number = state_number(state, as_printed=as_printed)
         data = dcp.SetVbucketState(vbucket=stream.vbucket, opaque=stream.opaque, state=number).encode()
@@ -262,7 +264,7 @@ class Producer:
         self._out += data
 
     def sent_changes(self, stream: ProducerStream, size_bytes: int, last_seqno: int) -> None:
-        """Enter a run of changes that goes out now: its wire size, and the seqno of its last."""
+        """Count a run of changes that are sent now: its wire size, and the seqno of its last change."""
         if not stream.last_seqno < last_seqno <= stream.snapshot_end_seqno:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: seqno {last_seqno} after {stream.last_seqno}, in a snapshot that ends at "
@@ -273,7 +275,7 @@ class Producer:
         stream.last_seqno = last_seqno
 
     def end_stream(self, stream: ProducerStream, reason: EndReason) -> None:
-        """End a stream: it is forgotten now; its STREAM_END goes out as soon as the window has room."""
+        """End a stream: it is forgotten now; its STREAM_END is sent as soon as the window has room."""
         stream.step(_END_OK if reason is _OK else _CUT)
         del self.streams[stream.key]
         self._ends.append(encode_end(stream, reason))
@@ -299,7 +301,8 @@ class Producer:
         return [StreamRequested(request)]
 
     def _close_stream(self, frame: Frame, _: float) -> list[Event]:
-        """dcp 2.3: KEY_ENOENT without a stream; 8d if stream ids are used wrongly, or only others are open."""
+        """Close a stream, by dcp 2.3: KEY_ENOENT without a stream; 8d if stream ids are used wrongly, or only others
+        are open."""
         vbucket = dcp.CloseStream.decode(frame).vbucket
         stream_id = stream_id_of(frame.framing)
         stream = self.streams.get((vbucket, stream_id))
@@ -317,7 +320,7 @@ class Producer:
         return []
 
     def _close(self, stream: ProducerStream) -> None:
-        """A STREAM_END tells of it only if the consumer asked for that."""
+        """Close a stream; send a STREAM_END only if the consumer requested that."""
         if self.settings.stream_end_on_client_close:
             self.end_stream(stream, EndReason.CLOSED)
         else:
@@ -359,13 +362,14 @@ class Producer:
         return []
 
     def _seqno_acknowledged(self, frame: Frame, _: float) -> list[Event]:
-        """Take it from a replica that has said who it is; an opaque that is no stream's is ignored (dcp 2.17)."""
+        """Take the acknowledgement of a replica that has given its name; an opaque of no stream is ignored (dcp
+        2.17)."""
         seqno = dcp.SeqnoAcknowledged.decode(frame).prepared_seqno
         if not self.settings.acknowledges:
             self.refuse(frame, Status.EINVAL, "enable_sync_writes and consumer_name were not negotiated")
             return []
-        found = [each for each in self._streams_of(frame) if each.vbucket == frame.vbucket]
-        return [PreparesAcknowledged(stream, seqno) for stream in found]
+        streams = [each for each in self._streams_of(frame) if each.vbucket == frame.vbucket]
+        return [PreparesAcknowledged(stream, seqno) for stream in streams]
 
     def _flush(self, frame: Frame, _: float) -> list[Event]:
         """Refuse a FLUSH, which is retired (dcp 2.11)."""
@@ -375,7 +379,8 @@ class Producer:
     # --- responses --------------------------------------------------------------------------------------------------
 
     def _receive_response(self, frame: Frame) -> list[Event]:
-        """Answers to no-ops must be right; "no such stream" stops that stream; other errors end it all (dcp 9)."""
+        """Take a response: answers to no-ops must be right; "no such stream" stops that stream; other errors end the
+        connection (dcp 9)."""
         if frame.opcode == Opcode.DCP_NOOP:
             if frame.status or not self.noop.answered(frame.opaque):
                 raise RemoteProtocolError(
@@ -393,7 +398,7 @@ class Producer:
         )
 
     def _streams_of(self, frame: Frame) -> list[ProducerStream]:
-        """The live stream with the opaque of a response; none if it is over."""
+        """Return the live streams with the opaque of a response; empty if its stream is over."""
         return [each for each in self.streams.values() if each.opaque == frame.opaque]
 
     def _marker_answered(self, stream: ProducerStream) -> MarkerAnswered:
@@ -402,11 +407,12 @@ class Producer:
 
     @property
     def _tolerated(self) -> frozenset[Status]:
-        """Before the codes of version 7 were negotiated, the general ones said the same."""
+        """The errors that stop one stream only. Before the codes of version 7 were negotiated, general codes meant the
+        same."""
         return _STREAM_ERRORS if self.settings.v7_status_codes else _STREAM_ERRORS | _OLD_STREAM_ERRORS
 
     def _drop_unknown(self, frame: Frame) -> list[Event]:
-        """The consumer does not have this stream (any more): it is closed without a word (dcp 2.3)."""
+        """Close the streams that the consumer does not have (any more), without a message (dcp 2.3)."""
         dropped = self._streams_of(frame)
         for stream in dropped:
             stream.step(SentMessage.CUT)
@@ -445,7 +451,7 @@ CONSUMER_COMMANDS = frozenset(
         Opcode.DCP_CACHE_TRANSFER_END,
     }
 )
-"""Requests that a producer sends and never takes."""
+"""Requests that a producer sends and never receives."""
 
 _STREAM_ERRORS = frozenset({Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH})
 _OLD_STREAM_ERRORS = frozenset({Status.KEY_ENOENT, Status.KEY_EEXISTS})

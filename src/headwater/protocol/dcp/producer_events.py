@@ -1,4 +1,4 @@
-"""Events of a producer's connection, for whoever owns vbuckets and sockets. Source: dcp 2."""
+"""Events of a producer's connection, for the owner of vbuckets and sockets. Source: dcp 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.wire.header import Frame
 
 @dataclass(frozen=True, slots=True)
 class StreamRequested:
-    """A stream is asked for; `Producer.answer_stream` takes what is known of its vbucket."""
+    """A stream request; `Producer.answer_stream` takes the facts about its vbucket."""
 
     request: StreamRequest
 
@@ -31,7 +31,7 @@ class StreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class FailoverLogRequested:
-    """A vbucket's failover log is asked for; `Producer.answer_log` takes it."""
+    """A request for a vbucket's failover log; answer with `Producer.answer_log`."""
 
     frame: Frame
 
@@ -66,7 +66,7 @@ class WindowOpened:
 
 @dataclass(frozen=True, slots=True)
 class NotDcp:
-    """A request that is no DCP; a DCP connection serves those as well."""
+    """A request that is not DCP's; a DCP connection serves those as well."""
 
     frame: Frame
 

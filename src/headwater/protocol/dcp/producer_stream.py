@@ -1,4 +1,4 @@
-"""One stream of a producer's connection, and the table of what may be sent on it when.
+"""One stream of a producer's connection, and the table of its states and the messages that may be sent in each.
 
     BETWEEN --marker--> INSIDE --changes--> INSIDE --the last change--> BETWEEN
     BETWEEN, INSIDE --end or close--> ENDED; only between snapshots does a stream end well
@@ -20,7 +20,7 @@ from headwater.wire.dialect import Dialect
 
 
 class ProducerState(StrEnum):
-    """Where a stream stands."""
+    """The states of a stream."""
 
     BETWEEN = "between snapshots"
     INSIDE = "inside a snapshot"
@@ -61,13 +61,13 @@ class ProducerStream:
 
     Attributes:
         key: vbucket, and stream id or None.
-        opaque: that of the request; all messages of the stream carry it.
-        accepted: from where to where it runs, and its flags.
+        opaque: opaque of the request; all messages of the stream have it.
+        accepted: first and last seqno, and flags.
         state: see the table.
-        last_seqno: the newest seqno sent, at first the one asked from.
-        snapshot_end_seqno: of the snapshot announced last.
+        last_seqno: the newest seqno sent, at first the start of the request.
+        snapshot_end_seqno: end of the snapshot announced last.
         unanswered_markers: markers with flag ACK that were not answered yet.
-        dialect: DCP or UPR, which the request was in.
+        dialect: DCP or UPR, the dialect of the request.
     """
 
     key: StreamKey
@@ -87,11 +87,11 @@ class ProducerStream:
 
     @property
     def flags(self) -> int:
-        """Those of the request: StreamFlag bits."""
+        """The flags of the request: StreamFlag bits."""
         return self.accepted.flags
 
     def step(self, sent: SentMessage) -> None:
-        """Follow the table; what is not in it is a mistake of ours."""
+        """Take a step of the table; a step that is not in it is a programming error."""
         following = TRANSITIONS[self.state].get(sent)
         if following is None:
             raise LocalProtocolError(f"vbucket {self.vbucket}: {sent.value} on a stream that is {self.state.value}")

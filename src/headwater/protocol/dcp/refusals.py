@@ -1,7 +1,7 @@
-"""How either end of a DCP connection says no: in words its peer understands, and in a sentence for people.
+"""Refusals by either end of a DCP connection: a status that the peer understands, and a sentence for people.
 
-"Check the server logs for more information on which case occurred" (seed 001, ERANGE): the sentence is kept for whoever
-has a log (`take`), and goes to a peer that negotiated XERROR as the body of the answer. Source: wire 3.1; kv.md 1.5.
+"Check the server logs for more information on which case occurred" (seed 001, ERANGE): the sentence is kept for the
+owner's log (`take`), and is the body of the answer to a peer that negotiated XERROR. Source: wire 3.1; kv.md 1.5.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import BODIED, Status, name_of, without_xerror
 
 KEPT_MAX = 64
-"""Refusals that wait to be taken; older ones are forgotten. Who sends thousands of bad requests at once gets answers
-to all of them, and his log need not have each."""
+"""The number of refusals that are kept; older ones are forgotten. A peer that sends thousands of bad requests at once
+gets all answers, but the log need not have each."""
 
 _NO_EXPLANATION = BODIED | {Status.NOT_MY_VBUCKET}
-"""The body of these has a meaning of its own: clients read that of NOT_MY_VBUCKET as a cluster map."""
+"""Statuses whose body has a meaning of its own: clients read that of NOT_MY_VBUCKET as a cluster map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,49 +40,49 @@ class Refusal:
 
 
 class Refusals:
-    """Answers requests with errors, and remembers which; `total` counts them."""
+    """Answers requests with errors, and keeps the refusals; `total` counts them."""
 
     def __init__(self, negotiated: Negotiated) -> None:
         self._negotiated = negotiated
-        self._kept: deque[Refusal] = deque(maxlen=KEPT_MAX)
+        self._refusals: deque[Refusal] = deque(maxlen=KEPT_MAX)
         self.total = 0
 
     def answer(self, frame: Frame, status: int, reason: str, *, extras: bytes = b"", value: bytes = b"") -> bytes:
-        """The bytes of the answer to a request that is refused.
+        """Return the bytes of the answer to a refused request.
 
         Args:
             frame: the request.
-            status: what is meant; a peer without XERROR gets the nearest that it knows.
-            reason: for people; empty where it was given before.
-            extras, value: what the answer has to carry.
+            status: intended status; a peer without XERROR gets the nearest one that it knows.
+            reason: for people; empty if it was given before.
+            extras, value: extras and value of the answer.
 
         Raises:
-            RemoteProtocolError: there is no such status for this peer. Hang up.
+            RemoteProtocolError: no such status exists for this peer: close the connection.
         """
         if reason:
             self.total += 1
-            self._kept.append(Refusal(frame.opcode, frame.vbucket, status, reason))
-        told, datatype = self._told(status), 0
-        if reason and not value and self._negotiated.xerror and told not in _NO_EXPLANATION:
+            self._refusals.append(Refusal(frame.opcode, frame.vbucket, status, reason))
+        sent_status, datatype = self._status_for(status), 0
+        if reason and not value and self._negotiated.xerror and sent_status not in _NO_EXPLANATION:
             value, datatype = error_body(reason), Datatype.JSON if self._negotiated.json else 0
-        return response(frame, told, extras=extras, value=value, datatype=datatype).encode()
+        return response(frame, sent_status, extras=extras, value=value, datatype=datatype).encode()
 
     def take(self) -> list[Refusal]:
         """Return the refusals since the last call, and forget them."""
-        taken = list(self._kept)
-        self._kept.clear()
+        taken = list(self._refusals)
+        self._refusals.clear()
         return taken
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._refusals)
 
-    def _told(self, status: int) -> int:
+    def _status_for(self, status: int) -> int:
         if self._negotiated.xerror:
             return status
-        told = without_xerror(status, collections=self._negotiated.collections)
-        if told is None:
+        older = without_xerror(status, collections=self._negotiated.collections)
+        if older is None:
             raise RemoteProtocolError(f"{name_of(status)} can not be told to a peer without XERROR")
-        return told
+        return older
 
 
 _OPCODES = frozenset(Opcode)

@@ -1,6 +1,6 @@
-"""A stream request as the asking side writes it, client and consumer node alike, in the dialect of the connection.
+"""Encodes a stream request, for client and consumer node alike, in the dialect of the connection.
 
-The other side, which reads and judges it, is stream_request.py. Source: dcp 2.4, 14.
+stream_request.py reads and checks the request at the other end. Source: dcp 2.4, 14.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _UPR: Final = Dialect.UPR  # a member by its enum is slow to look up
 def request_after(  # noqa: PLR0917 - the fields of a message
     position: Position, end_seqno: int, vb_uuid: int, opaque: int, dialect: Dialect, flags: int = 0, value: bytes = b""
 ) -> bytes:
-    """The request for what comes after `position` in the history `vb_uuid`, up to `end_seqno`; `value` chooses
+    """Return the request for the changes after `position` in the history `vb_uuid`, up to `end_seqno`; `value` chooses
     collections, in DCP."""
     if dialect is _UPR:
         return upr.StreamRequest(

@@ -1,4 +1,4 @@
-"""STREAM_REQ, as the producer sees it: the checks of dcp 2.4 in their order, the first that fails answers.
+"""STREAM_REQ at the producer: the checks of dcp 2.4 in their order; the first that fails gives the answer.
 
     1 malformed                  5 from latest            11 a live stream is there already
     2 superseded (the node)      6 no-ops needed          12 rollback (failover.py)
@@ -6,7 +6,7 @@
     4 not active or replica,     9, 10 value, stream id   15 still receiving its first snapshot
       or behind the fence
 
-A request that is refused leaves nothing behind.
+A refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from headwater.wire.vbucket import State
 
 STREAM_ID_MAX = 65_535
 PLAIN_REQUEST_BYTES = HEADER_BYTES + 48
-"""The fields that `read_plain_request` reads."""
+"""The size of the fields that `read_plain_request` reads."""
 StreamKey = tuple[int, int | None]
-"""The name of a stream on its connection: vbucket, and stream id where those are enabled."""
+"""The key of a stream on its connection: vbucket, and stream id if these are enabled."""
 
 # Plain numbers: with an IntFlag every & costs as much as the rest of a request.
 _KNOWN = int(sum(StreamFlag))
@@ -60,8 +60,9 @@ class StreamFilter:
     """The value of a stream request (dcp 5).
 
     Attributes:
-        stream_id: None where those are not enabled. purge_seqno: the one that the consumer last saw.
-        collections: the ids of these only; scope: the id of the one whose collections are wanted; None: no such choice.
+        stream_id: None if stream ids are not enabled. purge_seqno: the last one that the consumer saw.
+        collections: ids of the collections wanted; scope: id of the scope whose collections are wanted; None for no
+            such choice.
     """
 
     stream_id: int | None = None
@@ -71,7 +72,7 @@ class StreamFilter:
 
     @property
     def chooses(self) -> bool:
-        """Whether not all collections are wanted."""
+        """True if only some collections are wanted."""
         return self.collections is not None or self.scope is not None
 
 
@@ -79,21 +80,21 @@ _NO_FILTER = StreamFilter()
 
 
 class Facts(NamedTuple):
-    """The facts about a vbucket by which a stream request is judged.
+    """The facts about a vbucket that decide about a stream request.
 
     Attributes:
         state: active, replica, pending or dead.
-        high_seqno: the newest seqno that may be seen, that is, the newest on disk.
+        high_seqno: the newest seqno that may be sent, that is, the newest on disk.
         purge_seqno: the highest tombstone seqno that was purged.
         failover_log: (vb uuid, seqno), newest first.
-        receives_first_snapshot: a replica of which no state is consistent yet.
-        is_being_handed_over: another stream is taking it over.
-        is_fenced: it is active here, but whether another node owns it by now is not known yet.
-        manifest: its collections, as far as they may be told.
-        last_seqno_of: for a filter, or None for a client that knows nothing of collections, the newest seqno of what it
-            lets through; None where there was never more than the default collection.
-        denied: for a filter, why the user may not read what it chooses, and the status that says so; None for a user
-            who may read all of the bucket.
+        receives_first_snapshot: True for a replica that has no consistent state yet.
+        is_being_handed_over: True if another stream is taking it over.
+        is_fenced: True if it is active here, but another node may own it by now.
+        manifest: its collections, as far as they may be sent.
+        last_seqno_of: returns the newest seqno that a filter lets through, or for None, that a client without
+            collections gets; None if there was never another collection than the default one.
+        denied: returns, for a filter, why the user may not read its collections, and the status; None for a user who
+            may read the whole bucket.
     """
 
     state: State
@@ -109,12 +110,12 @@ class Facts(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The stream may begin: after `start_seqno`, the first snapshot announced from `snap_start_seqno`.
+    """An accepted stream: it begins after `start_seqno`; its first snapshot is announced from `snap_start_seqno`.
 
     Attributes:
         key: vbucket, and stream id or None.
         flags: StreamFlag bits. filter: the value of the request.
-        partial_end_seqno: the end of the snapshot that the consumer holds in part; 0 if it holds a whole one.
+        partial_end_seqno: end of the snapshot that the consumer holds in part; 0 if it holds whole ones only.
     """
 
     key: StreamKey
@@ -128,7 +129,7 @@ class Accepted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestRefusal:
-    """The answer is `status`, with this value; `reason` is for people."""
+    """A refusal: `status` and value of the answer; `reason` is for people."""
 
     status: Status
     reason: str
@@ -136,7 +137,7 @@ class RequestRefusal:
 
 
 def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = Dialect.DCP) -> StreamRequest:
-    """Check 1: the form of the request. Raises BadMessage."""
+    """Read the request's form, check 1. Raises BadMessage."""
     if dialect is Dialect.UPR:
         request = upr.StreamRequest.decode(frame)
         return replace(request, flags=known_flags(request.flags))
@@ -144,9 +145,10 @@ def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = D
 
 
 def read_plain_request(data: memoryview, offset: int) -> dcp.StreamRequest | None:
-    """The stream request at `offset` if it is one of DCP, plain and with flags that need no thought: nearly all are.
+    """Return the stream request at `offset` if it is one of DCP without optional fields or special flags, as nearly all
+    are.
 
-    None says nothing about what is there; `read_stream_request` does.
+    None means only that `read_stream_request` must read it.
     """
     request = dcp.StreamRequest.read_plain(data, offset)
     return None if request is None or request.flags & _THOUGHT else request
@@ -169,12 +171,13 @@ def _read_dcp(frame: Frame, *, collections: bool) -> dcp.StreamRequest:
 
 
 def _names_stream_id(value: bytes) -> bool:
-    """Whether a stream id is asked for: that has a status of its own, also without Collections (dcp 2.4, check 10)."""
+    """Return True if a stream id is requested: that has a status of its own, also without Collections (dcp 2.4, check
+    10)."""
     try:
-        told = read_json(value)
+        value_read = read_json(value)
     except ValueError:
         return False
-    return isinstance(told, dict) and "sid" in told
+    return isinstance(value_read, dict) and "sid" in value_read
 
 
 def judge(
@@ -185,13 +188,13 @@ def judge(
     settings: ControlSettings,
     live: Collection[StreamKey],
 ) -> Accepted | RequestRefusal:
-    """Checks 3 to 16 of a well-formed request.
+    """Apply checks 3 to 16 to a well-formed request.
 
     Args:
-        request: what `read_stream_request` returned.
-        facts: the vbucket; None if this node does not have it.
+        request: the result of `read_stream_request`.
+        facts: facts about the vbucket; None if this node does not have it.
         negotiated, settings: those of the connection.
-        live: the streams that are open on the connection.
+        live: keys of the streams that are open on the connection.
     """
     if facts is None:
         return RequestRefusal(Status.NOT_MY_VBUCKET, f"vbucket {request.vbucket} is not here")
@@ -219,7 +222,7 @@ def judge(
 
 
 def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> RequestRefusal | None:
-    """Checks 4 and 6: the state is not one that is streamed, or may not be the vbucket's any more; no-ops are off."""
+    """Apply checks 4 and 6: the state can't be streamed, or may not be the vbucket's any more; no-ops are off."""
     # Only its owner can hand a vbucket over: were a replica to do so, there would be two (failover 4, step 1).
     wanted = _OWNED if request.flags & _OWNER else _HELD
     if facts.state not in wanted:
@@ -238,10 +241,9 @@ def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> Reques
 
 
 def _claim(request: StreamRequest, facts: Facts) -> Claim:
-    """The numbers of the request; check 5: with FROM_LATEST, those of a consumer that has everything.
+    """Return the numbers of the request. Check 5: with FROM_LATEST, those of a consumer that has everything.
 
-    The end is that of check 13 already, or of the time where `_place` finds it: it is not held against the start
-    before it is replaced (erratum A6).
+    The end is replaced by that of check 13, here or in `_place`; it is not compared with the start before (erratum A6).
     """
     claim, flags = claim_of(request), request.flags
     # "Takeover forces end = endless" (dcp 2.4).
@@ -264,7 +266,7 @@ def _place(
     partial_end: int,
     aware: bool,
 ) -> Accepted | RequestRefusal:
-    """Checks 12 to 16: where in the history the stream begins and ends."""
+    """Apply checks 12 to 16: find where in the history the stream begins and ends."""
     flags = request.flags
     last = None if facts.last_seqno_of is None else _last_seqno(filtered, facts.last_seqno_of, aware=aware)
     match decide(
@@ -293,11 +295,11 @@ def _place(
 
 
 def _partial_end(claim: Claim, *, claims: bool) -> int:
-    """Return the end of the snapshot that a consumer holds in part; 0 if what it holds is whole.
+    """Return the end of the snapshot that a consumer holds in part; 0 if it holds a whole one.
 
-    Also with the one seqno behind the snapshot's start: other servers' markers, and those of earlier ones of ours,
-    start one behind the state before, and that seqno may have been merged away. But where the consumer has said so, a
-    snapshot that starts one below is a claim to be checked (controls.CLAIMS), and ends where he asks for.
+    A snapshot that starts one below the start seqno counts as held in part: other servers' markers, and those of our
+    earlier releases, start one after the state before, and that seqno may have been merged away. But if the consumer
+    has set controls.CLAIMS, such a snapshot is a claim to be checked, and ends at the end of the request.
     """
     if claims and claim.snap_start_seqno + 1 == claim.start_seqno:
         return 0
@@ -305,7 +307,7 @@ def _partial_end(claim: Claim, *, claims: bool) -> int:
 
 
 def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRefusal | None:
-    """Check 15, and what stands in the way of a takeover."""
+    """Apply check 15, and refuse a takeover that is not possible now."""
     if facts.receives_first_snapshot:
         return RequestRefusal(Status.ETMPFAIL, f"vbucket {request.vbucket} still receives its first snapshot")
     if not request.flags & _TAKEOVER:
@@ -318,14 +320,15 @@ def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRef
 
 
 def _last_seqno(filtered: StreamFilter, seqno_of: Callable[[StreamFilter | None], int], *, aware: bool) -> int | None:
-    """The newest seqno of what a stream of a vbucket with collections gets; None for one that gets everything."""
+    """Return the newest seqno that a stream of a vbucket with collections gets; None for a stream that gets
+    everything."""
     if aware and not filtered.chooses:
         return None
     return seqno_of(filtered if aware else None)
 
 
 class _ValueError(Exception):
-    """The value of a request is refused, with this status."""
+    """The value of a request is refused with this status."""
 
     def __init__(self, problem: str, status: Status = Status.EINVAL) -> None:
         super().__init__(problem)
@@ -333,14 +336,14 @@ class _ValueError(Exception):
 
 
 def _read_value(request: StreamRequest, settings: ControlSettings) -> StreamFilter:
-    """Checks 9 and 10: the JSON value, and that a stream id is there exactly if those are enabled."""
-    found = _parse_value(request) if request.value else _NO_FILTER
-    if (found.stream_id is not None) != settings.stream_ids:
+    """Apply checks 9 and 10: read the JSON value; a stream id must be present exactly if these are enabled."""
+    filtered = _parse_value(request) if request.value else _NO_FILTER
+    if (filtered.stream_id is not None) != settings.stream_ids:
         wanted = "needed" if settings.stream_ids else "not enabled"
         raise _ValueError(f"a stream id is {wanted} on this connection", Status.DCP_STREAMID_INVALID)
-    if settings.sync_writes and (found.collections is not None or found.scope is not None):
+    if settings.sync_writes and (filtered.collections is not None or filtered.scope is not None):
         raise _ValueError("durable writes are streamed of all collections only", Status.NOT_SUPPORTED)
-    return found
+    return filtered
 
 
 def _parse_value(request: StreamRequest) -> StreamFilter:
@@ -371,7 +374,7 @@ def _check_filter(value: dict[str, Any]) -> None:
 
 
 def _check_there(filtered: StreamFilter, manifest: CollectionsManifest) -> None:
-    """Check that what is to be streamed is there."""
+    """Check that the chosen collections and scope exist."""
     if unknown := (filtered.collections or frozenset()) - manifest.by_id().keys():
         raise _ValueError(f"there is no collection 0x{min(unknown):x}", Status.UNKNOWN_COLLECTION)
     if filtered.scope is not None and manifest.scope_by_id(filtered.scope) is None:
@@ -379,7 +382,7 @@ def _check_there(filtered: StreamFilter, manifest: CollectionsManifest) -> None:
 
 
 def _manifest_uid(status: Status, facts: Facts) -> bytes:
-    """The value of a refusal that is about the manifest: its uid (kv.md 4)."""
+    """Return the value of a refusal that concerns the manifest: its uid (kv.md 4)."""
     if status not in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         return b""
     return json.dumps({"manifest_uid": f"{facts.manifest.uid:x}"}).encode()
@@ -390,7 +393,7 @@ def _is_hex(text: object) -> bool:
 
 
 def _stream_id(number: object) -> int | None:
-    """1 to 65535 (errata P13); 0 has a status of its own."""
+    """Return a stream id from 1 to 65535 (errata P13); 0 has a status of its own."""
     if number is None:
         return None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= STREAM_ID_MAX:

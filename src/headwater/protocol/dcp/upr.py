@@ -1,4 +1,4 @@
-"""Where UPR differs from DCP, in tables; the engine below is one. Source: dcp 14.
+"""The differences between UPR and DCP, in tables; the code below is shared. Source: dcp 14.
 
 A connection's dialect is AUTO until its first stream request, whose length tells; HELLO, a flag of OPEN that UPR does
 not have, or any CONTROL makes it DCP before that. Layouts are in `headwater.wire.upr`, the form of changes in
@@ -26,15 +26,15 @@ _STATES_AS_PRINTED = {State.ACTIVE: 1, State.PENDING: 2, State.REPLICA: 3, State
 
 
 def settled_by(request: Frame, dialect: Dialect) -> Dialect:
-    """The dialect after a stream request; AUTO still, if that is in none."""
+    """Return the dialect after a stream request; still AUTO if the request has the form of neither."""
     return _BY_EXTRAS.get(len(request.extras), dialect) if dialect is Dialect.AUTO else dialect
 
 
 def claim_of(request: StreamRequest) -> Claim:
     """Return the claim in a UPR stream request.
 
-    "UPR: derive snap start = snap end = start and look up (uuid, high seqno)" (dcp 14). What a snapshot was is not
-    known to such a consumer; it goes on from ends of snapshots only.
+    "UPR: derive snap start = snap end = start and look up (uuid, high seqno)" (dcp 14). Such a consumer does not know
+    snapshots; it continues from ends of snapshots only.
     """
     start, end, uuid = request.start_seqno, request.end_seqno, request.vb_uuid
     if isinstance(request, upr.StreamRequest):
@@ -43,25 +43,25 @@ def claim_of(request: StreamRequest) -> Claim:
 
 
 def begins_at(position: Position, vb_uuid: int) -> int:
-    """The seqno beside a uuid in a consumer's failover log."""
+    """Return the seqno of a uuid in a consumer's failover log."""
     return next((seqno for uuid, seqno in position.failover_log if uuid == vb_uuid), 0)
 
 
 def known_flags(flags: int) -> int:
-    """ "UPR connection: ignore unknown bits" (erratum A3)."""
+    """Return the flags that UPR knows: "UPR connection: ignore unknown bits" (erratum A3)."""
     return flags & _FLAGS
 
 
 def end_status(reason: EndReason, dialect: Dialect) -> int:
-    """The number of a stream's end: "UPR: 0, 1", for all that is not "done" calls for a look at the states."""
+    """Return the number of a stream's end: "UPR: 0, 1", for any end but "done" means that the states must be read."""
     return int(bool(reason)) if dialect is _UPR else int(reason)
 
 
 def state_number(state: State, *, as_printed: bool) -> int:
-    """The number of a state: DCP's, or that of the text, which swaps two (erratum U9)."""
+    """Return the number of a state: DCP's, or that of UPR's text, which swaps two (erratum U9)."""
     return _STATES_AS_PRINTED[state] if as_printed else int(state)
 
 
 def state_of(number: int, *, as_printed: bool) -> State:
-    """The state that a number from 1 to 4 means."""
+    """Return the state with a number from 1 to 4."""
     return next(state for state in State if state_number(state, as_printed=as_printed) == number)

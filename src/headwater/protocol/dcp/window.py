@@ -1,9 +1,9 @@
-"""The consumer's half of flow control: which bytes to acknowledge, and when.
+"""The consumer's half of flow control: decides how many bytes to acknowledge, and when.
 
-Three counts, each at most the one before: received (the kernels counted them), processed (the application came back for
-more), acknowledged. Acknowledging what was merely read would make the window useless as a bound on memory, so only
-processed bytes are. Source: dcp.md 7: "ack when unacked exceeds 20 % of the window, or when any unacked byte is older
-than 5 s; count bytes when processed, not when read".
+There are three counts, each at most the one before: received (the kernels counted them), processed (the application
+came back for more), acknowledged. Acknowledging bytes that were only read would make the window useless as a bound on
+memory, so only processed bytes are. Source: dcp.md 7: "ack when unacked exceeds 20 % of the window, or when any unacked
+byte is older than 5 s; count bytes when processed, not when read".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ACK_SHARE = 0.2
 ACK_SECONDS_MAX = 5.0
 ACK_BYTES_MAX = 0xFFFF_FFFF
 SMALL_ACK_BYTES = 50_000
-"""A consumer may also acknowledge as soon as it owes so much (dcp.md 7, small clients)."""
+"""A consumer may also acknowledge as soon as it owes this much (dcp.md 7, small clients)."""
 
 
 @dataclass(slots=True)
@@ -22,8 +22,8 @@ class ConsumerWindow:
     """The acknowledgements a consumer owes its producer. Times are seconds of one monotonic clock.
 
     Attributes:
-        window_bytes: `connection_buffer_size`; 0 when flow control is off, then nothing is ever owed.
-        owed_bytes_max: acknowledge as soon as more than this is owed; None: only the share of the window counts.
+        window_bytes: `connection_buffer_size`; 0 when flow control is off, and nothing is owed.
+        owed_bytes_max: acknowledge as soon as more than this is owed; None for only the share of the window.
         received_bytes, processed_bytes, acknowledged_bytes: since the connection was opened.
     """
 
@@ -35,29 +35,30 @@ class ConsumerWindow:
     _owed_since: float | None = None
 
     def receive(self, size_bytes: int) -> None:
-        """Enter bytes of counted messages (dcp.md 7), also those of streams that are over."""
+        """Count bytes of counted messages (dcp.md 7), also those of streams that are over."""
         self.received_bytes += size_bytes
 
     def process(self, now: float, keep_bytes: int = 0) -> None:
-        """The application is done with all that was received so far, but for `keep_bytes` of it."""
+        """Count all bytes received so far as processed, except for `keep_bytes`."""
         self.processed_bytes = max(self.processed_bytes, self.received_bytes - keep_bytes)
         if self.owed_bytes and self._owed_since is None:
             self._owed_since = now
 
     @property
     def owed_bytes(self) -> int:
-        """Processed and not acknowledged."""
+        """Bytes processed and not acknowledged."""
         return self.processed_bytes - self.acknowledged_bytes if self.window_bytes else 0
 
     @property
     def deadline(self) -> float | None:
-        """When the oldest byte that is owed must be acknowledged; None when none is."""
+        """The time at which the oldest owed byte must be acknowledged; None if none is owed."""
         return None if self._owed_since is None else self._owed_since + ACK_SECONDS_MAX
 
     def due(self, now: float, *, more_waits: bool = False) -> int:
-        """Return how many bytes to acknowledge now, 0 for not yet; what is returned counts as acknowledged.
+        """Return the number of bytes to acknowledge now, 0 for not yet; they count as acknowledged.
 
-        `more_waits`: more was received already, so the producer is not held up by us: the share of the window counts.
+        `more_waits`: more was received already, so the producer does not wait for us, and only the share of the window
+        counts.
         """
         owed = min(self.owed_bytes, ACK_BYTES_MAX)
         late = self._owed_since is not None and now >= self._owed_since + ACK_SECONDS_MAX

@@ -1,1 +1,1 @@
-"""TAP: the options of a session, its consumer, its producer and the ledger of what was acknowledged."""
+"""TAP: the options of a session, its consumer, its producer, and the ledger of acknowledged messages."""

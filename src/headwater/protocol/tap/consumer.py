@@ -1,8 +1,8 @@
-"""The consumer's end of TAP: messages in, what they tell out, and the answers they are owed.
+"""The consumer's end of TAP: frames in, messages out, and the answers that they need.
 
-Used by the client and by a node that is fed by a mover alike. A message is answered when it asks (flag ACK), and, once
-the producer said OPAQUE 0, also when it could not be obeyed; so the caller obeys first, durably, and then lets it be
-answered. Source: tap.md 3 (what messages mean), 4 (what is answered), 5.3 (what is applied).
+Used by the client, and by a node that a mover feeds. A message is answered if it asks for it (flag ACK) and, once the
+producer has sent OPAQUE 0, also if it could not be applied; so the caller applies it first, durably, and then has it
+answered. Source: tap.md 3 (meaning of messages), 4 (answers), 5.3 (effects).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MESSAGES: Final[dict[int, type[TapMessage]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message to be obeyed, and then answered: `TapConsumer.processed`."""
+    """A message to apply and then answer: `TapConsumer.processed`."""
 
     message: TapMessage
     frame: Frame
@@ -54,7 +54,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class ConnectRefused:
-    """The producer does not do what TAP_CONNECT asked for; `said`: why, in its words, if it has any."""
+    """The producer refuses TAP_CONNECT; `said` is its explanation, if it gave one."""
 
     status: int
     said: str = ""
@@ -66,19 +66,19 @@ Event: TypeAlias = Received | ConnectRefused | PeerGone
 class TapConsumer:
     """One connection's answers.
 
-    A producer ends a dump or takeover by closing the connection, and a connection closes for worse reasons as well. So
-    what has to come is known from outside (`expected`), and an end is one only when all of it came.
+    A producer ends a dump or takeover by closing the connection, and a connection also closes after failures. So the
+    expected vbuckets are known from outside (`expected`), and the end is good only when all of them are complete.
 
     Args:
-        expects: vbuckets without which a dump or takeover is not whole; None where that is not known.
-        takes_over: a vbucket is complete when it was made active, not when its backfill is.
+        expects: vbuckets without which a dump or takeover is not whole; None if unknown.
+        takes_over: True if a vbucket is complete only once it was made active, not after its backfill.
         now: seconds of a monotonic clock; without it, silence counts from the first bytes on.
 
     Attributes:
-        answers_errors: the producer said OPAQUE 0.
-        open_vbuckets: those that come from scratch and are not complete.
-        handed_over: those that a takeover is not done with.
-        completed: those of which all came.
+        answers_errors: True once the producer has sent OPAQUE 0.
+        open_vbuckets: vbuckets that are sent from the beginning and are not complete.
+        handed_over: vbuckets that a takeover has not finished.
+        completed: vbuckets that are complete.
     """
 
     def __init__(
@@ -96,24 +96,24 @@ class TapConsumer:
     # --- the five methods (protocol/end.py) -------------------------------------------------------------------------
 
     def connect(self, options: TapOptions) -> None:
-        """Ask for the stream."""
+        """Send the request for the stream."""
         self._out += options.encode()
 
     @property
     def deadline(self) -> float | None:
-        """When to call `tick`; None for never."""
+        """The time at which to call `tick`; None for never."""
         return None if self._heard_at is None else self._heard_at + SILENCE_SECONDS_MAX
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes. Obey each message, then give it to `processed`.
+        """Take received bytes. Apply each message, then give it to `processed`.
 
         Raises:
-            RemoteProtocolError: disconnect.
+            RemoteProtocolError: the connection must be closed.
         """
         return each_frame(self._buffer, data, now, self.receive_frame)
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:
-        """As `receive_data`, for who cuts the frames."""
+        """Take one frame, for owners that cut frames themselves."""
         self._heard_at = now
         if frame.is_response:
             return [ConnectRefused(frame.status, context_of(frame.value))] if frame.opcode == Opcode.TAP_CONNECT else []
@@ -125,8 +125,8 @@ class TapConsumer:
         return [] if message is None else [Received(message, frame)]
 
     def processed(self, received: Received, status: int = Status.SUCCESS) -> None:
-        """A message was obeyed, durably, or could not be: ETMPFAIL makes the producer send it again later, any other
-        error ends the session for good. Errors as `answer`."""
+        """Report that a message was applied, durably, or could not be: after ETMPFAIL the producer sends it again
+        later, any other error ends the session. Raises the errors of `answer`."""
         self._reply(received.frame, status)
 
     def _reply(self, frame: Frame, status: int) -> None:
@@ -134,17 +134,18 @@ class TapConsumer:
             self._out += answer.encode()
 
     def receive_eof(self) -> list[Event]:
-        """The producer closed the connection, which ends a dump or takeover that `is_whole`, and breaks any other."""
+        """Report that the producer closed the connection; that ends a dump or takeover that `is_whole`, and breaks any
+        other."""
         return [PeerGone(waited_for=f"vbuckets {', '.join(map(str, sorted(self.missing)))}" if self.missing else "")]
 
     def tick(self, now: float) -> list[Event]:
-        """The deadline has come: "a client that sees nothing for several intervals should reconnect" (tap.md 3.3)."""
+        """Act on the deadline: "a client that sees nothing for several intervals should reconnect" (tap.md 3.3)."""
         if self._heard_at is None or now < self._heard_at + SILENCE_SECONDS_MAX:
             return []
         return [PeerGone(now - self._heard_at)]
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent."""
+        """Return the bytes to send, and forget them."""
         data = bytes(self._out)
         self._out.clear()
         return data
@@ -153,13 +154,13 @@ class TapConsumer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that a dump or takeover has to bring came; where that is not known, whether something did, and
-        all of it was completed."""
+        """True if a dump or takeover is complete; if the expected vbuckets are unknown, True if there were some and all
+        of them are complete."""
         return not self.missing and (self.expects is not None or bool(self.completed))
 
     @property
     def missing(self) -> set[int]:
-        """The vbuckets that have to come, or were begun, and are not complete."""
+        """The vbuckets that are expected, or were begun, and are not complete."""
         return self.open_vbuckets | self.handed_over | (set(self.expects or ()) - self.completed)
 
     def read(self, frame: Frame) -> TapMessage | None:
@@ -167,7 +168,7 @@ class TapConsumer:
 
         Raises:
             BadMessage: it is malformed, or its time to live is over; answer its status.
-            RemoteProtocolError: no message of TAP, or a checkpoint without an id: disconnect.
+            RemoteProtocolError: not a message of TAP, or a checkpoint without an id: close the connection.
         """
         if frame.opcode == Opcode.NOOP:
             return None
@@ -204,11 +205,11 @@ class TapConsumer:
                 self.completed.add(message.vbucket)
 
     def answer(self, frame: Frame, status: int = Status.SUCCESS) -> Frame | None:
-        """The answer a message is owed; None if it is owed none.
+        """Return the answer to a message; None if it needs none.
 
         Raises:
-            RemoteProtocolError: it could not be obeyed, and the producer does not take answers: disconnect, so that it
-                does not go on as if.
+            RemoteProtocolError: the message could not be applied, and the producer takes no answers: close the
+                connection, so that it does not continue as if it had been.
         """
         asks = asks_for_answer(frame)
         if asks or (status and self.answers_errors):
@@ -219,25 +220,25 @@ class TapConsumer:
 
 
 def hops_after(ttl: int) -> int:
-    """How many nodes a change has been brought through when it came with a TTL: a producer's own goes out with 255."""
+    """Return the number of nodes that a change has passed, by its TTL: a producer's own change is sent with 255."""
     return TTL_MAX + 1 - ttl
 
 
 def expected(options: TapOptions, stats: Mapping[str, str]) -> set[int] | None:
-    """The vbuckets without which a dump or takeover is not whole; None where there is no telling.
+    """Return the vbuckets without which a dump or takeover is not whole; None if that is unknown.
 
-    A takeover has to bring every vbucket of its list. "DUMP covers the active vbuckets of the filter that hold items"
-    (tap.md 1.1); one that was asked for by number and is not active there is missing, whatever it holds.
+    A takeover must bring every vbucket of its list. "DUMP covers the active vbuckets of the filter that hold items"
+    (tap.md 1.1); a vbucket that was requested by number and is not active there is missing, even if it is empty.
 
     Args:
-        options: what is asked for.
-        stats: the producer's group `vbucket-details`; empty where it has none.
+        options: options of the request.
+        stats: the producer's statistics `vbucket-details`; empty if it has none.
     """
     if options.takeover:
         return set(options.vbuckets)
-    states = {int(name[3:]): told for name, told in stats.items() if name.startswith("vb_") and name[3:].isdecimal()}
+    states = {int(name[3:]): state for name, state in stats.items() if name.startswith("vb_") and name[3:].isdecimal()}
     if not states:
         return None
-    active = {vb for vb, told in states.items() if told == "active"}
+    active = {vb for vb, state in states.items() if state == "active"}
     filled = {vb for vb in active if stats.get(f"vb_{vb}:num_items", "0") != "0"}
     return filled if not options.vbuckets else set(options.vbuckets) - (active - filled)

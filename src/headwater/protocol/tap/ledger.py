@@ -1,9 +1,9 @@
-"""The unacknowledged messages of a TAP producer: numbers, the window, and where to go on after a resend.
+"""The unacknowledged messages of a TAP producer: their numbers, the window, and the places to return to for a resend.
 
-The ledger keeps no messages. A message of data is a seqno of a vbucket, and the log still has it (or what replaced it):
-to send again is to put the vbucket's cursor back. So a run of messages is entered with the `TapPlace` its stream was
-at, and 10 000 unacknowledged documents cost 80 kB, whatever their size. Messages are counted from 1 without end; the
-wire shows the number modulo 2^32 - 1, from 1. Source: tap.md 2 (opaque), 4.
+The ledger keeps no messages. A message of data is a seqno of a vbucket, and the log still has that change (or a later
+one of its key): sending again means moving the vbucket's cursor back. So a run of messages is entered with the
+`TapPlace` of its stream, and 10 000 unacknowledged documents cost 80 kB, whatever their size. Messages are counted from
+1 without end; the wire shows the number modulo 2^32 - 1, from 1. Source: tap.md 2 (opaque), 4.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 
 OPAQUES: Final = 0xFFFF_FFFF
 ACK_INTERVAL: Final = 1000
-"""Every so many messages one asks for an acknowledgement."""
+"""The number of messages after which one requests an acknowledgement."""
 WINDOW_MESSAGES: Final = 10 * ACK_INTERVAL
-"""So many messages may be unacknowledged."""
+"""The number of messages that may be unacknowledged."""
 
 
 class TapStep(IntEnum):
@@ -35,7 +35,8 @@ class TapStep(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TapPlace:
-    """Where a vbucket's stream is: everything up to `seqno` is sent; `checkpoint` is the open one's id (0: none)."""
+    """The place of a vbucket's stream: everything up to `seqno` is sent; `checkpoint` is the open one's id (0:
+    none)."""
 
     step: TapStep
     seqno: int = 0
@@ -47,9 +48,9 @@ class Run:
     """Messages with consecutive numbers of one stream.
 
     Attributes:
-        first, count: their numbers.
-        stream: whose; before: where it was before the first of them.
-        seqnos: what each message was; empty for a message that is no change.
+        first, count: number of the first message, and how many there are.
+        stream: the stream; before: its place before the first of them.
+        seqnos: seqno of each message; empty for a message that is not a change.
     """
 
     first: int
@@ -64,42 +65,42 @@ class Run:
         return self.first + self.count - 1
 
     def place_before(self, number: int) -> TapPlace:
-        """Where the stream was before it sent message `number` of this run."""
+        """Return the place of the stream before it sent message `number` of this run."""
         if number <= self.first or not len(self.seqnos):
             return self.before
         return replace(self.before, seqno=int(self.seqnos[number - self.first - 1]))
 
 
 class Ledger:
-    """Numbers given and acknowledged.
+    """The numbers of messages sent and acknowledged.
 
     Args:
-        acknowledges: whether the client does; if not, nothing is kept and the window is endless.
+        acknowledges: True if the client acknowledges; if not, nothing is kept and the window is endless.
 
     Attributes:
         sent, acked: numbers of the last message sent, and acknowledged.
-        asked: of the last one that asked for an acknowledgement.
+        ack_request: of the last one that asked for an acknowledgement.
     """
 
     def __init__(self, *, acknowledges: bool) -> None:
         self.acknowledges = acknowledges
-        self.sent = self.acked = self.asked = 0
+        self.sent = self.acked = self.ack_request = 0
         self._runs: deque[Run] = deque()
 
     @property
     def unacked(self) -> int:
-        """How many messages are sent and not acknowledged; 0 when the client never will."""
+        """The number of messages that are sent and not acknowledged; 0 if the client never acknowledges."""
         return self.sent - self.acked if self.acknowledges else 0
 
     @property
     def room(self) -> int:
-        """How many messages may be sent: "at most 10 x 1000 messages beyond the last acked one"."""
+        """The number of messages that may be sent: "at most 10 x 1000 messages beyond the last acked one"."""
         return WINDOW_MESSAGES - self.unacked
 
     @property
     def awaits(self) -> bool:
-        """Whether an acknowledgement that was asked for is due."""
-        return self.acknowledges and self.asked > self.acked
+        """True if a requested acknowledgement has not come yet."""
+        return self.acknowledges and self.ack_request > self.acked
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -112,21 +113,22 @@ class Ledger:
         return self.sent % OPAQUES + 1
 
     def sending(self, stream: Hashable, before: TapPlace, seqnos: Sequence[int] = (), *, asks: bool) -> None:
-        """Enter messages: one that is no change, or a change for each of `seqnos`; `asks`: the last one asks."""
+        """Enter messages: one that is not a change, or a change for each of `seqnos`; `asks`: the last one requests an
+        answer."""
         count = len(seqnos) or 1
         first, self.sent = self.sent + 1, self.sent + count
         if not self.acknowledges:
             return
         self._runs.append(Run(first, count, stream, before, seqnos))
-        self.asked = self.sent if asks else max(self.asked, self.sent - self.sent % ACK_INTERVAL)
+        self.ack_request = self.sent if asks else max(self.ack_request, self.sent - self.sent % ACK_INTERVAL)
 
     def number_of(self, opaque: int) -> int | None:
-        """The number of the unacknowledged message that bears this opaque; None if there is none."""
+        """Return the number of the unacknowledged message with this opaque; None if there is none."""
         number = self.acked + 1 + (opaque - 1 - self.acked) % OPAQUES
         return number if self.acked < number <= self.sent and opaque else None
 
     def acknowledge(self, number: int) -> list[Run]:
-        """ "Acknowledges n and every earlier message"; returns the runs of which something was acknowledged."""
+        """Acknowledge a message "and every earlier message"; return the runs of which something was acknowledged."""
         touched = []
         self.acked = max(self.acked, number)
         while self._runs and self._runs[0].first <= self.acked:
@@ -137,10 +139,11 @@ class Ledger:
         return touched
 
     def take_back(self) -> list[tuple[Hashable, TapPlace]]:
-        """All that is unacknowledged must be sent again, under new numbers: where each stream has to go back to."""
+        """Forget all unacknowledged messages, which must be sent again with new numbers; return the place for each
+        stream."""
         places: dict[Hashable, TapPlace] = {}
         for run in self._runs:
             places.setdefault(run.stream, run.place_before(self.acked + 1))
         self._runs.clear()
-        self.acked = self.asked = self.sent
+        self.acked = self.ack_request = self.sent
         return list(places.items())

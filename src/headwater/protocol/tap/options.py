@@ -17,14 +17,14 @@ from headwater.wire.vbucket import VBUCKET_MAX
 _FORMS: dict[int, type[Connect] | type[ConnectWide]] = {
     size: form for form in (Connect, ConnectWide) for size in form.layout.extras_lengths
 }
-"""Which one has extras of so many bytes."""
+"""Size of the extras -> the message with extras of that size."""
 _AGE_BYTES = Connect.layout.field_bytes("backfill_age")
 OPTIONS_BYTES_MAX = 16 << 10
-"""More than an age, a list of all 1024 vbuckets and one of their checkpoints."""
+"""The longest options: an age, a list of all 1024 vbuckets and one of their checkpoints fit."""
 SESSION_NAME_BYTES_MAX = 250
-"""The keys of its statistics begin with it, and have their own limit."""
+"""The longest name: keys of statistics begin with it, and have a limit of their own."""
 NOW = 0xFFFF_FFFF_FFFF_FFFF
-"""As `since`: changes only, nothing of what is there."""
+"""A value of `since`: only changes from now on, no existing items."""
 
 FLAGS = {
     "since": ConnectFlag.BACKFILL,
@@ -37,7 +37,7 @@ FLAGS = {
     "registered": ConnectFlag.REGISTERED_CLIENT,
     "network_byte_order": ConnectFlag.FIX_FLAG_BYTEORDER,
 }
-"""Which flag says that a field of TapOptions is set, or that its value follows."""
+"""Field of TapOptions -> the flag that says that it is set, or that its value follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,14 @@ class TapOptions:
         name: of the session; empty for one that can not be resumed.
         since: Unix seconds, the oldest change of interest; a future time (NOW) means "changes only", None and 0
             everything.
-        dump: what there is, then the end.
+        dump: send existing items, then end.
         vbuckets: only these; empty for all.
-        takeover: they are handed over: at the end they are active where the messages go to, and dead there.
+        takeover: hand the vbuckets over: at the end they are active at the receiver, and dead at the sender.
         acknowledge: the client acknowledges messages that ask for it.
-        keys_only: no values.
-        checkpoints: for each vbucket the last checkpoint the client has whole; None: no checkpoint messages.
+        keys_only: send no values.
+        checkpoints: for each vbucket the last checkpoint that the client has whole; None for no checkpoint messages.
         registered, closed_checkpoints_only: accepted, without effect.
-        network_byte_order: item flags as the four bytes they are; without it reversed (tap.md 3.1).
+        network_byte_order: item flags as the four bytes that they are; otherwise reversed (tap.md 3.1).
     """
 
     name: bytes = b""
@@ -72,29 +72,29 @@ class TapOptions:
 
     @property
     def flags(self) -> ConnectFlag:
-        """The flags that say so."""
+        """The flags for these options."""
         with_values = {"since": self.since is not None, "vbuckets": bool(self.vbuckets)}
         with_values["checkpoints"] = self.checkpoints is not None
         return ConnectFlag(sum(flag for name, flag in FLAGS.items() if with_values.get(name, getattr(self, name))))
 
     @property
     def ends(self) -> bool:
-        """Whether the producer closes the connection when all is sent."""
+        """True if the producer closes the connection once everything is sent."""
         return self.dump or self.takeover
 
     def goes_on_from(self, kept: TapOptions) -> bool:
-        """Whether a client of a name that asks for this resumes a session of its name that asked for `kept`.
+        """Return True if a client that requests this resumes the session of its name that requested `kept`.
 
-        A dump is "existing items only", all of them: it begins anew whatever went before, and nothing goes on from it.
-        A takeover makes the vbuckets pending first, which no other session has done.
+        A dump is "existing items only", all of them: it always begins anew, and nothing continues it. A takeover makes
+        the vbuckets pending first, which no other session has done.
         """
         return not self.dump and not kept.dump and self.takeover == kept.takeover
 
     def check(self) -> TapOptions:
-        """Return self; OptionError if no client can ask for that.
+        """Return self; OptionError if no client can request that.
 
         Raises:
-            OptionError: a value that can't be.
+            OptionError: an impossible value.
         """
         if len(self.name) > SESSION_NAME_BYTES_MAX:
             raise OptionError("name", self.name, f"at most {SESSION_NAME_BYTES_MAX} bytes")
@@ -107,11 +107,12 @@ class TapOptions:
         return self
 
     def wants_backfill(self, now: int) -> bool:
-        """ "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age < now" (Unix seconds)."""
+        """Return True if a backfill is due: "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age
+        < now" (Unix seconds)."""
         return (self.since or 0) < now
 
     def encode(self) -> bytes:
-        """The TAP_CONNECT."""
+        """Return the TAP_CONNECT."""
         return Connect(
             key=self.name,
             flags=int(self.flags),

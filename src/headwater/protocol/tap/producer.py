@@ -1,12 +1,12 @@
-"""The producer's end of a TAP session: which message comes next, and what the client's answers mean.
+"""The producer's end of a TAP session: chooses the next message, and applies the client's answers.
 
-A session outlives its connection if it is named and the node keeps it. It owns a stream for each vbucket, which is a
-`TapPlace` that moves through the steps of tap.md 5 and nothing else; whoever owns the log asks `message` (what is not a
-change: bytes to send) and `until` (up to which seqno changes may be sent now), sends, and reports by `sent`. Answers go
-in by `receive_frame`: they move the window, put places back (resend), or end the session.
+A session outlives its connection if it is named and the node keeps it. It has a stream for each vbucket, which is only
+a `TapPlace` that moves through the steps of tap.md 5. The owner of the log calls `message` (bytes to send that are not
+a change) and `until` (the seqno up to which changes may be sent now), sends, and reports by `sent`. Answers go in by
+`receive_frame`: they move the window, move places back (resend), or end the session.
 
-Checkpoints are ranges of CHECKPOINT_SEQNOS seqnos, numbered from 1: ids that grow by one, are the same for every client
-and after a restart, and need no state. Source: tap.md 3 to 5.
+Checkpoints are ranges of CHECKPOINT_SEQNOS seqnos, numbered from 1: their ids grow by one, are the same for every
+client and after a restart, and need no state. Source: tap.md 3 to 5.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ORDERS: Final = frozenset({TapStep.PENDING, TapStep.INITIAL})  # before any dat
 
 
 class Fate(Enum):
-    """The end that a session comes to."""
+    """The states of a session."""
 
     LIVE = "live"
     DONE = "done"  # dump or takeover is complete
@@ -47,7 +47,7 @@ class Fate(Enum):
 
 
 class Wait(Enum):
-    """Which answers of the client a stream needs before it may go on."""
+    """The answers of the client that a stream needs before it may continue."""
 
     ORDERS = "orders"  # room in the window, and the end of a suspension
     DATA = "data"  # also those to every OPAQUE
@@ -57,7 +57,7 @@ class Wait(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MessageRefused:
-    """The client refused a message for good: the session is over."""
+    """The client refused a message permanently: the session is over."""
 
     status: Status
 
@@ -69,10 +69,10 @@ class TapProducerStream:
     """One vbucket of a session.
 
     Attributes:
-        place: what is sent.
+        place: what was sent so far.
         upto: seqno at which the backfill ends.
         acked_seqno: everything up to here has arrived (without acknowledgements: was sent).
-        deleted_rev: the highest revision of what was ever deleted in the vbucket; whoever owns the log sets it.
+        deleted_rev: the highest revision of all deletions in the vbucket; the owner of the log sets it.
         blocked_by: number of a checkpoint's end that must be acknowledged before the next begins; 0: none.
     """
 
@@ -88,14 +88,14 @@ class TapProducer:
     """A session.
 
     Args:
-        options: what the client asked for.
+        options: options of the client's request.
         now: seconds of a monotonic clock, as in every later call.
 
     Attributes:
         streams: by vbucket.
         ledger: numbers and window.
-        fate: whether it goes on.
-        nacks, unknown: how often the client refused, and acknowledged what was never sent.
+        fate: state of the session.
+        nacks, unknown: numbers of refusals, and of acknowledgements for messages that were never sent.
     """
 
     def __init__(self, options: TapOptions, now: float) -> None:
@@ -118,16 +118,16 @@ class TapProducer:
     # --- session ----------------------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
-        """tap.md 3.4: with acknowledgements the first messages are OPAQUE 0 (and 2 with checkpoints)."""
+        """Send the first messages, by tap.md 3.4: with acknowledgements OPAQUE 0 (and 2 with checkpoints)."""
         if self.options.acknowledge:
             self._out += self._opaque(None, OpaqueCode.ENABLE_AUTO_NACK)
             if self.options.checkpoints is not None:
                 self._out += self._opaque(None, OpaqueCode.ENABLE_CHECKPOINT_SYNC)
 
     def resume(self, options: TapOptions, now: float, now_unix: int) -> None:
-        """The client is back: "unacked messages are re-queued and sent again with new seqnos; the filter is replaced
-        by the new one. If BACKFILL is given with a different age, a new backfill is planned for it; without BACKFILL
-        the old criterion stays" (tap.md 1.2)."""
+        """Continue the session of a client that connects again: "unacked messages are re-queued and sent again with new
+        seqnos; the filter is replaced by the new one. If BACKFILL is given with a different age, a new backfill is
+        planned for it; without BACKFILL the old criterion stays" (tap.md 1.2)."""
         if options.since is None:
             options = replace(options, since=self.options.since)
         again = options.since != self.options.since
@@ -145,7 +145,7 @@ class TapProducer:
         self._set_up()
 
     def follow(self, vbucket: int, high_seqno: int, purge_seqno: int, now_unix: int) -> TapProducerStream:
-        """Begin the stream of a vbucket; `high_seqno` is what is durable of it now."""
+        """Begin the stream of a vbucket; `high_seqno` is its newest durable seqno."""
         closed = (self.options.checkpoints or {}).get(vbucket, 0) * CHECKPOINT_SEQNOS
         if self.options.takeover:
             place = TapPlace(TapStep.PENDING)
@@ -155,29 +155,29 @@ class TapProducer:
             place = TapPlace(TapStep.INITIAL)
         else:
             place = TapPlace(TapStep.DONE if self.options.dump else TapStep.LIVE, high_seqno)
-        made = self.streams[vbucket] = TapProducerStream(vbucket, place)
-        return made
+        stream = self.streams[vbucket] = TapProducerStream(vbucket, place)
+        return stream
 
     def leave(self, vbucket: int) -> None:
-        """The vbucket is gone. If one of its number comes, that has another history, of which the client has no
-        checkpoint."""
+        """Forget a vbucket that is gone. If one with its number comes later, it has another history, of which the
+        client has no checkpoint."""
         self.streams.pop(vbucket, None)
         if self.options.checkpoints:
             kept = {vb: number for vb, number in self.options.checkpoints.items() if vb != vbucket}
             self.options = replace(self.options, checkpoints=kept)
 
     def restart(self, stream: TapProducerStream) -> None:
-        """Begin from scratch: the history that the client knows is not the vbucket's any more."""
+        """Begin from scratch: the history that the client knows is no longer the vbucket's."""
         if stream.place.step < TapStep.DRAIN:
             stream.place, stream.acked_seqno, stream.blocked_by = TapPlace(TapStep.INITIAL), 0, 0
 
     def filter_changed(self) -> None:
-        """Tell the client that CHANGE_VB_FILTER is done."""
+        """Send the message that CHANGE_VB_FILTER is done."""
         self._out += self._opaque(None, OpaqueCode.COMPLETE_VB_FILTER_CHANGE)
 
     @property
     def is_complete(self) -> bool:
-        """Whether a dump or takeover has sent all there is and heard all it asked for."""
+        """True if a dump or takeover has sent everything and received all requested acknowledgements."""
         if not self.options.ends or self.ledger.awaits or self._out:
             return False
         return self._is_done(self._unfinished) and self._find_unfinished() is None
@@ -186,13 +186,14 @@ class TapProducer:
         return stream is None or stream.place.step is TapStep.DONE or self.streams.get(stream.vbucket) is not stream
 
     def _find_unfinished(self) -> TapProducerStream | None:
-        """Some stream that is not done; remembered, so that not every answer costs a look at every vbucket."""
+        """Return a stream that is not done; it is remembered, so that an answer seldom costs a look at every
+        vbucket."""
         self._unfinished = next((each for each in self.streams.values() if each.place.step is not TapStep.DONE), None)
         return self._unfinished
 
     @property
     def deadline(self) -> float:
-        """When to call `tick`."""
+        """The time at which to call `tick`."""
         waits = [self._sent_at + NOOP_SECONDS]
         if self.ledger.room <= 0:
             waits.append(self._heard_at + GRACE_SECONDS)
@@ -201,7 +202,7 @@ class TapProducer:
         return min(waits)
 
     def tick(self, now: float) -> list[Event]:
-        """The deadline has come: a no-op is due, or a suspension is over.
+        """Act on the deadline: a no-op is due, or a suspension is over.
 
         Raises:
             RemoteProtocolError: "nothing acked for the grace period while full: disconnect".
@@ -217,7 +218,7 @@ class TapProducer:
         return []
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent; what `message` returns, and changes, goes out behind them."""
+        """Return the bytes to send, and forget them; send the result of `message`, and changes, after them."""
         data = bytes(self._out)
         self._out.clear()
         if data:
@@ -225,13 +226,13 @@ class TapProducer:
         return data
 
     def wrote(self, now: float) -> None:
-        """Bytes of the session went out, or may have: the next no-op is due an interval from now."""
+        """Note that bytes of the session were sent, or may have been: the next no-op is due an interval from now."""
         self._sent_at = self._now = now
 
     # --- what a stream may send -------------------------------------------------------------------------------------
 
     def message(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
-        """The message that is due and no change; None if there is none, or it has to wait."""
+        """Return the next message that is not a change; None if there is none, or it must wait."""
         if self._holds_back(stream):
             return None
         place = stream.place
@@ -262,38 +263,39 @@ class TapProducer:
         return upto if upto > place.seqno else None
 
     def sends_all(self, stream: TapProducerStream) -> bool:
-        """Whether a change goes out whose TTL is over: "break loops" (tap.md 3.2) is about what is passed on live.
+        """Return True if a change is sent although its TTL is over: "break loops" (tap.md 3.2) concerns live changes.
 
-        A backfill, and what is taken over, is all that a vbucket holds. Left out of those, a change would be lost, and
-        none of them makes a loop: each is asked for once.
+        A backfill and a takeover need everything that the vbucket holds. A change left out there would be lost, and
+        neither makes a loop, since each is requested only once.
         """
         return self.options.ends or stream.place.step is TapStep.BACKFILL
 
     def asks_for_handover(self, stream: TapProducerStream, high_seqno: int) -> bool:
-        """tap.md 5, 6: "once backfill and queues are drained and fewer than 10 messages are unacked" the producer's
-        own vbucket becomes dead; then call `handing_over`."""
+        """Return True if the producer's own vbucket must become dead now; then call `handing_over`. tap.md 5, 6: "once
+        backfill and queues are drained and fewer than 10 messages are unacked"."""
         place = stream.place
         drained = place.step is TapStep.LIVE and place.seqno >= high_seqno
         return self.options.takeover and drained and self.ledger.unacked < HANDOVER_UNACKED_MAX
 
     def handing_over(self, stream: TapProducerStream) -> None:
-        """The vbucket is dead here: nothing is added to it any more."""
+        """Note that the vbucket is dead here, so that it gets no more changes."""
         stream.place = replace(stream.place, step=TapStep.DRAIN)
 
     def sent(self, stream: TapProducerStream, seqnos: Sequence[int], upto: int, *, asks: bool) -> None:
-        """Changes go out now; `upto`: what the client has with the last of them, `asks`: if it asks for an answer."""
+        """Report that changes are sent now. `upto`: the seqno that the client has reached after the last one; `asks`:
+        the last one requests an answer."""
         self.ledger.sending(stream, stream.place, seqnos, asks=asks)
         self.reached(stream, upto)
 
     def reached(self, stream: TapProducerStream, upto: int) -> None:
-        """The client is sent all there is up to a seqno."""
+        """Note that the client was sent everything up to a seqno."""
         stream.place = replace(stream.place, seqno=upto)
         if not self.ledger.acknowledges:
             stream.acked_seqno = upto
 
     def wait(self, stream: TapProducerStream, high_seqno: int) -> Wait | None:
-        """Return what an idle stream waits for; None: for a change of its vbucket, or the answer to its
-        own last message (`released`)."""
+        """Return the answers that an idle stream waits for; None if it waits for a change of its vbucket, or for the
+        answer to its own last message (`released`)."""
         place = stream.place
         if place.step in _ORDERS:
             return Wait.ORDERS
@@ -304,7 +306,7 @@ class TapProducer:
         return Wait.LAST_WORD if place.step is TapStep.DRAIN else Wait.HANDOVER
 
     def stops(self, wait: Wait) -> bool:
-        """Whether the answers that streams with this wait need are not here yet."""
+        """Return True if the answers that streams with this wait need have not come yet."""
         if self.ledger.room <= 0 or self.suspended_until or self.fate is not Fate.LIVE:
             return True
         if wait is Wait.ORDERS:
@@ -316,8 +318,8 @@ class TapProducer:
         return (wait is Wait.HANDOVER and not few) or (wait is Wait.LAST_WORD and self.ledger.awaits)
 
     def take_released(self) -> list[TapProducerStream]:
-        """The streams that an answer gave something to do, whatever else they wait for: they go on behind a checkpoint,
-        or go back to send again what was refused. Each is returned once."""
+        """Return the streams that an answer has released, whatever else they wait for: they continue after a
+        checkpoint, or send refused messages again. Each is returned once."""
         released, self._released = self._released, []
         return released
 
@@ -336,8 +338,8 @@ class TapProducer:
         return self._send(stream, tap.VbucketSet, after, engine_specific=tap.code_or_state(state))
 
     def _checkpoint(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
-        """START before the first change of a checkpoint, END behind its last; START of the next only "after END of the
-        previous was acked, so both sides rotate checkpoints in step"."""
+        """Return the next checkpoint message: START before its first change, END after its last; START of the next only
+        "after END of the previous was acked, so both sides rotate checkpoints in step"."""
         place = stream.place
         if self.options.checkpoints is None:
             return None
@@ -361,13 +363,14 @@ class TapProducer:
         return self._send(stream, kind, after, item_flags=0, item_expiration=0, **fields)
 
     def _hand_over(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
-        """The last word of a takeover, when nothing else is outstanding; without acknowledgements it is the end."""
+        """Return the last message of a takeover, when nothing else is outstanding; without acknowledgements it is the
+        end."""
         if stream.place.step is not TapStep.DRAIN or stream.place.seqno < high_seqno or self.ledger.awaits:
             return None
         return self._state(stream, State.ACTIVE, TapStep.HANDED if self.ledger.acknowledges else TapStep.DONE)
 
     def _send(self, stream: TapProducerStream | None, kind: type, after: TapPlace | None, **fields: object) -> bytes:
-        """Send one message that is no change; all of them ask for an acknowledgement (tap.md 4)."""
+        """Send one message that is not a change; all of these request an acknowledgement (tap.md 4)."""
         flags, vb = int(MessageFlag.ACK) * self.ledger.acknowledges, stream.vbucket if stream else 0
         data: bytes = kind(vbucket=vb, opaque=self.ledger.next_opaque, flags=flags, **fields).encode()
         self.ledger.sending(stream, stream.place if stream else TapPlace(TapStep.DONE), asks=True)
@@ -378,20 +381,21 @@ class TapProducer:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes; then look which streams may go on (`take_released`, `stops`).
+        """Take received bytes; then look for streams that may continue (`take_released`, `stops`).
 
         Raises:
-            BadFrame: they are no frames; hang up.
+            BadFrame: they are not frames; close the connection.
         """
         return each_frame(self._buffer, data, now, self.receive_frame)
 
     def receive_eof(self) -> list[Event]:
-        """The client closed the connection; a session that is kept is gone on with by `resume`."""
+        """Report that the client closed the connection; `resume` continues a session that is kept."""
         self._buffer = FrameBuffer()
         return [PeerGone()]
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:
-        """As `receive_data`, for who cuts the frames: "the client may only send responses on that socket"."""
+        """Take one frame, for owners that cut frames themselves: "the client may only send responses on that
+        socket"."""
         self._now = now
         if frame.is_response:
             self._take_answer(frame, now)
@@ -433,8 +437,8 @@ class TapProducer:
                 stream.place = replace(stream.place, step=TapStep.DONE)
 
     def _take_back(self) -> bool:
-        """All that is unacknowledged goes out again: with what was refused, whatever was sent behind it, so that the
-        client never sees an older version after a newer one. Returns whether messages of the set-up were among it."""
+        """Send all unacknowledged messages again: with a refused message all later ones, so that the client never sees
+        an older version after a newer one. Returns True if messages of the set-up were among them."""
         places = self.ledger.take_back()
         for stream, place in places:
             if isinstance(stream, TapProducerStream):

@@ -1,1 +1,1 @@
-"""memcached's text protocol, as a server speaks it: lines in, declared requests to carry out, lines out."""
+"""memcached's text protocol at a server: lines in, requests to execute, lines out."""

@@ -1,7 +1,7 @@
-"""Answers as lines: success in the words of each command, everything else as CLIENT_ERROR or SERVER_ERROR.
+"""Answers as lines: success in each command's own words, all else as CLIENT_ERROR or SERVER_ERROR.
 
-A client takes CLIENT_ERROR for its own mistake, and SERVER_ERROR for something that may be over when it tries again.
-Source: kv.md 7.
+A client takes CLIENT_ERROR for its own mistake, and SERVER_ERROR for a failure that another try may not meet. Source:
+kv.md 7.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _BEGINNINGS = {
 
 
 def said(answer: Answer | None, lines: Mapping[int, bytes]) -> bytes:
-    """Return the line of an answer's status; of one that is not among `lines`, the one that `failed` has."""
-    found = lines.get(answer.status) if answer is not None else None
-    return failed(answer) if found is None else found
+    """Return the line of an answer's status; for a status that is not among `lines`, the line of `failed`."""
+    line = lines.get(answer.status) if answer is not None else None
+    return failed(answer) if line is None else line
 
 
 def failed(answer: Answer | None) -> bytes:
-    """Return the error line of a failure, with the words that came with it."""
+    """Return the error line of a failure, with the handler's explanation."""
     status = Status.EINTERNAL if answer is None else answer.status
     line = _LINES.get(Status(status)) if status in _KNOWN else None
     if line is not None:
@@ -62,12 +62,12 @@ _KNOWN = frozenset(_LINES) | frozenset(_BEGINNINGS)
 
 
 def with_value(line: bytes, value: bytes) -> bytes | tuple[bytes, ...]:
-    """Return a line and the value behind it; a large value as it is, not in a copy."""
+    """Return a line and the value after it; a large value is not copied."""
     return (line, value, b"\r\n") if len(value) >= LARGE_BYTES else line + value + b"\r\n"
 
 
 def stat_line(group: bytes, answer: StatResponse) -> bytes:
-    """Return one statistic of a group; of the empty answer behind the last one, the end."""
+    """Return one statistic of a group as a line; for the empty answer after the last one, the end line."""
     if answer.key:
         return b"STAT %b %b\r\n" % (answer.key, answer.value)
     return b"RESET\r\n" if group == b"reset" else b"END\r\n"

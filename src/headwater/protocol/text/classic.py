@@ -1,6 +1,6 @@
-"""The classic commands: get, set, incr and their kin, as the requests that carry them out. Source: kv.md 7.
+"""The classic commands (get, set, incr and others), as the requests that execute them. Source: kv.md 7.
 
-A command is a generator (words.Steps). Who ends its line with `noreply` gets no answer, not even of a failure.
+A command is a generator (words.Steps). A command that ends with `noreply` gets no answer, not even of a failure.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ def _get_and_touch(given: Given, block: bytes) -> Steps:
     name, word, *keys = given
     expiry = words.expiry(word, _BAD_EXPTIME)
     checked = [words.key(key) for key in keys]
-    asked = (documents.GetAndTouch(key=key, expiration=expiry) for key in checked)
-    yield from _values(asked, with_cas=name == b"gats")
+    requests = (documents.GetAndTouch(key=key, expiration=expiry) for key in checked)
+    yield from _values(requests, with_cas=name == b"gats")
 
 
-def _values(asked: Iterable[Request], *, with_cas: bool) -> Steps:
-    """Those that are there, then END; an error takes END's place.
+def _values(requests: Iterable[Request], *, with_cas: bool) -> Steps:
+    """Answer with the existing values, then END; an error replaces END.
 
-    Requests are made when it is their turn, for a line may have a hundred thousand keys; and what waits at a `yield`
-    until its reader has taken something holds no value by a name: twenty MiB of each reader would be counted nowhere.
+    Requests are made one by one, for a line may have a hundred thousand keys. While a `yield` waits until its reader
+    has taken something, no name may hold a value: twenty MiB for each reader would be counted nowhere.
     """
-    for each in asked:
+    for each in requests:
         answer = yield each
         if isinstance(answer, documents.GetResponse):
             cas = b" %d" % answer.cas if with_cas else b""
             line = b"VALUE %b %d %d%b\r\n" % (each.key, answer.flags, len(answer.value), cas)
-            told = [with_value(line, answer.value)]
+            answer_line = [with_value(line, answer.value)]
             del answer
-            yield told.pop()
+            yield answer_line.pop()
         elif answer is None or answer.status != Status.KEY_ENOENT:
             yield failed(answer)
             return
@@ -87,7 +87,7 @@ _SAID = {
 
 
 def _store(given: Given, block: bytes) -> Steps:
-    name, key, told = given[0], words.key(given[1]), (words.number(given[2], 32), words.expiry(given[3]))
+    name, key, fields = given[0], words.key(given[1]), (words.number(given[2], 32), words.expiry(given[3]))
     cas = words.number(given[5], 64) if name == b"cas" else 0
     if name == b"cas" and cas == 0:  # a CAS of 0 would be none, and nothing stored has it
         answer = yield documents.Get(key=key)
@@ -96,9 +96,9 @@ def _store(given: Given, block: bytes) -> Steps:
     if name in _EXTENDING:
         answer = yield _EXTENDING[name](key=key, value=block)
     elif name == b"add":
-        answer = yield documents.Add(key=key, value=block, flags=told[0], expiration=told[1])
+        answer = yield documents.Add(key=key, value=block, flags=fields[0], expiration=fields[1])
     else:
-        answer = yield _STORING[name](key=key, value=block, flags=told[0], expiration=told[1], cas=cas)
+        answer = yield _STORING[name](key=key, value=block, flags=fields[0], expiration=fields[1], cas=cas)
     yield said(answer, _SAID[name])
 
 
@@ -135,7 +135,7 @@ def _flush_all(given: Given, block: bytes) -> Steps:
 
 
 def _stats(given: Given, block: bytes) -> Steps:
-    """All lines are sent by the handler's answers; only what is none of them is answered here."""
+    """Execute STAT: the handler sends all lines itself; only an answer that is not a statistic is sent here."""
     answer = yield bootstrap.Stat(key=b" ".join(given[1:]))
     if answer is not None:
         yield said(answer, {Status.KEY_ENOENT: ERROR})
@@ -158,22 +158,22 @@ def _quit(given: Given, block: bytes) -> Steps:
 
 
 def login(given: Given, block: bytes | None) -> Steps:
-    """Take the first `set` of a connection for a login: its data are a user and a password. Else: not logged in."""
+    """Treat the first `set` of a connection as a login: its data are a user and a password. Refuse anything else."""
     if given and given[0] == b"quit":
         yield from _quit(given, b"")
         return
     if len(given) < 5 or given[0] != b"set" or block is None:
         raise LineRefused(UNAUTHENTICATED)
-    told = block.split()
-    if len(told) < 2:
+    credentials = block.split()
+    if len(credentials) < 2:
         raise LineRefused(_BAD_TOKEN)
-    answer = yield bootstrap.SaslAuth(key=b"PLAIN", value=b"\0%b\0%b" % (told[0], told[1]))
+    answer = yield bootstrap.SaslAuth(key=b"PLAIN", value=b"\0%b\0%b" % (credentials[0], credentials[1]))
     yield said(answer, _STORED)
 
 
 @dataclass(frozen=True, slots=True)
 class Classic:
-    """A command: how many words it may have without `noreply`, and whether that may stand behind them."""
+    """A command: the least and most words without `noreply`, and whether `noreply` may follow them."""
 
     steps: Callable[[Given, bytes], Steps]
     least: int

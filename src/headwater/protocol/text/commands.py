@@ -1,9 +1,9 @@
-"""From a command as it was asked to the steps that carry it out. Source: kv.md 7."""
+"""Converts a command of the text protocol to the steps that execute it. Source: kv.md 7."""
 
 from __future__ import annotations
 
 from headwater.protocol.text import classic, meta
-from headwater.protocol.text.line import TAKES_DATA, Asked
+from headwater.protocol.text.line import TAKES_DATA, TextCommand
 from headwater.protocol.text.words import BAD_LINE, ERROR, LineRefused, Steps
 from headwater.wire.layout import Request
 
@@ -12,60 +12,60 @@ __all__ = ["steps"]
 _NOREPLY = b"noreply"
 
 
-def steps(asked: Asked, now: int, *, is_stranger: bool = False) -> Steps:
+def steps(line: TextCommand, now: int, *, is_stranger: bool = False) -> Steps:
     """Return the steps of a command.
 
     Args:
         now: Unix seconds.
-        is_stranger: nobody has logged in, who has to.
+        is_stranger: True if a login is needed and has not happened.
     """
-    if asked.closes:
-        return _said(asked.problem)
+    if line.closes:
+        return _said(line.problem)
     if is_stranger:
-        return _checked(classic.login(asked.words, None if asked.problem else asked.block))
-    name = asked.words[0] if asked.words else b""
+        return _checked(classic.login(line.words, None if line.problem else line.block))
+    name = line.words[0] if line.words else b""
     if name in meta.COMMANDS:
-        return _problem(asked) or _checked(meta.COMMANDS[name](asked.words, asked.block or b"", now))
+        return _problem(line) or _checked(meta.COMMANDS[name](line.words, line.block or b"", now))
     command = classic.COMMANDS.get(name)
-    return _said(ERROR) if command is None else _classic(command, asked)
+    return _said(ERROR) if command is None else _classic(command, line)
 
 
-def _problem(asked: Asked) -> Steps | None:
-    """The steps of a command whose data are not as its line says, or whose line does not say how long they are."""
-    if not asked.problem and asked.block is None and asked.words[0] in TAKES_DATA:
+def _problem(command: TextCommand) -> Steps | None:
+    """Return the steps for a command whose data do not fit its line, or whose line does not give their length."""
+    if not command.problem and command.block is None and command.words[0] in TAKES_DATA:
         return _said(BAD_LINE)
-    return _said(asked.problem) if asked.problem else None
+    return _said(command.problem) if command.problem else None
 
 
-def _classic(command: classic.Classic, asked: Asked) -> Steps:
-    given = asked.words
+def _classic(command: classic.Classic, line: TextCommand) -> Steps:
+    given = line.words
     is_quiet = command.noreply and len(given) > command.least and given[-1] == _NOREPLY
     if is_quiet:
         given = given[:-1]
     if len(given) < command.least or (command.most is not None and len(given) > command.most):
         return _said(ERROR)
-    made = _problem(asked) or _checked(command.steps(given, asked.block or b""))
-    return _silent(made) if is_quiet else made
+    steps = _problem(line) or _checked(command.steps(given, line.block or b""))
+    return _silent(steps) if is_quiet else steps
 
 
 def _said(line: bytes) -> Steps:
     yield line
 
 
-def _checked(made: Steps) -> Steps:
-    """The steps, or the line that says why there are none."""
+def _checked(steps: Steps) -> Steps:
+    """Run the steps; if a word of the line is refused, answer with that error."""
     try:
-        yield from made
+        yield from steps
     except LineRefused as refused:
         yield refused.line
 
 
-def _silent(made: Steps) -> Steps:
-    """The steps without anything to say."""
+def _silent(steps: Steps) -> Steps:
+    """Run the steps without an answer."""
     answer = None
     while True:
         try:
-            step = made.send(answer)
+            step = steps.send(answer)
         except StopIteration:
             return
         answer = (yield step) if isinstance(step, Request) else None

@@ -1,8 +1,8 @@
-"""The meta commands: mg, ms, md, ma, mn and me, as the requests that carry them out. Source: kv.md 7.
+"""The meta commands mg, ms, md, ma, mn and me, as the requests that execute them. Source: kv.md 7.
 
-Behind the key stand flags, letters with or without a token: some say what to do, others what to answer, and that is
-answered in the order in which it was asked for. Flags about what only a cache in memory knows (when an item was last
-read, whether it is stale, who has won it) are refused, and so is a CAS of the client's own making.
+Flags follow the key: letters with or without a token. Some choose the action, others the fields of the answer, which
+come in the order of the request. Flags about state that only a cache in memory has (when an item was last read, whether
+it is stale, who has won it) are refused, and so is a CAS of the client's own making.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ _MUST_EXIST = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The flags of a line by their letters, in its order, with their tokens; `now`: Unix seconds."""
+    """The flags of a line in its order: letter -> token; `now`: Unix seconds."""
 
     key: bytes
     word: bytes
-    told: Mapping[str, bytes]
+    tokens: Mapping[str, bytes]
     now: int
 
     @property
     def quiet(self) -> bool:
-        """Whether the usual outcome is not answered."""
-        return "q" in self.told
+        """True if the usual outcome is not answered."""
+        return "q" in self.tokens
 
     def number(self, letter: str, bits: int, default: int) -> int:
-        """The number behind a flag, `default` without the flag."""
-        return words.number(self.told[letter], bits, _BAD_TOKEN) if letter in self.told else default
+        """Return the number of a flag, `default` without the flag."""
+        return words.number(self.tokens[letter], bits, _BAD_TOKEN) if letter in self.tokens else default
 
     def expiry(self, letter: str, default: int = 0) -> int:
-        """The expiry behind a flag, `default` without the flag."""
-        return words.expiry(self.told[letter], _BAD_TOKEN) if letter in self.told else default
+        """Return the expiry of a flag, `default` without the flag."""
+        return words.expiry(self.tokens[letter], _BAD_TOKEN) if letter in self.tokens else default
 
     def line(self, begins: bytes, known: Mapping[str, int] | None = None) -> bytes:
-        """An answer: its beginning, then what was asked for as far as it is known."""
+        """Return an answer: its beginning, then the requested fields that are known."""
         out = [begins]
-        for letter, token in self.told.items():
+        for letter, token in self.tokens.items():
             if letter == "O":
                 out.append(b"O" + token)
             elif letter == "k":
@@ -71,21 +71,21 @@ class Flags:
 
 
 def _flags(given: Given, at: int, allowed: str, now: int) -> Flags:
-    """The flags from a word on; LineRefused when one is not allowed, comes twice or lacks its token."""
+    """Return the flags from a word on; LineRefused if one is not allowed, comes twice or lacks its token."""
     if len(given) < 2:
         raise LineRefused(BAD_LINE)
-    told: dict[str, bytes] = {}
+    tokens: dict[str, bytes] = {}
     for word in given[at:]:
         letter, token = chr(word[0]), word[1:]
-        if letter in told:
+        if letter in tokens:
             raise LineRefused(_TWICE)
         if letter not in allowed:
             served = letter not in _NOT_SERVED
             raise LineRefused(_BAD_FLAG if served else b"CLIENT_ERROR flag %b is not served\r\n" % letter.encode())
         if letter in _TOKENS and letter != "O" and not token:
             raise LineRefused(_BAD_TOKEN)
-        told[letter] = token
-    return Flags(_key(given[1], is_encoded="b" in told), given[1], told, now)
+        tokens[letter] = token
+    return Flags(_key(given[1], is_encoded="b" in tokens), given[1], tokens, now)
 
 
 def _key(word: bytes, *, is_encoded: bool) -> bytes:
@@ -102,7 +102,7 @@ def _key(word: bytes, *, is_encoded: bool) -> bytes:
 
 
 def _remaining(flags: Flags, meta: Answer | None) -> int:
-    """Seconds a document has to live; -1 without end."""
+    """Return the seconds that a document has to live; -1 for ever."""
     expiry = meta.expiration if isinstance(meta, GetMetaResponse) else 0
     return max(0, expiry - flags.now) if expiry else -1
 
@@ -112,27 +112,27 @@ def _remaining(flags: Flags, meta: Answer | None) -> int:
 
 def _get(given: Given, block: bytes, now: int) -> Steps:
     flags = _flags(given, 2, "bcfkOqstTvu", now)
-    asked: Request = documents.Get(key=flags.key)
-    if "T" in flags.told:
-        asked = documents.GetAndTouch(key=flags.key, expiration=flags.expiry("T"))
-    answer = yield asked
+    request: Request = documents.Get(key=flags.key)
+    if "T" in flags.tokens:
+        request = documents.GetAndTouch(key=flags.key, expiration=flags.expiry("T"))
+    answer = yield request
     if not isinstance(answer, documents.GetResponse):
         missed = answer is not None and answer.status == Status.KEY_ENOENT
         yield b"" if missed and flags.quiet else said(answer, {Status.KEY_ENOENT: flags.line(_EN)})
         return
     known = {"c": answer.cas, "f": answer.flags, "s": len(answer.value)}
-    if "t" in flags.told:
+    if "t" in flags.tokens:
         known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
-    if "v" in flags.told:
-        told = [with_value(flags.line(b"VA %d" % len(answer.value), known), answer.value)]
+    if "v" in flags.tokens:
+        answer_line = [with_value(flags.line(b"VA %d" % len(answer.value), known), answer.value)]
         del answer  # as for the classic commands: what waits for its reader holds no value
-        yield told.pop()
+        yield answer_line.pop()
     else:
         yield flags.line(_HD, known)
 
 
 def _describe(given: Given, block: bytes, now: int) -> Steps:
-    """ME: what is known of a document, for people."""
+    """Execute ME: answer with a document's metadata, for people."""
     flags = _flags(given, 2, "b", now)
     answer = yield documents.Get(key=flags.key)
     if not isinstance(answer, documents.GetResponse):
@@ -149,39 +149,39 @@ _OUTCOMES: dict[int, bytes] = {Status.KEY_ENOENT: _NF, Status.KEY_EEXISTS: _EX, 
 
 
 def _mode(flags: Flags, modes: Mapping[str, str], command: bytes) -> str:
-    told = flags.told.get("M", b"").decode("latin-1")[:1].upper()
-    found = modes.get(told) if told else next(iter(modes.values()))
-    if found is None:
+    letter = flags.tokens.get("M", b"").decode("latin-1")[:1].upper()
+    mode = modes.get(letter) if letter else next(iter(modes.values()))
+    if mode is None:
         raise LineRefused(b"CLIENT_ERROR invalid mode for %b M token\r\n" % command)
-    return found
+    return mode
 
 
 def _outcome(flags: Flags, answer: Answer | None, lines: Mapping[int, bytes], known: Mapping[str, int]) -> bytes:
-    """HD and what was asked for, unless the client is quiet; or the two letters of a failure.
+    """Return HD and the requested fields, unless the client is quiet; or the two letters of a failure.
 
-    "q: no EN, HD, and of md no NF" (kv.md 7.2): who writes quietly takes silence for "written".
+    "q: no EN, HD, and of md no NF" (kv.md 7.2): a quiet client takes silence for "written".
     """
     if answer is not None and answer.status == Status.SUCCESS:
         return b"" if flags.quiet else flags.line(_HD, {**known, "c": answer.cas})
-    found = lines.get(answer.status) if answer is not None else None
-    if found is None:
+    line = lines.get(answer.status) if answer is not None else None
+    if line is None:
         return failed(answer)
-    return flags.line(found)
+    return flags.line(line)
 
 
 def _set(given: Given, block: bytes, now: int) -> Steps:
     flags = _flags(given, 3, "bcCFkMOqsTN", now)
-    asked = _storing(flags, block)
-    if "C" in flags.told and not asked.cas:  # a CAS of 0 would be none, and what must not be there has none
+    request = _storing(flags, block)
+    if "C" in flags.tokens and not request.cas:  # a CAS of 0 would be none, and what must not be there has none
         answer = yield documents.Get(key=flags.key)
         is_there = isinstance(answer, documents.GetResponse)
         yield flags.line(_EX) if is_there else said(answer, {Status.KEY_ENOENT: flags.line(_NF)})
         return
     begins = flags.expiry("N")
-    answer = yield asked
-    if "N" in flags.told and answer is not None and answer.status == Status.NOT_STORED:
+    answer = yield request
+    if "N" in flags.tokens and answer is not None and answer.status == Status.NOT_STORED:
         answer = yield documents.Add(key=flags.key, value=block, flags=flags.number("F", 32, 0), expiration=begins)
-    by_mode: dict[int, bytes] = {} if asked.cas else {Status.KEY_ENOENT: _NS, Status.KEY_EEXISTS: _NS}
+    by_mode: dict[int, bytes] = {} if request.cas else {Status.KEY_ENOENT: _NS, Status.KEY_EEXISTS: _NS}
     yield _outcome(flags, answer, _OUTCOMES | by_mode, {"s": len(block)})
 
 
@@ -201,7 +201,7 @@ def _storing(flags: Flags, block: bytes) -> Request:
 def _delete(given: Given, block: bytes, now: int) -> Steps:
     flags = _flags(given, 2, "bCkOq", now)
     cas = flags.number("C", 64, 0)
-    is_nobodys = "C" in flags.told and cas == 0
+    is_nobodys = "C" in flags.tokens and cas == 0
     answer = yield documents.Get(key=flags.key) if is_nobodys else documents.Delete(key=flags.key, cas=cas)
     if isinstance(answer, documents.GetResponse):
         yield flags.line(_EX)
@@ -224,10 +224,10 @@ def _count(given: Given, block: bytes, now: int) -> Steps:
         yield _outcome(flags, answer, {Status.KEY_ENOENT: _NF}, {})
         return
     known = {"c": answer.cas}
-    if "T" in flags.told:
+    if "T" in flags.tokens:
         touched = yield documents.Touch(key=flags.key, expiration=expiry)
         known["c"] = touched.cas if touched is not None and touched.status == Status.SUCCESS else answer.cas
-    if "t" in flags.told:
+    if "t" in flags.tokens:
         known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
     yield _counted(flags, answer.counter, known)
 
@@ -236,13 +236,13 @@ def _counted(flags: Flags, counter: int, known: Mapping[str, int]) -> bytes:
     if flags.quiet:
         return b""
     digits = b"%d" % counter
-    if "v" in flags.told:
+    if "v" in flags.tokens:
         return flags.line(b"VA %d" % len(digits), known) + digits + b"\r\n"
     return flags.line(_HD, known)
 
 
 def _nothing(given: Given, block: bytes, now: int) -> Steps:
-    """MN: answered when everything before it is done."""
+    """Execute MN, which is answered when everything before it is done."""
     yield b"MN\r\n"
 
 

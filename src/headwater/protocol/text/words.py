@@ -1,4 +1,5 @@
-"""Words of a line as keys, numbers and expiries; and the answers that say that they are none. Source: kv.md 7."""
+"""Reads words of a line as keys, numbers and expiries; raises LineRefused with the answer if they are none. Source:
+kv.md 7."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from headwater.wire.times import RELATIVE_SECONDS_MAX
 __all__ = ["BAD_LINE", "ERROR", "LineRefused", "Steps", "expiry", "integer", "key", "number"]
 
 Steps: TypeAlias = Generator[Request | bytes | tuple[bytes, ...], Answer | None, None]
-"""How a command is carried out: it yields requests, is sent their answers, and yields the bytes to answer with, in
-pieces where one of them is large.
+"""The execution of a command: it yields requests, is sent their answers, and yields the bytes to answer with, in parts
+if one of them is large.
 
-A request whose handler sends all that there is to say by itself (STAT) is answered with None.
+A request whose handler sends all answers itself (STAT) is answered with None.
 """
 
 ERROR = b"ERROR\r\n"
@@ -27,7 +28,7 @@ _AT_ONCE = RELATIVE_SECONDS_MAX + 1
 
 
 class LineRefused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """The line is none that this command understands; `line` says so."""
+    """The command does not understand the line; `line` is the answer."""
 
     def __init__(self, line: bytes) -> None:
         super().__init__(line)
@@ -35,29 +36,29 @@ class LineRefused(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 def integer(word: bytes) -> int | None:
-    """The whole number a word is, which may have a sign; None if it is none, or has more digits than 64 bits need."""
+    """Return the integer of a word, which may have a sign; None if it is none, or has more digits than 64 bits need."""
     digits = word[1:] if word[:1] in (b"-", b"+") else word
     return int(word) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
 
 
 def number(word: bytes, bits: int, complaint: bytes = BAD_LINE) -> int:
-    """The number of at most so many bits that a word is, without a sign; LineRefused if it is none."""
-    found = integer(word)
-    if found is None or not word.isdigit() or found >> bits:
+    """Return the unsigned number of at most `bits` bits that a word gives; LineRefused if it gives none."""
+    value = integer(word)
+    if value is None or not word.isdigit() or value >> bits:
         raise LineRefused(complaint)
-    return found
+    return value
 
 
 def expiry(word: bytes, complaint: bytes = BAD_LINE) -> int:
-    """The expiration of a request, for a negative one a time that is long over; LineRefused if it is none."""
-    found = integer(word)
-    if found is None or found >> 32 > 0:
+    """Return the expiration of a request, a time long over for a negative one; LineRefused if it is none."""
+    seconds = integer(word)
+    if seconds is None or seconds >> 32 > 0:
         raise LineRefused(complaint)
-    return found if found >= 0 else _AT_ONCE
+    return seconds if seconds >= 0 else _AT_ONCE
 
 
 def key(word: bytes) -> bytes:
-    """A key as it stands in a line; LineRefused if it is too long."""
+    """Return a key from a line; LineRefused if it is too long."""
     if len(word) > KEY_BYTES_MAX:
         raise LineRefused(BAD_LINE)
     return word
