@@ -2,11 +2,11 @@
 
     Arena(decoder=columns_numpy.decode)
 
-It comes to the same rows, the same controls, the same stream table and the same refusal by another road: the frames
-are found first (frames_numpy.py), then every rule is evaluated for all of them at once *as if all before had been
-accepted*, and the first frame that breaks one (or finds no room) is where it ends. Up to that frame the assumption
-holds, so the answer is exact; what was computed behind it is thrown away. What a stream looked like before each frame
-follows from the last frame of a kind before it in the same vbucket (`_before`). Some 0.8 M frames a second.
+It reaches the same rows, controls, stream table and refusals in another way: the frames are found first
+(frames_numpy.py), then every rule is evaluated for all of them at once *as if all before had been accepted*, and
+decoding ends at the first frame that breaks one (or finds no room). Up to that frame the assumption holds, so the
+result is exact; values computed after it are dropped. A stream's state before each frame follows from the last frame of
+a kind before it in the same vbucket (`_before`). Some 0.8 M frames a second.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DROPPED: Final = tracker.DROPPED
 
 @dataclass(slots=True)
 class _Layout:
-    """Which frames are laid out as their opcode demands (dcp.md 2), so that their numbers may be read."""
+    """The frames whose layout fits their opcode (dcp.md 2), so that their numbers can be read."""
 
     change: Flags
     mutation: Flags
@@ -53,7 +53,7 @@ class _Layout:
 
 @dataclass(slots=True)
 class _Streams:
-    """The numbers frames carry for their streams, and what the stream of each looked like before it."""
+    """The numbers that frames carry for their streams, and the state of each frame's stream before it."""
 
     opaque: Words
     seqno: Words
@@ -67,7 +67,7 @@ class _Streams:
 
 
 def _before(where: Flags, vbucket: Ints) -> Ints:
-    """For each frame: the index of the last frame before it in its vbucket for which `where` holds, or -1."""
+    """Return for each frame the index of the last frame before it in its vbucket for which `where` holds, or -1."""
     order = np.argsort(vbucket, kind="stable")
     place = np.arange(len(order))
     first = np.concatenate(([True], np.diff(vbucket[order]) != 0)) if len(order) else np.zeros(0, bool)
@@ -80,7 +80,7 @@ def _before(where: Flags, vbucket: Ints) -> Ints:
 
 
 def _lay_out(view: NDArray[np.uint8], frames: Frames) -> _Layout:
-    """Compare every length with what the opcode knows."""
+    """Compare every length with the opcode's layouts."""
     mutation = frames.only(follow.MUTATION) & np.isin(frames.extras, (30, 31))
     timed = frames.only(follow.DELETION) & (frames.extras == 21)
     timed |= frames.only(follow.EXPIRATION) & (frames.extras == 20)
@@ -90,9 +90,9 @@ def _lay_out(view: NDArray[np.uint8], frames: Frames) -> _Layout:
     for opcode, extras in SEQNO_EXTRAS.items():
         advance |= frames.only(opcode) & (frames.extras == extras)
     markers = frames.only(follow.MARKER)
-    one = markers & (frames.extras == 1)
-    version = numbers(view, "u1", frames.extras_at, one)
-    v2 = one & (((version == 0) & (frames.value == 36)) | ((version == 2) & (frames.value == 52)))
+    versioned = markers & (frames.extras == 1)
+    version = numbers(view, "u1", frames.extras_at, versioned)
+    v2 = versioned & (((version == 0) & (frames.value == 36)) | ((version == 2) & (frames.value == 52)))
     numbered = (frames.key == 0) & (v2 | (markers & (frames.extras == 20) & (frames.value == 0)))
     bare = markers & (frames.size == frames.extras_at - frames.start)  # nothing behind the framing extras
     return _Layout(
@@ -139,7 +139,8 @@ def _follow(view: NDArray[np.uint8], frames: Frames, layout: _Layout, table: Wor
 
 
 def _ids(view: NDArray[np.uint8], frames: Frames, changes: Flags) -> tuple[Ints, Ints]:
-    """The collection id that the key of each change begins with, and its bytes: 0 where there is none (wire.md 8)."""
+    """Return the collection ids at the beginning of the changes' keys, and their lengths: 0 if there is none (wire.md
+    8)."""
     number, taken = np.zeros(len(frames.start), np.int64), np.zeros(len(frames.start), np.int64)
     more = changes & (frames.key > 0)
     for at in range(ID_BYTES_MAX):
@@ -156,7 +157,8 @@ def _ids(view: NDArray[np.uint8], frames: Frames, changes: Flags) -> tuple[Ints,
 def _judge(
     view: NDArray[np.uint8], frames: Frames, layout: _Layout, streams: _Streams, checked: bool, nameless: Flags
 ) -> Ints:
-    """For each frame 0, DROPPED or why it is refused (dcp.md 9); `nameless`: keys that begin with no collection id."""
+    """Return for each frame 0, DROPPED or the reason of its refusal (dcp.md 9); `nameless`: keys without a collection
+    id."""
     nmeta_at = frames.extras_at + np.where(layout.mutation, 28, 16)
     nmeta = numbers(view, ">u2", nmeta_at, layout.change & ~layout.timed)
     reversed_range = layout.marker & (streams.marker_start > streams.marker_end)
@@ -184,7 +186,7 @@ def _judge(
 
 
 def _limit(frames: Frames, codes: Ints, room: tuple[int, int, int, int]) -> Ints:
-    """The codes, with the places where there is no room: for rows, key bytes, value bytes or controls."""
+    """Return the codes with the frames for which there is no room: for rows, key bytes, value bytes or controls."""
     changes = frames.only(follow.MUTATION, follow.DELETION, follow.EXPIRATION)
     rows, listed = changes & (codes == 0), ~changes & (codes == 0)
     full = np.cumsum(rows) > room[0]
@@ -197,7 +199,8 @@ def _limit(frames: Frames, codes: Ints, room: tuple[int, int, int, int]) -> Ints
 def _gather(
     view: NDArray[np.uint8], at: Ints, lengths: Ints, offsets: NDArray[np.int32], data: NDArray[np.uint8]
 ) -> int:
-    """Append these pieces of the buffer to a binary column whose first free offset is offsets[0]; where it ends now."""
+    """Append these pieces of the buffer to a binary column whose first free offset is offsets[0]; return its new
+    end."""
     ends = int(offsets[0]) + np.cumsum(lengths)
     offsets[1 : len(at) + 1] = ends
     total = int(lengths.sum())
@@ -215,7 +218,7 @@ def _write_rows(
     first: int,
     columns: ColumnMemory,
 ) -> tuple[int, int]:
-    """Write the frames with these indices as rows from `first` on; where the key and value bytes end now."""
+    """Write the frames with these indices as rows from `first` on; return the new ends of the key and value bytes."""
     extras_at, mutation, timed = frames.extras_at[taken], layout.mutation[taken], layout.timed[taken]
     rows = slice(first, first + len(taken))
     columns.vbucket[rows] = frames.vbucket[taken]
@@ -261,7 +264,7 @@ def decode(
     checked: bool,
     with_ids: bool,
 ) -> None:
-    """Do the work of `decode.decode` on an array of bytes; the arguments mean the same."""
+    """Do the work of `decode.decode` on an array of bytes, with the same arguments."""
     frames, stop, needed = find(view)
     layout = _lay_out(view, frames)
     streams = _follow(view, frames, layout, table, checked)

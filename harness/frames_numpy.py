@@ -1,4 +1,4 @@
-"""The frames of a buffer as arrays, without compiled code: what columns_numpy.py starts from.
+"""The frames of a buffer as arrays, without compiled code, for columns_numpy.py.
 
 Only finding where each frame starts is a loop; the headers are then read and checked all at once (wire.md 1).
 """
@@ -36,7 +36,7 @@ REQUESTS: Final = [int(Magic.CLIENT_REQUEST), int(Magic.FLEXIBLE_REQUEST)]
 
 @dataclass(slots=True)
 class Frames:
-    """The whole frames of a buffer, an element each: header fields, and where the parts lie."""
+    """The whole frames of a buffer, an element each: header fields, and the offsets of the sections."""
 
     start: Ints
     size: Ints
@@ -53,12 +53,12 @@ class Frames:
     value: Ints
 
     def only(self, *opcodes: int) -> Flags:
-        """Requests with one of these opcodes."""
+        """Return the requests with one of these opcodes."""
         return self.request & np.isin(self.opcode, opcodes)
 
 
 def find(view: NDArray[np.uint8]) -> tuple[Frames, int, int]:
-    """The whole frames at the head of a buffer, why they end, and the bytes of the frame behind them."""
+    """Return the whole frames at the head of a buffer, why they end, and the size of the frame after them."""
     at, starts, data = 0, [], view.data
     while len(view) - at >= HEADER:
         starts.append(at)
@@ -84,7 +84,7 @@ def find(view: NDArray[np.uint8]) -> tuple[Frames, int, int]:
 
 
 def headers_at(view: NDArray[np.uint8], start: Ints) -> dict[str, NDArray[Any]]:
-    """The fields of the headers that start at these bytes."""
+    """Return the fields of the headers that start at these bytes."""
     everywhere = np.ones(len(start), bool)
     fields = {
         name: numbers(view, kind, start + offset, everywhere).astype(np.int64)
@@ -95,7 +95,7 @@ def headers_at(view: NDArray[np.uint8], start: Ints) -> dict[str, NDArray[Any]]:
 
 
 def numbers(view: NDArray[np.uint8], kind: str, at: Ints, where: Flags) -> Words:
-    """The big-endian numbers that start at these bytes, 0 where there is none to read."""
+    """Return the big-endian numbers that start at these bytes, 0 where there is none."""
     numbers = np.zeros(len(at), np.uint64)
     if where.any():
         dtype = np.dtype(kind)

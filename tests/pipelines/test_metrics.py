@@ -17,7 +17,7 @@ from headwater.pipelines.index import IndexProgress
 from headwater.pipelines.metrics import JobMetrics, served
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.transition import TransitionProgress
-from headwater.spark.behind import Behind, lag_of, told_ownerless
+from headwater.spark.behind import Behind, lag_of, ownerless_entry
 from headwater.testing.node import Node, node
 
 OPTIONS = {"maxChangesPerTrigger": "150", "retrySeconds": "0.5"}
@@ -49,7 +49,7 @@ def test_progress_batches_and_lag_are_what_a_scrape_shows() -> None:
             )
         )
         metrics.batch(0.3)
-        metrics.lag(lag_of("orders", [Behind(vb, 100 - vb, 2.5) for vb in range(7)], told_ownerless(4, 61.0)))
+        metrics.lag(lag_of("orders", [Behind(vb, 100 - vb, 2.5) for vb in range(7)], ownerless_entry(4, 61.0)))
         found = scraped(port)
     assert told[0].mutations == 7 and before["heard_timestamp_seconds",] == 0 < found["heard_timestamp_seconds",]
     assert (found["rows_total", "mutations"], found["rows_total", "deletions"]) == (7, 2)

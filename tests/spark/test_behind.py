@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwater.spark.behind import SEEN_MAX, Behind, Lag, LagMeter, lag_of, told_ownerless
+from headwater.spark.behind import SEEN_MAX, Behind, Lag, LagMeter, lag_of, ownerless_entry
 
 A = "000000000000000a"
 
@@ -40,7 +40,7 @@ def test_memory_does_not_grow_with_the_wait() -> None:
         now[0] = float(seconds)
         (behind,) = meter.measure(offset(v0=1), offset(v0=2 + seconds))
     assert behind == Behind(0, 10 * SEEN_MAX, 10.0 * SEEN_MAX - 1)
-    assert [len(seen) for seen in meter._seen.values()] == [SEEN_MAX]
+    assert [len(seen) for seen in meter._sightings.values()] == [SEEN_MAX]
 
 
 def test_the_worst_are_named() -> None:
@@ -51,7 +51,7 @@ def test_the_worst_are_named() -> None:
 
 
 def test_vbuckets_without_a_node_are_part_of_the_lag() -> None:
-    told = lag_of("orders", [], offset(v0=3) | told_ownerless(2, 61.0))
+    told = lag_of("orders", [], offset(v0=3) | ownerless_entry(2, 61.0))
     assert (told.ownerless, told.ownerless_seconds) == (2, 61.0)
     assert str(told) == "orders: level; 2 vbuckets have no node, for 61 s"
-    assert lag_of("orders", [], offset(v0=3) | told_ownerless(0, 0.0)) == Lag("orders")
+    assert lag_of("orders", [], offset(v0=3) | ownerless_entry(0, 0.0)) == Lag("orders")

@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater.errors import OptionError, TooBig
-from headwater.spark.deadletters import DeadLetters, located, made, task_name
+from headwater.spark.deadletters import DeadLetters, located, prepare_folder, task_name
 from headwater.spark.rows import Row
 
 
@@ -79,12 +79,12 @@ def test_a_relative_path_means_the_same_in_every_process(monkeypatch: pytest.Mon
 
 
 def test_a_folder_that_can_not_be_is_known_before_there_is_anything_to_keep(tmp_path: Path) -> None:
-    assert made(str(tmp_path / "a" / "refused")) == str(tmp_path / "a" / "refused")
+    assert prepare_folder(str(tmp_path / "a" / "refused")) == str(tmp_path / "a" / "refused")
     assert (tmp_path / "a" / "refused").is_dir()
     (tmp_path / "file").write_text("mine")
     for place in (tmp_path / "file", tmp_path / "file" / "refused"):
         with pytest.raises(OSError, match="ot a directory"):
-            made(str(place / "x"))
+            prepare_folder(str(place / "x"))
 
 
 def test_a_url_is_a_place_as_well(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_the_nodes_that_are_known_are_handed_on_to_the_tasks() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 3))}, nodes=2)
     nodes = SourceNodes(settings(), lambda _: client)
     assert nodes.known() == ("couchbase://n0:11210,n1:11210,h:11210/b", (1, 7))
-    told = nodes.known().told(settings())
+    told = nodes.known().for_task(settings())
     assert (told.url, told.map_version) == nodes.known()
 
 

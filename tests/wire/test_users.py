@@ -47,7 +47,7 @@ def test_each_change_has_the_next_revision_and_one_who_was_removed_is_remembered
 @given(lists, lists, lists)
 def test_whatever_order_changes_come_in_everybody_ends_with_the_same(a: UserList, b: UserList, c: UserList) -> None:
     def told(found: UserList) -> object:
-        return {**found.told(), "cluster": ""}
+        return {**found.as_json(), "cluster": ""}
 
     assert told(a.merged(b).merged(c)) == told(c.merged(a.merged(b))) == told(b.merged(c).merged(a))
     assert told(a.merged(a)) == told(a)
@@ -91,18 +91,18 @@ def test_who_joins_a_list_of_none_has_all() -> None:
         {"users": []},
         {"users": {}, "cluster": 7},
         {"users": {"@cluster": {}}},
-        {"users": {"a:b": ANN.told()}},
-        {"users": {"x" * 129: ANN.told()}},
-        {"users": {"ann": {**ANN.told(), "revision": -1}}},
-        {"users": {"ann": {**ANN.told(), "revision": REVISION_MAX + 1}}},
-        {"users": {"ann": {**ANN.told(), "revision": 1.5}}},
-        {"users": {"ann": {**ANN.told(), "revision": True}}},
-        {"users": {"ann": {**ANN.told(), "roles": "read"}}},
-        {"users": {"ann": {**ANN.told(), "roles": [7]}}},
-        {"users": {"ann": {**ANN.told(), "keys": {}}}},
-        {"users": {"ann": {**ANN.told(), "keys": {**KEYS, "sha1": ["a", 0, "b", "c"]}}}},
-        {"users": {"ann": {**ANN.told(), "keys": {**KEYS, "sha1": ["a", 1, "b"]}}}},
-        {"users": {"ann": ANN.told()}, "removed": {"ann": 9}},
+        {"users": {"a:b": ANN.as_json()}},
+        {"users": {"x" * 129: ANN.as_json()}},
+        {"users": {"ann": {**ANN.as_json(), "revision": -1}}},
+        {"users": {"ann": {**ANN.as_json(), "revision": REVISION_MAX + 1}}},
+        {"users": {"ann": {**ANN.as_json(), "revision": 1.5}}},
+        {"users": {"ann": {**ANN.as_json(), "revision": True}}},
+        {"users": {"ann": {**ANN.as_json(), "roles": "read"}}},
+        {"users": {"ann": {**ANN.as_json(), "roles": [7]}}},
+        {"users": {"ann": {**ANN.as_json(), "keys": {}}}},
+        {"users": {"ann": {**ANN.as_json(), "keys": {**KEYS, "sha1": ["a", 0, "b", "c"]}}}},
+        {"users": {"ann": {**ANN.as_json(), "keys": {**KEYS, "sha1": ["a", 1, "b"]}}}},
+        {"users": {"ann": ANN.as_json()}, "removed": {"ann": 9}},
         {"users": {}, "removed": {"ann": "9"}},
     ],
 )

@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 
 def warm(report: Callable[[str], None] | None = None) -> None:
-    """Compile the kernels, or load them when they were compiled before; `report` is called with the time it took.
+    """Compile the kernels, or load compiled ones; `report` is called with the time it took.
 
-    A module of kernels has a function `warm_up()` that calls each of them once with next to nothing to do, or names the
-    types they will get (`jit.prepare`).
+    A module of kernels has a function `warm_up()` that calls each of them once with almost empty arguments, or names
+    their types (`jit.prepare`).
     """
     from headwater.kernels import warming  # noqa: PLC0415 - imports numba, which importing this package must not
 

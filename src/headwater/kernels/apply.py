@@ -1,11 +1,11 @@
 """A consumer node's fast path: the changes in a received buffer become staged and indexed changes of their replicas.
 
-One call takes every MUTATION, DELETION and EXPIRATION that is plainly right: it belongs to an open stream (tracker.py),
+One call takes every MUTATION, DELETION and EXPIRATION that is in order: it belongs to an open stream (tracker.py),
 carries the stream's opaque, and its seqno lies above the last one and inside the announced snapshot (dcp.md 9). It
 keeps its seqno, CAS and revision, and is stored in the layout of the log: opaque 0 but for marks and the age of a
-tombstone, deletions in the V2 layout, keys of the default collection without its id.
-Whatever is not plainly right, or is no change, stops the kernel: Python looks at that one frame, answers the specified
-error if it deserves one, and calls again behind it. So the rules are applied here, and told apart there.
+tombstone, deletions in the V2 layout, keys of the default collection without its id. Any other frame stops the kernel:
+Python looks at this one frame, answers the specified error if it deserves one, and calls again behind it. So the kernel
+applies the rules, and Python tells the violations apart.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ _SEQNO_MAX = U64(numbers.SEQNO_MAX)
 
 @inline_kernel
 def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: Any) -> Any:
-    """Whether lengths, datatype, metadata and value are those of a change without anything out of the ordinary. "By
-    extras length" (dcp.md 14): mutations of 30 bytes and expirations of 18 are UPR's. Deletions with a value (surviving
-    xattrs) are for Python."""
+    """Return True if lengths, datatype, metadata and value are those of an ordinary change. "By extras length" (dcp.md
+    14): mutations of 30 bytes and expirations of 18 are UPR's. Deletions with a value (surviving xattrs) are for
+    Python."""
     extras, key, datatype = (
         (word >> U64(24)) & U64(0xFF),
         (word >> U64(32)) & U64(0xFFFF),
@@ -107,7 +107,7 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: A
 
 @inline_kernel
 def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) -> Any:
-    """(DONE: nothing whole is left, PLAIN or _TAKEABLE; vbucket, frame length, seqno)."""
+    """Return (DONE: no whole frame is left, PLAIN or _TAKEABLE; vbucket, frame length, seqno)."""
     if left < HEADER:
         return DONE, np.int64(0), U(0), U64(0)
     word, body = load64(frame), U64(load32(frame + BODY_LENGTH_AT))
@@ -133,7 +133,7 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) 
 
 @inline_kernel
 def _has_collection(frame: Any) -> Any:
-    """Whether the key of a change is one of a connection with Collections, and its layout that of the log."""
+    """Return True if a change's key has a collection's id, and its layout is that of the log."""
     extras = U(load8(frame + EXTRAS_LENGTH_AT))
     if extras == DELETION_EXTRAS or extras == UPR_MUTATION_EXTRAS:
         return False
@@ -143,7 +143,7 @@ def _has_collection(frame: Any) -> Any:
 
 @inline_kernel
 def _of_collection(out: Any, frame: Any, length: Any) -> Any:
-    """Copy a frame of a connection with Collections in the layout of the log; returns its length there."""
+    """Copy a frame of a connection with Collections in the layout of the log; return its length there."""
     key = key_address(frame)
     if load8(key) != 0:
         copy(out, frame, length)
@@ -175,21 +175,21 @@ def _as_logged(out: Any, frame: Any, length: Any, now: Any) -> Any:
 
     V1 deletions become V2 ones, UPR's expirations DCP's: both get a delete time. UPR's mutations get an NRU byte.
     """
-    extras, made = U(load8(frame + EXTRAS_LENGTH_AT)), length
+    extras, stored_length = U(load8(frame + EXTRAS_LENGTH_AT)), length
     if extras == DELETION_EXTRAS:
         if opcode(frame) == EXPIRATION:
-            made = _widened(out, frame, length, DELETE_TIME_IN, EXPIRATION_EXTRAS)
+            stored_length = _widened(out, frame, length, DELETE_TIME_IN, EXPIRATION_EXTRAS)
         else:
-            made = _widened(out, frame, length, DELETE_TIME_IN, DELETION_V2_EXTRAS)
+            stored_length = _widened(out, frame, length, DELETE_TIME_IN, DELETION_V2_EXTRAS)
             store8(out + UNUSED_AT, np.uint8(0))
         store32(out + DELETE_TIME_AT, np.uint32(now))
     elif extras == UPR_MUTATION_EXTRAS:
-        made = _widened(out, frame, length, UPR_MUTATION_EXTRAS, MUTATION_EXTRAS)
+        stored_length = _widened(out, frame, length, UPR_MUTATION_EXTRAS, MUTATION_EXTRAS)
         store8(out + NRU_AT, np.uint8(0))
     else:
         copy(out, frame, length)
     store32(out + OPAQUE_AT, np.uint32(0))
-    return made
+    return stored_length
 
 
 @kernel
@@ -210,9 +210,9 @@ def apply(
     Args:
         streams: `StreamTable.rows` of the connection; the last seqno of each stream moves on.
         table, segments: the store's.
-        slot, used, limit: the staging arena, how full it is and may become.
-        now: Unix seconds: the delete time of tombstones that carry none (V1 deletions, UPR's expirations), and from
-            when all others age that are much older.
+        slot, used, limit: the staging arena, its used bytes and their limit.
+        now: Unix seconds: the delete time of tombstones without one (V1 deletions, UPR's expirations), and the time
+            from which others age that are much older.
         collections: 1 if keys begin with the id of their collection, else 0.
 
     Returns: (why it stopped, offset of the first frame not taken, arena bytes used, changes taken, vbucket of the frame
@@ -232,11 +232,11 @@ def apply(
             break
         place = location(U(slot), fill)
         frame = frame_at(segments, place)
-        made = _of_collection(frame, at, length) if collections else _as_logged(frame, at, length, U(now))
+        stored_length = _of_collection(frame, at, length) if collections else _as_logged(frame, at, length, U(now))
         if opcode(frame) != MUTATION:
             since = since_of(load32(frame + DELETE_TIME_AT), U(now))
             store32(frame + OPAQUE_AT, np.uint32(U(load32(frame + OPAQUE_AT)) | since))
-        fill = fill + made
+        fill = fill + stored_length
         key, key_length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
         hashed = key_hash(table, vb, key, key_length)
         into, old = find(table, vb, segments, key, key_length, hashed, is_named(frame))

@@ -1,7 +1,7 @@
-"""Memory that becomes a record batch in one step, whatever is in it.
+"""Memory that becomes a record batch in one step, whatever its content.
 
-Made from Python out of a dozen arrays, a record batch of a MiB costs a quarter as much as decoding into it. But Arrow
-has a form in which it reads a whole batch at once and without copying: the message of its IPC format, a few numbers
+A record batch of a MiB that Python makes from a dozen arrays costs a quarter as much as decoding into it. But Arrow has
+a form from which it reads a whole batch at once and without copying: the message of its IPC format, a few numbers
 (metadata) before the buffers (body). So the columns of a batch lie in one block behind such a message, which is written
 once; only the number of rows in it changes.
 
@@ -61,12 +61,12 @@ def _padded(size: int) -> int:
 
 
 def metadata(columns: int, buffers: list[tuple[int, int]], body_bytes: int) -> bytes:
-    """The message of a batch without rows, up to the body.
+    """Return the message of a batch without rows, up to the body.
 
     Args:
-        columns: how many there are.
+        columns: number of columns.
         buffers: offset in the body and bytes of each buffer of each column, that of nulls included (0, 0).
-        body_bytes: all of the body.
+        body_bytes: size of the body.
     """
     nodes_at = _HEAD.size
     buffers_at = nodes_at + _VECTOR.size + 16 * columns + 4  # its rows must be aligned, like those of the nodes
@@ -84,15 +84,15 @@ def metadata(columns: int, buffers: list[tuple[int, int]], body_bytes: int) -> b
 
 
 class Block:
-    """Columns for so many rows and bytes, allocated once and used for one batch after another; costs nothing until it
-    is written.
+    """Columns for a number of rows and bytes, allocated once and used for one batch after another; costs no memory
+    until it is written.
 
     Args:
-        with_ids: whether there is a column for ids of collections.
+        with_ids: True for a column with ids of collections.
 
     Attributes:
         shape: capacities in rows, bytes of keys and bytes of values.
-        columns: where to write.
+        columns: memory to write to.
     """
 
     __slots__ = ("_address", "_length", "_memory", "_nodes", "_schema", "columns", "shape")
@@ -122,7 +122,7 @@ class Block:
         return np.ndarray((count,), np.dtype("<i8"), self._memory.data, at, (16,))
 
     def batch(self, rows: int, lease: object) -> pa.RecordBatch:
-        """Arrow's view of the first rows; every buffer holds the lease."""
+        """Return the first rows as a record batch; every buffer holds the lease."""
         self._length[0] = rows
         self._nodes[:] = rows
         message = pa.foreign_buffer(self._address, len(self._memory), lease)
@@ -130,7 +130,7 @@ class Block:
 
 
 def _with_nulls(spans: list[tuple[int, int]], schema: pa.Schema) -> list[tuple[int, int]]:
-    """The buffers in Arrow's order: before those of each column that of its nulls, which is left out."""
+    """Return the buffers in Arrow's order: each column's own after its buffer of nulls, which is left out."""
     taken, buffers = iter(spans), []
     for kind in schema.types:
         buffers += [(0, 0), *(next(taken) for _ in range(kind.num_buffers - 1))]

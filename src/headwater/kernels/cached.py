@@ -1,11 +1,11 @@
-"""Machine code on disk, found again by what it was made of and not by where that lay; one process at a time compiles.
+"""Machine code on disk, identified by its sources and not by their path; one process at a time compiles.
 
 numba names a cache entry by the path of its source and dates it by its mtime, so every virtual environment compiles
-anew. Here the folder's name says all there is to say (jit.cache_folder), and a lock file beside each entry lets whoever
-comes second wait for the first instead of compiling the same.
+anew. Here the folder's name depends on everything that matters (jit.cache_folder), and with a lock file beside each
+entry a second process waits for the first instead of compiling the same.
 
-A node that serves while its kernels are compiled (node/process/machine_code.py) asks for two things more: to look what
-there is and compile nothing (`looking`), and to wait for nobody where a request needs a kernel now (`serving`).
+A node that serves while its kernels are compiled (node/process/machine_code.py) needs two things more: loading without
+compiling (`looking`), and no waiting while a request needs a kernel (`serving`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from typing import Any, ClassVar
 from numba.core import caching
 
 WAIT_SECONDS, LOOK_SECONDS = 300.0, 0.05
-"""How long to wait for another process that compiles the same kernel: then it is stuck, and so it is compiled here."""
+"""How long to wait for another process that compiles the same kernel; after that it counts as stuck, and the kernel is
+compiled here."""
 PROGRESS_SECONDS = 5.0
 
 _caching: Any = caching  # untyped, and with other names in older releases
 
 
 class NotCompiled(Exception):  # noqa: N818 - no error: an answer
-    """There is no machine code of a kernel for these arguments yet, and this thread only looks."""
+    """There is no machine code of a kernel for these arguments yet, and this thread may not compile."""
 
 
 class _Thread(threading.local):
@@ -44,7 +45,7 @@ serving = False
 
 @contextmanager
 def looking() -> Iterator[None]:
-    """Load kernels in this block, by this thread, and compile none: NotCompiled is raised where one is missing."""
+    """Load kernels in this block, by this thread, and compile none: NotCompiled is raised for a missing one."""
     before, _thread.looks = _thread.looks, True
     try:
         yield
@@ -54,7 +55,7 @@ def looking() -> Iterator[None]:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Compile or load in this block, by this thread, also while `serving`: nothing stands in for a kernel."""
+    """Compile or load in this block, by this thread, also while `serving`: no stand-in replaces a kernel."""
     before, _thread.builds = _thread.builds, True
     try:
         yield
@@ -63,35 +64,35 @@ def building() -> Iterator[None]:
 
 
 def does_without() -> bool:
-    """Return True if this thread serves, and so neither waits for another process nor compiles what it can do
-    without."""
+    """Return True if this thread serves, and so neither waits for another process nor compiles a kernel that has a
+    stand-in."""
     return serving and not (_thread.looks or _thread.builds)
 
 
 class Compiling:
-    """Tells people why nothing happens for a while.
+    """Shows why nothing happens for a while.
 
     Args:
-        line: where lines go.
-        clock: seconds.
+        line: called with each line.
+        clock: returns seconds.
     """
 
     def __init__(self, line: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._line, self._clock = line, clock
-        self._began = self._told = 0.0
+        self._began = self._reported = 0.0
         self.count = 0
         self.remark = ""
         """Why the usual folder is not used, to be told with the first line."""
 
     def begin(self, folder: str) -> None:
-        """A kernel is about to be compiled."""
+        """Report that a kernel is about to be compiled."""
         now = self._clock()
         if not self.count:
-            self._began = self._told = now
+            self._began = self._reported = now
             kept = f"They are kept in {folder}" if folder else "They can't be kept, so each start takes as long"
             self._say(f"compiling kernels for this machine, once; it takes half a minute or so. {kept}{self.remark}")
-        elif now >= self._told + PROGRESS_SECONDS:
-            self._told = now
+        elif now >= self._reported + PROGRESS_SECONDS:
+            self._reported = now
             self._say(f"{self.count} kernels compiled in {now - self._began:.0f} s")
         self.count += 1
 
@@ -100,7 +101,7 @@ class Compiling:
             self._line(text)
 
     def tell(self, line: Callable[[str], None]) -> None:
-        """Let lines go elsewhere from now on."""
+        """Send lines to another function from now on."""
         self._line = line
 
 
@@ -130,11 +131,11 @@ class KernelLocator(_caching._CacheLocator):  # type: ignore[misc]
         return self.folder
 
     def get_source_stamp(self) -> str:
-        """Return what a change of the source changes: the folder's own name."""
+        """Return the folder's name, which changes with the sources."""
         return Path(self.folder).name
 
     def get_disambiguator(self) -> str:
-        """Return what tells functions of the same name apart."""
+        """Return text that distinguishes functions of the same name."""
         return f"{self._module}-{self._line}"
 
 
@@ -143,7 +144,7 @@ class _Entries(_caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
-    """The cache of one kernel: loads, or takes the lock and lets it be compiled, then saves and lets go."""
+    """The cache of one kernel: loads, or takes the lock while it is compiled, then saves and releases the lock."""
 
     _impl_class = _Entries
 
@@ -152,21 +153,21 @@ class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
         self._held: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for a signature; None when this process is to compile it."""
-        found = self._load(sig, target_context)
-        if found is None and _thread.looks:
+        """Return the code for a signature; None if this process shall compile it."""
+        code = self._load(sig, target_context)
+        if code is None and _thread.looks:
             raise NotCompiled
-        if found is None:
+        if code is None:
             waited = self._lock()
-            found = self._load(sig, target_context) if waited else None
-            if found is None:
+            code = self._load(sig, target_context) if waited else None
+            if code is None:
                 compiling.begin(self.cache_path)
             else:
                 self._unlock()
-        return found
+        return code
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled; a folder that can't be written, or a full disk, only costs the next start."""
+        """Save compiled code; if the folder can't be written, or the disk is full, only the next start takes longer."""
         try:
             with suppress(OSError):
                 super().save_overload(sig, data)
@@ -211,10 +212,10 @@ class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
 
 
 class Unkept(_caching.NullCache):  # type: ignore[misc]
-    """In place of a cache where nothing can be kept."""
+    """Replaces the cache if nothing can be saved."""
 
     def load_overload(self, sig: Any, target_context: Any) -> None:
-        """Return None: this process is to compile it."""
+        """Return None: this process shall compile it."""
         if _thread.looks:
             raise NotCompiled
         compiling.begin("")

@@ -52,10 +52,9 @@ _CLOCK_MASK, _LOGICAL_BITS = U(0xFFFFFFFFFFFF0000), U(0xFFFF)
 
 @inline_kernel
 def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
-    """wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1).
+    """Return the next CAS, by wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1).
 
-    Where a CAS taken from elsewhere has used the numbers up, the clock, with the last bits of the seqno; as in
-    wire/times.py.
+    If a CAS from elsewhere has used the numbers up: the clock, with the last bits of the seqno, as in wire/times.py.
     """
     clock = now_ns & _CLOCK_MASK
     last = table[vb, CAS]
@@ -66,14 +65,14 @@ def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
 
 @inline_kernel
 def above(rev: Any) -> Any:
-    """The revision after this one. From the highest that a node gives on it stays: one above would be more than others
-    take, and of versions with one revision the higher CAS wins."""
+    """Return the next revision. It stays at the highest that a node gives: others would not accept a higher one, and of
+    versions with equal revisions the higher CAS wins."""
     return rev + _ONE if rev < _GIVEN_MAX else rev
 
 
 @inline_kernel
 def absolute(expiry: Any, now: Any) -> Any:
-    """wire.md 10: 0 never, up to 30 days relative, larger absolute."""
+    """Return an absolute expiry, by wire.md 10: 0 never, up to 30 days relative, larger absolute."""
     if expiry == _ZERO or expiry > _RELATIVE_MAX:
         return expiry
     sum_ = now + expiry
@@ -82,7 +81,7 @@ def absolute(expiry: Any, now: Any) -> Any:
 
 @inline_kernel
 def is_expired(frame: Any, now: Any) -> Any:
-    """Whether the time of a stored mutation is over at Unix second `now`."""
+    """Return True if a stored mutation has expired at Unix second `now`."""
     expiry = U(load32(frame + EXPIRY_AT))
     return expiry != _ZERO and expiry <= now
 
@@ -101,8 +100,8 @@ def write_mutation(
     scratch: Any,
     prefix: Any,
 ) -> None:
-    """The DCP mutation (dcp.md 2.8, 31 bytes of extras) of a request that is wholly at `at`; `prefix` bytes in front of
-    its key are left out."""
+    """Write the DCP mutation (dcp.md 2.8, 31 bytes of extras) of a request that is whole at `at`, without the first
+    `prefix` bytes of its key."""
     key = at + _SET_BYTES + prefix
     value = key + key_length
     datatype = _ZERO
@@ -124,7 +123,7 @@ def write_mutation(
 
 @inline_kernel
 def write_deletion(to: Any, key: Any, vb: Any, key_length: Any, cas: Any, seqno: Any, rev: Any, now: Any) -> None:
-    """The DCP deletion with its delete time (dcp.md 2.9, 21 bytes of extras)."""
+    """Write the DCP deletion with its delete time (dcp.md 2.9, 21 bytes of extras)."""
     store64(to, _DELETION_HEAD | (key_length << U(32)) | vb)
     store32(to + BODY_LENGTH_AT, np.uint32(DELETION_V2_EXTRAS + key_length))
     store32(to + OPAQUE_AT, np.uint32(0))

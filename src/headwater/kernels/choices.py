@@ -1,9 +1,9 @@
-"""Collections: the id in front of a key (wire.md 8), and which rows of a vbucket a stream is shown.
+"""Collections: the id in front of a key (wire.md 8), and the choice of a vbucket's rows for a stream.
 
 A stream's choice is one sorted array of numbers (uint64): a collection's documents are its id, system events about it
 EVENTS_OF_COLLECTIONS + id, those about a scope EVENTS_OF_SCOPES + id, prepares and aborts of durable writes PREPARES +
-id. What is not in it is not shown, so documents of a dropped collection vanish by leaving the array. Only vbuckets in
-which anything has a mark (index.py) are asked.
+id. A row whose number is not in the array is not shown, so documents of a dropped collection vanish when it leaves the
+array. Only vbuckets with marked rows (index.py) are checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EVENTS_OF_COLLECTIONS = 1 << 32
 EVENTS_OF_SCOPES = 2 << 32
 PREPARES = 3 << 32
 NEVER_SHOWN = 4 << 32
-"""Of the mark that a prepare was committed: the document behind the same seqno is what is told."""
+"""The number of the mark that a prepare was committed: the document with the same seqno is sent instead."""
 SYSTEM_COLLECTION = 1
 OF_COLLECTION, OF_SCOPE, OF_PREPARE = 0x63, 0x73, 0x70  # c, s, p: what a system key goes on with, before the id
 
@@ -43,9 +43,9 @@ _ID_MAX = U(0xFFFF_FFFF)
 
 @inline_kernel
 def collection_of(key: Any, length: Any) -> Any:
-    """(id, its bytes) of the LEB128 number that a key of `length` bytes begins with.
+    """Return (id, its length) of the LEB128 number at the beginning of a key of `length` bytes.
 
-    0 bytes if there is none: cut off, longer than it need be, beyond 32 bits, or with no key behind it.
+    0 bytes if there is none: cut off, not the shortest form, beyond 32 bits, or without a key after it.
     """
     number, taken, shift = _ZERO, _ZERO, _ZERO
     while taken < length and taken < U(5):
@@ -63,7 +63,7 @@ def collection_of(key: Any, length: Any) -> Any:
 
 @inline_kernel
 def choice_of(frame: Any) -> Any:
-    """The number by which a stored frame is chosen."""
+    """Return the number of a stored frame in a choice."""
     if is_named(frame) == _ZERO:
         return _ZERO
     key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
@@ -83,7 +83,7 @@ def choice_of(frame: Any) -> Any:
 
 @inline_kernel
 def place_in(shown: Any, wanted: Any) -> Any:
-    """Where a number stands in a choice; -1 if it does not."""
+    """Return the position of a number in a choice; -1 if it is missing."""
     low, high = 0, len(shown)
     while low < high:
         middle = (low + high) >> 1
@@ -96,7 +96,7 @@ def place_in(shown: Any, wanted: Any) -> Any:
 
 @inline_kernel
 def is_shown(frame: Any, shown: Any) -> Any:
-    """Whether a stored frame is in a choice."""
+    """Return True if a stored frame is in a choice."""
     return place_in(shown, choice_of(frame)) >= 0
 
 
@@ -108,7 +108,7 @@ def _frame(locs: Any, row: Any, segments: Table) -> Any:
 
 @kernel
 def next_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
-    """The first visible row from `row` on that is shown; `rows` when there is none."""
+    """Return the first visible row from `row` on that is in the choice; `rows` if there is none."""
     while row < rows and not (visible(nexts, row, rows) and is_shown(_frame(locs, row, segments), shown)):
         row += 1
     return row
@@ -116,7 +116,7 @@ def next_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, show
 
 @kernel
 def last_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
-    """The last visible row of those from `row` on that is shown; -1 when there is none."""
+    """Return the last visible row from `row` on that is in the choice; -1 if there is none."""
     at = rows - 1
     while at >= row and not (visible(nexts, at, rows) and is_shown(_frame(locs, at, segments), shown)):
         at -= 1
@@ -125,7 +125,7 @@ def last_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, show
 
 @kernel
 def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
-    """(frames, bytes as they are stored) that lie ahead and are shown."""
+    """Return (frames, stored bytes) of the rows ahead that are in the choice."""
     frames, total = np.int64(0), np.int64(0)
     for at in range(row, rows):
         if visible(nexts, at, rows):
@@ -138,7 +138,9 @@ def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, sho
 
 @kernel
 def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numbers: Any, newest: Any) -> Any:
-    """Write down the seqno of each row, for its number in `numbers` (sorted), into `newest`.
+    """For each row, store its seqno in `newest` at the position of its number in the sorted `numbers`.
+
+    Returns: the first row whose number is missing; `rows` if there is none.
 
     Returns: the first row whose number is not among them; `rows` when all are.
     """
@@ -153,7 +155,7 @@ def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numb
 
 @kernel
 def choice_at(locs: Any, row: Any, segments: Table) -> Any:
-    """The number by which a row is chosen."""
+    """Return the number of a row in a choice."""
     return choice_of(_frame(locs, row, segments))
 
 

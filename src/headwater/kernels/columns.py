@@ -59,13 +59,13 @@ class Decoded:
     """The result of one call of `Arena.decode`.
 
     Attributes:
-        consumed: bytes of the buffer that were processed; always up to the first byte of a frame.
+        consumed: bytes of the buffer that were processed; always up to the beginning of a frame.
         rows: rows in the arena now, over all calls since the last batch.
         controls: int64[n, 2]: (offset in the buffer, row the frame came before); valid until the next call.
-        flow_bytes: what the processed frames take of the flow-control window, for the next acknowledgement.
-        dropped: frames of streams that were asked to close.
+        flow_bytes: size of the processed frames in the flow-control window, for the next acknowledgement.
+        dropped: frames of streams whose end was requested.
         needed: bytes of the frame at `consumed`, 24 while its header is incomplete.
-        stop: why it ended; `stop.refused` means that the frame at `consumed` breaks the rules.
+        stop: why it stopped; `stop.refused` means that the frame at `consumed` breaks the rules.
     """
 
     consumed: int
@@ -78,9 +78,9 @@ class Decoded:
 
 
 class _Lease:
-    """Held by every buffer of one batch; when the last is gone, the memory goes back to be used again.
+    """Held by every buffer of one batch; when the last is gone, the memory is free for reuse.
 
-    This runs in whichever thread drops the last buffer; appending to a deque is atomic.
+    This runs in the thread that drops the last buffer; appending to a deque is atomic.
     """
 
     __slots__ = ("_free", "_memory")
@@ -123,19 +123,19 @@ class Arena:
             raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
         self.with_ids: bool = with_ids
         self._decoder = decoder
-        self._free = self._kept()
+        self._free = self._idle_memory()
         self._memory: Block | None = None  # taken when the first bytes come: by then the last batch may be gone
         self._controls = np.empty((controls, 2), np.int64)
         self._progress = np.zeros(PROGRESS_FIELDS, np.int64)
 
     @property
     def rows(self) -> int:
-        """Rows gathered since the last batch."""
+        """The rows gathered since the last batch."""
         return int(self._progress[ROWS])
 
     @property
     def bytes(self) -> int:
-        """Key and value bytes gathered since the last batch."""
+        """The key and value bytes gathered since the last batch."""
         return int(self._progress[KEY_BYTES]) + int(self._progress[VALUE_BYTES])
 
     def decode(self, received: Bytes, streams: StreamTable) -> Decoded:
@@ -175,23 +175,25 @@ class Arena:
             raise ValueError(f"a frame has at most {HEADER + BODY_MAX} bytes, not {frame_bytes}")
         self._key_bytes = max(self._key_bytes, 0x10000)
         self._value_bytes = max(self._value_bytes, frame_bytes)
-        self._memory, self._free = None, self._kept()
+        self._memory, self._free = None, self._idle_memory()
 
     def batch(self) -> pa.RecordBatch:
-        """The rows gathered so far, without copying; the arena is empty afterwards and continues in other memory."""
+        """Return the rows gathered so far, without copying; the arena is empty afterwards and continues in other
+        memory."""
         memory = self._take() if self._memory is None else self._memory
         batch = memory.batch(self.rows, _Lease(memory, self._free))
         self._memory = None
         self._progress[:] = 0
         return batch
 
-    def _kept(self) -> deque[Block]:
-        """A place for idle memories; more than it keeps came from a burst and are given back."""
+    def _idle_memory(self) -> deque[Block]:
+        """Return a queue for idle memory; more than it holds came from a burst and is freed."""
         each = self._rows * ROW_WIRE_BYTES + self._key_bytes + self._value_bytes
         return deque(maxlen=max(FREE_KEPT, FREE_BYTES // each))
 
     def _take(self) -> Block:
-        """Memory whose batch is gone, or fresh memory; what was made before the arena grew went to another place."""
+        """Return memory whose batch is gone, or fresh memory; memory from before the arena grew went to another
+        queue."""
         if self._free:
             return self._free.pop()  # the one used last is the one still in cache
         return Block(self._rows, self._key_bytes, self._value_bytes, with_ids=self.with_ids)

@@ -1,4 +1,4 @@
-"""Compaction's work on rows: which of them stay, their frames, and the columns without the others.
+"""Compaction of rows: chooses the rows that stay, copies their frames, and rebuilds the columns.
 
 Of a vbucket's rows those from `first` up to `end` lie in the segments that are compacted. Of those go: rows superseded
 by one of the first `history` rows, whether that one lies in these segments or not (whatever superseded a row later may
@@ -48,8 +48,8 @@ ROLLED_BACK, DROPPED = 1, 2
 
 
 @kernel
-def prefix_rows(table: Table, chosen: Any, found: Any) -> None:
-    """found[vb] = how many rows lie in chosen slots (uint8 by slot); these are a vbucket's first rows."""
+def prefix_rows(table: Table, chosen: Any, counts: Any) -> None:
+    """Set counts[vb] to the number of rows in chosen slots (uint8 by slot); these are a vbucket's first rows."""
     for vb in range(len(table)):
         low, high = _ZERO, table[vb, ROWS]
         while low < high:
@@ -59,12 +59,12 @@ def prefix_rows(table: Table, chosen: Any, found: Any) -> None:
                 low = middle + _ONE
             else:
                 high = middle
-        found[vb] = np.int64(low)
+        counts[vb] = np.int64(low)
 
 
 @kernel
 def rows_before(locs: Any, rows: Any, chosen: Any) -> Any:
-    """How many of the first `rows` rows lie in chosen slots (uint8 by slot), which hold the first ones."""
+    """Return how many of the first `rows` rows lie in chosen slots (uint8 by slot), which hold the first ones."""
     low, high = 0, rows
     while low < high:
         middle = (low + high) // 2
@@ -77,13 +77,13 @@ def rows_before(locs: Any, rows: Any, chosen: Any) -> Any:
 
 @inline_kernel
 def _purgeable(frame: Any, before: Any) -> Any:
-    """A tombstone that is older than Unix second `before`."""
+    """Return True for a tombstone that is older than Unix second `before`."""
     return opcode(frame) != MUTATION and np.int64(made_at(frame)) < before
 
 
 @inline_kernel
 def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
-    """Whether an older version of a row's key lies in front of row `first`."""
+    """Return True if an older version of a row's key lies in front of row `first`."""
     before = U(prevs[row])
     while before != NIL and before >= U(first):
         before = U(prevs[before])
@@ -92,7 +92,7 @@ def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
 
 @inline_kernel
 def _dropped_at(frame: Any, dropped: Any) -> Any:
-    """The seqno at which the collection of a document was dropped; 0 for none of these."""
+    """Return the seqno at which the collection of a document was dropped; 0 for none of these."""
     if is_system(frame):
         return _ZERO
     number = _ZERO
@@ -106,7 +106,8 @@ def _dropped_at(frame: Any, dropped: Any) -> Any:
 
 @inline_kernel
 def _newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: Any) -> Any:
-    """The last row from `first` up to `history` of each of `numbers` (kernels/choices.py); -1 where it has none."""
+    """Return the last row from `first` up to `history` for each of `numbers` (kernels/choices.py); -1 if there is
+    none."""
     newest = np.full(len(numbers), -1, np.int64)
     left = len(numbers)
     row = history - 1
@@ -123,7 +124,7 @@ def _newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: 
 
 @inline_kernel
 def _later_row(row: Any, frame: Any, history: Any, numbers: Any, newest: Any) -> Any:
-    """A row behind `row` and below `history` of what the frame of that is of; -1 if there is none."""
+    """Return a row behind `row` and below `history` with the same number as the frame; -1 if there is none."""
     if len(numbers) == 0:
         later = row + 1 if row + 1 < history else -1
     else:
@@ -188,7 +189,7 @@ def survivors(
 
 @kernel
 def bytes_of(locs: Any, rows: Any, segments: Table) -> Any:
-    """Bytes of the frames of `rows`."""
+    """Return the size of the frames of `rows`."""
     total = _ZERO
     for i in range(len(rows)):
         if i + AHEAD_ROWS < len(rows):
@@ -199,7 +200,7 @@ def bytes_of(locs: Any, rows: Any, segments: Table) -> Any:
 
 @kernel
 def superseded_bytes(locs: Any, nexts: Any, rows: Any, segments: Table) -> Any:
-    """Bytes of the frames of those of `rows` that a newer version of their key has superseded."""
+    """Return the size of the frames of those of `rows` that a newer version of their key has superseded."""
     total = _ZERO
     for i in range(len(rows)):
         if U(nexts[rows[i]]) != NIL:
@@ -218,11 +219,11 @@ def add_bytes(locs: Any, rows: Any, segments: Table, totals: Any) -> None:
 
 
 @kernel
-def taken_back(segments: Table, slot: Any, bodies: Any, found: Any) -> None:
-    """Note in `found` (uint8 by vbucket) of which vbuckets a segment takes rows back: ROLLED_BACK, DROPPED, or both.
+def taken_back(segments: Table, slot: Any, bodies: Any, kinds: Any) -> None:
+    """Note in `kinds` (uint8 by vbucket) the vbuckets whose rows a segment takes back: ROLLED_BACK, DROPPED, or both.
 
     Args:
-        bodies: int64[n, 2], where the frames of each of its batches begin and end.
+        bodies: int64[n, 2], begin and end of the frames of each of its batches.
     """
     base = segments[slot, 0]
     for batch in range(len(bodies)):
@@ -231,14 +232,14 @@ def taken_back(segments: Table, slot: Any, bodies: Any, found: Any) -> None:
             kind = opcode(at)
             if kind == ROLLBACK or kind == DROP:
                 vb = np.int64(load16(at + VBUCKET_AT))
-                if vb < len(found):
-                    found[vb] |= np.uint8(ROLLED_BACK if kind == ROLLBACK else DROPPED)
+                if vb < len(kinds):
+                    kinds[vb] |= np.uint8(ROLLED_BACK if kind == ROLLBACK else DROPPED)
             at = at + frame_bytes(at)
 
 
 @inline_kernel
 def _fetch_ahead(locs: Any, rows: Any, i: Any, segments: Table) -> None:
-    """Bring the frame of a row closer that will be copied soon (why: gather.py)."""
+    """Prefetch the frame of a row that will be copied soon (why: gather.py)."""
     if i < len(rows):
         frame = frame_at(segments, U(locs[rows[i]]))
         for at in range(0, AHEAD_BYTES, 64):
@@ -270,7 +271,7 @@ def _gone(number: Any, first: Any, end: Any, where: Any) -> Any:
 
 @inline_kernel
 def _moved(row: Any, links: Any, first: Any, end: Any, kept: Any, where: Any) -> Any:
-    """The new number of a row; of the next one by `links` that did not go, where it went; NIL when there is none."""
+    """Return the new number of a row, or of the next one by `links` if it went; NIL if there is none."""
     number = U(row)
     # With nothing in front none is left: all versions older than one that goes go too, and all that are newer than one
     # that stays do.

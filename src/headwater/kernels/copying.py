@@ -1,8 +1,8 @@
-"""Copies of sizes that are common in frames, without a call: of a key, of a value.
+"""Copies of sizes that are common in frames, without a call: a key's, a value's.
 
-memcpy decides anew each time how to go about it, which for 16 bytes costs more than the copy. Here a size is covered by
-blocks of 16 or 64 bytes of which the last may lie over the one before, so no byte outside of the ranges is read or
-written. The ranges must not overlap.
+memcpy chooses its method anew each time, which for 16 bytes costs more than the copy. Here a size is covered by blocks
+of 16 or 64 bytes, of which the last may overlap the one before, so no byte outside of the ranges is read or written.
+The ranges must not overlap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ U = np.uintp
 
 @inline_kernel
 def copy_key(target: Any, source: Any, count: Any) -> None:
-    """Copy `count` bytes; soonest done from 16 to 32."""
+    """Copy `count` bytes; fastest for 16 to 32."""
     if count < U(16) or count > U(32):
         copy(target, source, count)
     else:
@@ -30,7 +30,7 @@ def copy_key(target: Any, source: Any, count: Any) -> None:
 
 @inline_kernel
 def copy_value(target: Any, source: Any, count: Any) -> None:
-    """Copy `count` bytes; soonest done from 64 to 1024."""
+    """Copy `count` bytes; fastest for 64 to 1024."""
     if count < U(64) or count > U(1024):
         copy(target, source, count)
     else:

@@ -1,9 +1,10 @@
 """One pass over received frames: every change becomes a row of columns, everything else is listed for Python.
 
-The kernel trusts nothing it has not compared with the end of the buffer, and writes nothing it has not compared with
-the capacity of the column. For each frame, in this order: is its header honest (scan.py), is it all here, is it a
-change with extras its opcode knows, does it fit its stream (tracker.py), is there room; only then is it taken. So a
-stop, for whatever reason, is always at a frame's first byte with all before it done and nothing of it.
+The kernel trusts no length that it has not compared with the end of the buffer, and writes nothing that it has not
+compared with the capacity of the column. For each frame it checks in this order: is its header consistent (scan.py), is
+it complete, is it a change with extras its opcode knows, does it fit its stream (tracker.py), is there room; only then
+it takes the frame. So a stop, for whatever reason, is always at a frame's first byte, with all frames before it done
+and nothing of this one.
 
 What is not a change (markers, stream ends, no-ops, answers, ...) goes into the list of controls as (offset, row): it
 came before the row with that number. Markers, and controls that carry a seqno, are followed here as well, since the
@@ -165,7 +166,7 @@ def change_layout(opcode: Any, extras: Any) -> Any:
 
 @inline_kernel
 def metadata_bytes(layout: Any, extras_at: Any) -> Any:
-    """nmeta, where the layout has it."""
+    """Return nmeta, 0 if the layout has none."""
     if layout == FLAGS_AND_EXPIRY:
         return load16(extras_at + NMETA_IN)
     return load16(extras_at + DELETION_NMETA_IN) if layout == METADATA_LENGTH else np.uint16(0)
@@ -180,7 +181,8 @@ ORDINARY_EXTRAS: Final = MUTATION_EXTRAS
 
 @inline_kernel
 def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: Any) -> Any:
-    """Whether the frame is an ordinary mutation that breaks no rule: what all the questions below would find out."""
+    """Return True if the frame is an ordinary mutation that breaks no rule, so that the single checks below can be
+    skipped."""
     key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
     if (word & U64(ORDINARY_MASK)) != U64(ORDINARY) or body > U(BODY_MAX) or U(HEADER) + body > room:
         return False
@@ -212,7 +214,7 @@ def put_row(to: Any, index: Any, head: Any, word: Any, row: Any, extras_at: Any,
 
 @inline_kernel
 def put_offsets(to: Any, index: Any, keys: Any, values: Any) -> None:
-    """Write where the key and the value of a row begin, which is where those before end."""
+    """Write the offsets of a row's key and value, which are the ends of the row before."""
     store32_native(to[10] + index * U(4), np.uint32(keys))
     store32_native(to[12] + index * U(4), np.uint32(values))
 
@@ -227,7 +229,7 @@ def put_id(to: Any, index: Any, number: Any) -> None:
 def decode_rows(
     view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any, with_ids: Any
 ) -> None:
-    """The work of both kernels; `with_ids` is a constant, so what is not asked for is not in the code."""
+    """Do the work of both kernels; `with_ids` is a constant, so unused code is not compiled."""
     start, end, position = U(view.ctypes.data), U(len(view)), U(0)
     table = U(streams.ctypes.data)
     fixed = (places[0], places[1], places[2], places[3], places[4], places[5], places[6], places[7], places[8])
@@ -366,14 +368,14 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
         streams: `StreamTable.rows`.
         progress: int64[PROGRESS_FIELDS]. ROWS, KEY_BYTES and VALUE_BYTES go in and out; out come CONSUMED, CONTROLS,
             FLOW_BYTES, DROPPED_FRAMES, NEEDED and STOP of this call.
-        checked: whether changes are held against `streams`.
+        checked: True to check changes against `streams`.
     """
     decode_rows(view, places, controls, streams, progress, checked, False)
 
 
 @kernel
 def decode_frames_with_ids(view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any) -> None:
-    """As `decode_frames`, where each key begins with the id of its collection: that goes to a column of its own."""
+    """Do the same as `decode_frames` for keys that begin with a collection's id, which gets a column of its own."""
     decode_rows(view, places, controls, streams, progress, checked, True)
 
 

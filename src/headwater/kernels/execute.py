@@ -1,4 +1,4 @@
-"""Answer a chunk of pipelined requests in one call: no Python object for a get or a set.
+"""Answers a chunk of pipelined requests in one call: no Python object for a get or a set.
 
 Understood: GET, SET, ADD, REPLACE, DELETE, their quiet forms, GETK, GETKQ and NOOP, on active vbuckets, for documents
 without extended attributes or compression. A change is written into the staging arena as the DCP frame that streams
@@ -162,7 +162,7 @@ def head(address: Any, code: Any, middle: Any, body: Any, request: Any, cas: Any
 
 @inline_kernel
 def count(state: Any, code: Any, status: Any) -> None:
-    """Count a request that is done, whether its answer is left out or not."""
+    """Count a finished request, with or without an answer."""
     state[_TALLY + code * _STATUSES + status] += _ONE
     state[_CALLED + code] += _ONE
     state[SEEN] |= _ONE << code
@@ -170,7 +170,7 @@ def count(state: Any, code: Any, status: Any) -> None:
 
 @inline_kernel
 def bare(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
-    """Answer by a header alone: a refusal, which quiet forms get as well, or (status 0) a no-op."""
+    """Answer with a header alone: a refusal, which quiet forms get as well, or (status 0) a no-op."""
     head(U(out.ctypes.data) + state[ANSWERED], code, status, _ZERO, request, _ZERO)
     state[ANSWERED] += HEADER
 
@@ -191,7 +191,7 @@ def _success(out: Any, state: Any, code: Any, vb: Any, request: Any, cas: Any, t
 
 @inline_kernel
 def note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
-    """A request saw this row; is it one that a crash could still take away?"""
+    """Note that a request saw this row, if a crash could still take it away."""
     if U(row) >= table[vb, DURABLE_ROWS]:
         state[FLAGS] |= FLAG_UNSTABLE
 
@@ -200,7 +200,7 @@ def note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
 def _read(
     at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, segments: Any, state: Any, prefix: Any
 ) -> Any:
-    """GET, GETQ, GETK, GETKQ."""
+    """Execute GET, GETQ, GETK, GETKQ."""
     key = at + HEADER + prefix
     hashed = key_hash(table, vb, key, key_length)
     _, row = find(table, vb, segments, key, key_length, hashed, _ZERO)
@@ -249,7 +249,7 @@ def _read(
 
 @inline_kernel
 def _refusal(loud: Any, live: Any, cas: Any, frame: Any) -> Any:
-    """The status that a change is refused with, or 0.
+    """Return the status with which a change is refused, or 0.
 
     kv.md 2: "SET with CAS c: c must equal the current CAS: otherwise 02; not found: 01. REPLACE: 01 if missing. ADD:
     02 if present. DELETE with CAS mismatch: 02."
@@ -278,7 +278,7 @@ def _change(
     state: Any,
     prefix: Any,
 ) -> Any:
-    """SET, ADD, REPLACE, DELETE and their quiet forms (which are the loud code plus 0x10)."""
+    """Execute SET, ADD, REPLACE, DELETE and their quiet forms (the loud code plus 0x10)."""
     loud = code & U(0x0F)
     if not has_room(table, vb):
         state[GROW] = vb
@@ -342,7 +342,7 @@ def _is_change(code: Any) -> Any:
 
 @inline_kernel
 def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: Any, table: Any, state: Any) -> Any:
-    """Whether a get or a change breaks a rule, or needs something, that only the plain path knows."""
+    """Return True if a get or a change breaks a rule, or needs something, that only the plain path knows."""
     vb, datatype, cas = U(load16(at + VBUCKET_AT)), U(load8(at + DATATYPE_AT)), U(load64(at + CAS_AT))
     if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or key_length == _ZERO or key_length > _KEY_MAX:
         return True
@@ -358,7 +358,7 @@ def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: An
 
 
 @inline_kernel
-def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
     """Run the request that lies whole at `at`."""
     code, extras, key_length = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code == _NOOP:
@@ -383,14 +383,14 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, sc
 
 
 def _plainly(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> int:
-    """Stand in for `execute` until it is compiled: every request is for the plain path."""
+    """Replace `execute` until it is compiled: every request is for the plain path."""
     state[ANSWERED:LIMIT] = _ZERO
     return STOP_PLAIN
 
 
 @kernel_or(_plainly)
 def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
-    """Answer requests from data[state[OFFSET]:] on until something stops; returns the STOP_* code.
+    """Answer requests from data[state[OFFSET]:] on until something stops; return the STOP_* code.
 
     Args:
         data: uint8 array, the bytes received. out: uint8 array for answers, filled from its start (ANSWERED bytes).
@@ -416,7 +416,7 @@ def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch:
         if U(len(out)) - state[ANSWERED] < _ANSWER_MAX:
             stop = STOP_OUT_FULL
             break
-        stop = _one(at, body, out, table, segments, uuids, scratch, state)
+        stop = _run_request(at, body, out, table, segments, uuids, scratch, state)
         if stop != _DONE:
             break
         at = at + HEADER + body

@@ -79,8 +79,8 @@ COUNTED: Final = sum(1 << (opcode - STREAM_END) for opcode in COUNTED_OPCODES)  
 
 @inline_kernel
 def counted_bytes(opcode: Any, size: Any) -> Any:
-    """Bytes a stream message takes of the flow-control window: its wire size, and two more for a prepare, which both
-    ends reckon 57 bytes long (dcp.md 7)."""
+    """Return the bytes that a stream message takes of the flow-control window: its wire size, and two more for a
+    prepare, which both ends count as 57 bytes (dcp.md 7)."""
     place = U64(opcode) - U64(STREAM_END)
     if place > U64(18) or (U64(COUNTED) >> place) & U64(1) == U64(0):
         return U(0)
@@ -89,7 +89,7 @@ def counted_bytes(opcode: Any, size: Any) -> Any:
 
 @inline_kernel
 def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: Any, last: Any) -> Any:
-    """(refusal or 0, start, end) of the snapshot marker whose extras lie at this address (dcp.md 2.7).
+    """Return (refusal or 0, start, end) of the snapshot marker whose extras lie at this address (dcp.md 2.7).
 
     V1 has 20 bytes of extras. V2 has one, the version: 0 with a value of 36 bytes, 2 with 52. The bare marker of UPR
     announces no numbers, it is a boundary (dcp.md 14): its snapshot begins after the last seqno and is over when the
@@ -113,10 +113,10 @@ def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: An
 
 @inline_kernel
 def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
-    """TAKEN, DROPPED or why a snapshot marker is refused; changes nothing.
+    """Return TAKEN, DROPPED or the reason why a snapshot marker is refused; change nothing.
 
-    dcp.md 9: "start < last seqno and end <= last seqno: ERANGE"; one that arrives before the snapshot it follows was
-    complete simply replaces it.
+    dcp.md 9: "start < last seqno and end <= last seqno: ERANGE"; a marker that arrives before the snapshot before it
+    was complete replaces it.
     """
     state, last = get(row, STATE), get(row, LAST)
     if state == U64(DROPPING):
@@ -130,9 +130,9 @@ def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
 
 @inline_kernel
 def enter_snapshot(row: Any, start: Any, end: Any) -> None:
-    """The changes that follow belong to this snapshot.
+    """Enter the snapshot that the following changes belong to.
 
-    HELD_START to HELD_END is the range a resume has to admit to (protocol/dcp/position.py): what is held is consistent
+    HELD_START to HELD_END is the range that a resume must state (protocol/dcp/position.py): the data held is consistent
     at HELD_START and will be so again at HELD_END. A snapshot replaced before its end widens the range instead of
     starting a new one: versions it had merged away may never have arrived. LAST at either end means: consistent now.
     """
@@ -150,15 +150,15 @@ def enter_snapshot(row: Any, start: Any, end: Any) -> None:
 
 @inline_kernel
 def end_stream(row: Any, opaque: Any) -> None:
-    """A stream end closes the stream whose opaque it carries; any other is the end of what is long gone (dcp.md 9:
-    ignored)."""
+    """Close the stream whose opaque a stream end carries; ignore the end of an older one (dcp.md 9)."""
     if get(row, OPAQUE) == opaque:
         put(row, STATE, NONE)
 
 
 @inline_kernel
 def seqno_extras(opcode: Any) -> Any:
-    """Bytes of extras of a control that takes a seqno without being a change (dcp.md 2.16 to 2.18); 0 for others."""
+    """Return the size of the extras of a control that takes a seqno without being a change (dcp.md 2.16 to 2.18); 0 for
+    others."""
     if opcode == SEQNO_ADVANCED:
         return SEQNO_ADVANCED_EXTRAS
     if opcode == SYSTEM_EVENT:

@@ -1,8 +1,8 @@
-"""Reading a view: the visible frames of a vbucket, in seqno order, as a consumer wants them.
+"""Reads a view: the visible frames of a vbucket, in seqno order, in the layout of a consumer.
 
-`gather` copies frames out of the log, puts the stream's opaque into each and changes the layout where the consumer did
-not negotiate the stored one. It is a memcpy with a look at each header; what needs more thought than that (extended
-attributes, compression, a frame larger than the buffer) is left to Python, frame by frame.
+`gather` copies frames out of the log, puts the stream's opaque into each and changes the layout if the consumer did not
+negotiate the stored one. It is a memcpy with a look at each header; frames that need more work (extended attributes,
+compression, a frame larger than the buffer) are left to Python.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ AHEAD_BYTES = 384
 
 @inline_kernel
 def fetch_ahead(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> None:
-    """Bring the frame of a row closer, if it will be copied."""
+    """Prefetch the frame of a row, if it will be copied."""
     if row < rows and visible(nexts, row, rows):
         place = U(locs[row])
         frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
@@ -79,7 +79,7 @@ def fetch_ahead(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> 
 
 @kernel
 def next_visible(nexts: Any, row: Any, rows: Any) -> Any:
-    """The first visible row from `row` on; `rows` when there is none."""
+    """Return the first visible row from `row` on; `rows` if there is none."""
     while row < rows and not visible(nexts, row, rows):
         row += 1
     return row
@@ -87,7 +87,7 @@ def next_visible(nexts: Any, row: Any, rows: Any) -> Any:
 
 @kernel
 def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> Any:
-    """(frames, bytes as they are stored) that lie ahead."""
+    """Return (frames, stored bytes) of the rows ahead."""
     frames, total = np.int64(0), np.int64(0)
     for at in range(row, rows):
         if visible(nexts, at, rows):
@@ -99,7 +99,7 @@ def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -
 
 @inline_kernel
 def extras_out(kind: Any, encoding: Any) -> Any:
-    """Length of the extras that a frame has on its way out."""
+    """Return the length of the extras that a frame is sent with."""
     if encoding & UPR:
         return UPR_MUTATION_EXTRAS if kind == MUTATION else DELETION_EXTRAS
     if kind == MUTATION:

@@ -1,4 +1,4 @@
-"""The check behind the debug build: which address ranges a kernel may touch.
+"""The check of the debug build: the address ranges that a kernel may touch.
 
 A compiled kernel reads and writes raw addresses, so a wrong length is a crash, or worse, silence. In the debug build
 (see jit.py) every load, store and copy asks this file first. A range is legal when it lies wholly inside one registered
@@ -82,7 +82,7 @@ def _require(address: int, count: int, access: str, writing: bool) -> None:
 
 
 def read(address: int, count: int) -> bytes:
-    """The bytes of a legal range."""
+    """Return the bytes of a legal range."""
     _require(address, count, "load", writing=False)
     return ctypes.string_at(address, count)
 
@@ -105,10 +105,10 @@ def copy(target: int, source: int, count: int) -> None:
 
 
 def registered_bytes() -> int:
-    """How many bytes kernels may touch now (a test asks this to see that nothing was left behind)."""
+    """Return the number of bytes that kernels may touch now (tests check that it returns to 0)."""
     return sum(end - start for start, end, _ in _spans)
 
 
 def as_int(value: int | np.integer[Any]) -> int:
-    """An address or length as a plain integer; a negative one (a wrapped subtraction) can never be legal."""
+    """Return an address or length as a plain integer; a negative one (a wrapped subtraction) is never legal."""
     return int(value) & 0xFFFF_FFFF_FFFF_FFFF

@@ -104,7 +104,8 @@ def fill_slots(slots: Any, hashes: Any, nexts: Any, rows: Any) -> None:
 
 @kernel
 def make_durable(table: Table, arena: Any, segment: Any, body: Any) -> None:
-    """The frozen rows of all vbuckets are on disk: what lay at x in the arena lies at body + x in the segment."""
+    """Move the frozen rows of all vbuckets, which are on disk now, from the arena to the segment: x in the arena lies
+    at body + x."""
     for vb in range(len(table)):
         locs = table[vb, LOC]
         row, end = table[vb, DURABLE_ROWS], table[vb, FROZEN_ROWS]
@@ -118,7 +119,7 @@ def make_durable(table: Table, arena: Any, segment: Any, body: Any) -> None:
 
 @inline_kernel
 def _slot_of(table: Table, vb: Any, row: Any) -> Any:
-    """Where the hash table holds a row, which is the newest of its key."""
+    """Return the slot in the hash table of a row that is the newest of its key."""
     slots, mask = table[vb, TABLE], table[vb, MASK]
     slot = U(load32_native(table[vb, HASH] + row * _FOUR)) & mask
     while U(load32_native(slots + slot * _FOUR)) != row:
@@ -180,9 +181,9 @@ def undo_staged(table: Table, segments: Table) -> None:
 
 @kernel
 def count_frames(frames: Any, used: Any) -> Any:
-    """How many frames fill exactly the first `used` bytes; -1 when they do not.
+    """Return the number of frames that fill exactly the first `used` bytes; -1 if they do not.
 
-    Each length leads to the next: where frames are of one size, asking for one some frames ahead hides the waiting.
+    Each length leads to the next frame: if frames are of one size, prefetching one some frames ahead hides the wait.
     """
     at, end, count = U(frames.ctypes.data), U(frames.ctypes.data) + U(used), 0
     if used > len(frames):
@@ -197,7 +198,7 @@ def count_frames(frames: Any, used: Any) -> Any:
 
 @inline_kernel
 def check_frame(frame: Any, end: Any) -> Any:
-    """DONE for a document frame that lies before `end`, with the extras its opcode has; CONTROL, or what is wrong."""
+    """Return DONE for a document frame that lies before `end`, with its opcode's extras; CONTROL, or its error."""
     if end - frame < HEADER or end - frame - HEADER < U(load32(frame + BODY_LENGTH_AT)):
         return BAD_LENGTH
     kind, extras = opcode(frame), U(load8(frame + EXTRAS_LENGTH_AT))
@@ -257,22 +258,23 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
 
 
 @kernel
-def find_expired(table: Table, vb: Any, segments: Table, now: Any, alive: Any, found: Any) -> Any:
-    """Write the rows of live documents with 0 < expiry <= now into `found` (int64), as many as fit; returns how many.
+def find_expired(table: Table, vb: Any, segments: Table, now: Any, alive: Any, expired: Any) -> Any:
+    """Write the rows of live documents with 0 < expiry <= now into `expired` (int64), as many as fit; return their
+    number.
 
-    `alive` (uint64, sorted) are the collections there are: documents of others are nobody's, and wait for compaction.
+    `alive` (uint64, sorted) are the existing collections: documents of others belong to none, and wait for compaction.
 
-    When not all were looked at because `found` is full, EXPIRY stays; else it becomes the smallest there is.
+    If `expired` was full before all rows were seen, EXPIRY stays; else it becomes the smallest expiry left.
     """
     count, earliest, row = 0, _ZERO, _ZERO
     nexts = table[vb, NEXT]
-    while row < table[vb, ROWS] and count < len(found):
+    while row < table[vb, ROWS] and count < len(expired):
         if U(load32_native(nexts + row * _FOUR)) == NIL:
             frame = frame_of(table, vb, segments, row)
             expiry = U(load32(frame + EXPIRY_AT)) if opcode(frame) == MUTATION else _ZERO
             if expiry != _ZERO and place_in(alive, choice_of(frame)) >= 0:
                 if expiry <= U(now):
-                    found[count] = np.int64(row)
+                    expired[count] = np.int64(row)
                     count += 1
                 if earliest == _ZERO or expiry < earliest:
                     earliest = expiry

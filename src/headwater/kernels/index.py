@@ -1,4 +1,4 @@
-"""The index of the log: where the newest version of every key lies, and every older one that can still be asked for.
+"""The index of the log: the place of the newest version of every key, and of every older one that can still be read.
 
 One row per stored change, per vbucket, in seqno order. A vbucket's rows are five columns and a hash table:
 
@@ -120,68 +120,69 @@ _LOW32 = U(0xFFFFFFFF)
 
 @inline_kernel
 def location(slot: Any, offset: Any) -> Any:
-    """The LOC of a frame `offset` bytes into `slot`."""
+    """Return the LOC of a frame `offset` bytes into `slot`."""
     return (U(slot) << OFFSET_BITS) | U(offset)
 
 
 @inline_kernel
 def frame_at(segments: Table, place: Any) -> Any:
-    """The address a LOC stands for."""
+    """Return the address of a LOC."""
     return segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
 
 
 @inline_kernel
 def frame_of(table: Table, vb: Any, segments: Table, row: Any) -> Any:
-    """The address of the frame of a row (row as uintp)."""
+    """Return the address of the frame of a row (row as uintp)."""
     return frame_at(segments, load64_native(table[vb, LOC] + row * _EIGHT))
 
 
 @inline_kernel
 def opcode(frame: Any) -> Any:
-    """MUTATION, DELETION or EXPIRATION (uintp)."""
+    """Return MUTATION, DELETION or EXPIRATION (uintp)."""
     return U(load8(frame + OPCODE_AT))
 
 
 @inline_kernel
 def frame_bytes(frame: Any) -> Any:
-    """Length of a whole frame, header included."""
+    """Return the length of a whole frame, header included."""
     return HEADER + U(load32(frame + BODY_LENGTH_AT))
 
 
 @inline_kernel
 def key_address(frame: Any) -> Any:
-    """Where the key of a frame begins; its length is load16(frame + 2)."""
+    """Return the address of a frame's key; its length is load16(frame + 2)."""
     return frame + HEADER + U(load8(frame + EXTRAS_LENGTH_AT))
 
 
 @inline_kernel
 def visible(nexts: Any, row: Any, rows: Any) -> Any:
-    """Whether a row is the newest of its key among the first `rows` (`nexts`: the array of a view)."""
+    """Return True if a row is the newest of its key among the first `rows` (`nexts`: the array of a view)."""
     after = U(nexts[row])
     return after == NIL or after >= U(rows)
 
 
 @inline_kernel
 def marks(frame: Any) -> Any:
-    """The marks of a stored frame, in the place where they stand in its opaque."""
+    """Return the marks of a stored frame, at their position in its opaque."""
     return U(load32(frame + OPAQUE_AT)) & _MARKS
 
 
 @inline_kernel
 def is_named(frame: Any) -> Any:
-    """1 if the key of a stored frame begins with the id of a collection, else 0 (uintp)."""
+    """Return 1 if the key of a stored frame begins with the id of a collection, else 0 (uintp)."""
     return U(load8(frame + OPAQUE_AT)) >> U(7)
 
 
 @inline_kernel
 def is_system(frame: Any) -> Any:
-    """Whether a stored frame is a system event."""
+    """Return True if a stored frame is a system event."""
     return (U(load8(frame + OPAQUE_AT)) & _SYSTEM) != _ZERO
 
 
 @inline_kernel
 def since_of(delete_time: Any, now: Any) -> Any:
-    """The bits of a tombstone that is stored now: an hour of Unix time, rounded up; 0 where its delete time will do."""
+    """Return the age bits of a tombstone that is stored now: an hour of Unix time, rounded up; 0 if its delete time is
+    recent."""
     if U(delete_time) + U(HOUR_SECONDS) > U(now):
         return _ZERO
     return ((U(now) + U(HOUR_SECONDS - 1)) // U(HOUR_SECONDS) & U(SINCE_MASK)) << U(SINCE_SHIFT)
@@ -189,7 +190,8 @@ def since_of(delete_time: Any, now: Any) -> Any:
 
 @inline_kernel
 def made_at(frame: Any) -> Any:
-    """The Unix second from which a stored tombstone ages: its delete time, or when the node got it if that is later."""
+    """Return the Unix second from which a stored tombstone ages: its delete time, or the node's receipt if that is
+    later."""
     since = (U(load32(frame + OPAQUE_AT)) >> U(SINCE_SHIFT)) & U(SINCE_MASK)
     return max(U(load32(frame + DELETE_TIME_AT)), since * U(HOUR_SECONDS))
 
@@ -216,7 +218,7 @@ def _sip_round(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
 
 @inline_kernel
 def siphash13(seed0: Any, seed1: Any, address: Any, length: Any) -> Any:
-    """SipHash-1-3 (Aumasson and Bernstein; one round a word, three at the end) of `length` bytes: 64 bits."""
+    """Return SipHash-1-3 (Aumasson and Bernstein; one round a word, three at the end) of `length` bytes: 64 bits."""
     v0 = U(0x736F6D6570736575) ^ seed0
     v1 = U(0x646F72616E646F6D) ^ seed1
     v2 = U(0x6C7967656E657261) ^ seed0
@@ -247,13 +249,13 @@ def siphash13(seed0: Any, seed1: Any, address: Any, length: Any) -> Any:
 
 @inline_kernel
 def key_hash(table: Table, vb: Any, address: Any, length: Any) -> Any:
-    """The 32 bits (as uintp) by which the index knows the key of `length` bytes at `address`."""
+    """Return the 32 bits (as uintp) by which the index knows the key of `length` bytes at `address`."""
     return siphash13(table[vb, SEED0], table[vb, SEED1], address, length) & _LOW32
 
 
 @inline_kernel
 def same_bytes(first: Any, second: Any, length: Any) -> Any:
-    """Whether two ranges of `length` bytes are equal."""
+    """Return True if two ranges of `length` bytes are equal."""
     at = _ZERO
     while at + _EIGHT <= length:
         if load64_native(first + at) != load64_native(second + at):
@@ -268,13 +270,13 @@ def same_bytes(first: Any, second: Any, length: Any) -> Any:
 
 @inline_kernel
 def has_room(table: Table, vb: Any) -> Any:
-    """Whether one more row, and one more key, fit; when not, Python must grow the vbucket first."""
+    """Return True if one more row, and one more key, fit; otherwise Python must grow the vbucket first."""
     return table[vb, ROWS] < table[vb, CAPACITY] and table[vb, KEYS] < table[vb, KEYS_MAX]
 
 
 @inline_kernel
 def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any, named: Any) -> Any:
-    """(slot, row) of a key: its newest row, a tombstone as well; row -1 and the slot to put it in when it has none.
+    """Return (slot, row) of a key: its newest row, even a tombstone; row -1 and the slot for it if it has none.
 
     `named` (uintp): 1 if the key begins with the id of its collection.
     """
@@ -294,7 +296,7 @@ def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: 
 
 @inline_kernel
 def count_in(table: Table, vb: Any, frame: Any) -> None:
-    """The frame became the newest of its key: add it to the vbucket's sums."""
+    """Add a frame that became the newest of its key to the vbucket's sums."""
     table[vb, LIVE_BYTES] += frame_bytes(frame)
     if opcode(frame) == MUTATION and not is_system(frame):
         table[vb, ITEMS] += _ONE
@@ -305,7 +307,7 @@ def count_in(table: Table, vb: Any, frame: Any) -> None:
 
 @inline_kernel
 def count_out(table: Table, vb: Any, frame: Any) -> None:
-    """The frame is no longer the newest of its key."""
+    """Subtract a frame that is no longer the newest of its key."""
     table[vb, LIVE_BYTES] -= frame_bytes(frame)
     if opcode(frame) == MUTATION and not is_system(frame):
         table[vb, ITEMS] -= _ONE
@@ -347,7 +349,7 @@ def append_row(
 
 @kernel
 def lookup(table: Table, vb: Any, segments: Table, key: Any, named: Any) -> Any:
-    """The newest row of a key (a uint8 array), or -1; `named` as for `find`."""
+    """Return the newest row of a key (a uint8 array), or -1; `named` as for `find`."""
     address, length = U(key.ctypes.data), U(len(key))
     _, row = find(table, vb, segments, address, length, key_hash(table, vb, address, length), U(named))
     return row
@@ -355,7 +357,7 @@ def lookup(table: Table, vb: Any, segments: Table, key: Any, named: Any) -> Any:
 
 @kernel
 def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) -> Any:
-    """Index one frame that was staged by Python; False when the vbucket must grow first."""
+    """Index one frame that Python staged; return False if the vbucket must grow first."""
     if not has_room(table, vb):
         return False
     place = location(slot, offset)
@@ -369,7 +371,7 @@ def index_frame(table: Table, vb: Any, segments: Table, slot: Any, offset: Any) 
 
 @kernel
 def hash_of(table: Any, vb: Any, key: Any) -> Any:
-    """`key_hash`, for Python."""
+    """Return `key_hash`, for Python."""
     return key_hash(table, vb, np.uintp(key.ctypes.data), np.uintp(len(key)))
 
 

@@ -1,4 +1,4 @@
-"""How kernels are built: compiled and cached, or plain Python with every access checked.
+"""Builds kernels: compiled and cached, or plain Python with every access checked.
 
 The compiled build is numba's `njit(nogil=True)` with a cache of our own (cached.py). numba's keeps one entry per source
 file and does not notice when a function that was inlined from *another* file changes: after an upgrade (or an edit) a
@@ -53,7 +53,7 @@ def debugging() -> bool:
 
 
 def source_hash(folders: tuple[Path, ...] = (PACKAGE, PACKAGE.parent / "wire")) -> str:
-    """Sixteen hex digits that change with any byte of any source that kernels are made of."""
+    """Return sixteen hex digits that change with any byte of the kernels' sources."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in folder.glob("*.py")):
         digest.update(f"{path.parent.name}/{path.name}\0".encode())
@@ -62,7 +62,7 @@ def source_hash(folders: tuple[Path, ...] = (PACKAGE, PACKAGE.parent / "wire")) 
 
 
 def cache_home() -> Path:
-    """The folder all caches of this user lie in; HEADWATER_CACHE overrides."""
+    """Return the folder of all caches of this user; HEADWATER_CACHE overrides it."""
     if override := os.environ.get("HEADWATER_CACHE"):
         return Path(override)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -70,7 +70,7 @@ def cache_home() -> Path:
 
 
 def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
-    """Delete all but the `keep` kernel caches used last; returns what went. A process that still runs from a deleted
+    """Delete all but the `keep` kernel caches used last; return the deleted ones. A process that still uses a deleted
     cache has its code in memory and writes its folder anew when it compiles more."""
     dated: list[tuple[float, Path]] = []
     for path in home.glob("kernels-*"):
@@ -84,7 +84,8 @@ def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
 
 @functools.cache
 def toolchain() -> str:
-    """Eight hex digits that change with whatever else machine code depends on: compiler, Python, processor."""
+    """Return eight hex digits that change with everything else that machine code depends on: compiler, Python,
+    processor."""
     features = sorted(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
     parts = [numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, platform.machine()]
     parts += [llvmlite.binding.get_host_cpu_name(), *features]
@@ -93,8 +94,8 @@ def toolchain() -> str:
 
 @functools.cache
 def cache_folder() -> Path | None:
-    """Where the machine code of this very source lies; None when there is no such folder and none can be made (then
-    every process compiles for itself). One that can only be read will do, if there is something in it."""
+    """Return the folder for the machine code of this source; None if there is none and none can be created (then every
+    process compiles for itself). A read-only folder will do if it has content."""
     reasons = []
     for home in _homes():
         try:
@@ -119,27 +120,27 @@ def _homes() -> tuple[Callable[[], Path], ...]:
 
 
 def temporary_home() -> Path:
-    """A folder of this user alone among the system's temporary files.
+    """Return a folder of this user alone among the system's temporary files.
 
     Raises:
-        OSError: there is something of this name that others may write to: code is loaded from it.
+        OSError: others may write to the path: code is loaded from it.
     """
     home = Path(tempfile.gettempdir()) / f"headwater-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
-    found = home.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+    status = home.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
         raise PermissionError(f"{home} is not this user's alone")
     return home
 
 
 def _njit(**options: bool) -> Any:
-    """njit without what C would call a kernel by, a fifth of the compiling."""
+    """Return njit without the entry for C, a fifth of the compiling."""
     njit: Any = numba.njit  # whose types do not know all options
     return njit(nogil=True, no_cfunc_wrapper=True, **options)
 
 
 def _compile(function: Callable[..., Any]) -> Any:
-    """A dispatcher with the cache in our folder."""
+    """Return a dispatcher with the cache in our folder."""
     built = _njit()(function)
     folder = cache_folder()
     if folder is None:
@@ -151,7 +152,7 @@ def _compile(function: Callable[..., Any]) -> Any:
 
 
 def _arrays(argument: Any) -> Iterator[NDArray[Any]]:
-    """The arrays of a kernel's argument: itself, or the members of a (named) tuple."""
+    """Yield the arrays of a kernel's argument: itself, or the members of a (named) tuple."""
     if isinstance(argument, np.ndarray):
         yield argument
     elif isinstance(argument, tuple):
@@ -173,7 +174,7 @@ def _checked(function: F) -> F:
 
 
 class _Unchecked:
-    """The compiled build's `reachable`: nothing to do."""
+    """The `reachable` of the compiled build, which does nothing."""
 
     def __enter__(self) -> None:
         return None
@@ -186,12 +187,13 @@ _UNCHECKED = _Unchecked()
 
 
 def reachable(*arrays: NDArray[Any]) -> AbstractContextManager[None]:
-    """Around a call that hands over addresses: in the debug build, the kernel may touch these arrays meanwhile."""
+    """Return a context for a call that passes addresses: in the debug build, the kernel may touch these arrays in
+    it."""
     return guard.registered(*arrays) if _guarding else _UNCHECKED
 
 
 def kernel(function: F) -> F:
-    """A kernel that Python calls: releases the GIL, compiled once per signature and cached on disk."""
+    """Make a kernel that Python calls: it releases the GIL, is compiled once per signature and cached on disk."""
     if _debug:
         return _checked(function)
     built = _compile(function)
@@ -200,8 +202,8 @@ def kernel(function: F) -> F:
 
 
 def kernel_or(stand_in: Callable[..., Any]) -> Callable[[F], F]:
-    """A kernel that a node can do without for a while: `stand_in` is called in its place until it is compiled, where
-    the thread serves (cached.does_without). Once it is there a call is as quick as any kernel's."""
+    """Make a kernel that a node can do without for a while: until it is compiled, `stand_in` is called instead if the
+    thread serves (cached.does_without). Once compiled, a call is as quick as any kernel's."""
 
     def decorate(function: F) -> F:
         built: Any = kernel(function)
@@ -219,7 +221,8 @@ def kernel_or(stand_in: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def inline_kernel(function: F) -> F:
-    """A kernel for kernels: forced into its callers, so it costs no call; not for Python, and on disk in these only."""
+    """Make a kernel for kernels: inlined into its callers, so it costs no call; Python can't call it, and it has no
+    cache of its own."""
     if _debug:
         return function
     built = _njit(forceinline=True, no_cpython_wrapper=True)(function)
@@ -241,12 +244,12 @@ def prepare(built: Callable[..., Any], *examples: Any) -> None:
 
 
 def built_kernels() -> list[tuple[str, Any]]:
-    """(name, dispatcher) of every compiled `@kernel` that was imported so far, in order."""
+    """Return (name, dispatcher) of every compiled `@kernel` that was imported so far, in order."""
     return list(_built)
 
 
 def debug_copy(name: str) -> ModuleType:
-    """A second, checked build of a kernel module beside the compiled one, for tests.
+    """Return a second, checked build of a kernel module, for tests.
 
     The module and the kernels it imports are executed anew under the debug decorators; sys.modules ends as it was.
     Classes of the copy are not those of the original.

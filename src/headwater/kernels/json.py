@@ -1,4 +1,5 @@
-"""Is a value JSON? The server decides, whatever the client says (wire.md 4), so every stored value is looked at once.
+"""Checks whether a value is JSON. The server decides, whatever the client says (wire.md 4), so it checks each stored
+value once.
 
 RFC 8259 in UTF-8, to the letter: no byte order mark, no NaN, no trailing comma, strings without raw control
 characters and with well-formed UTF-8 (an escaped lone surrogate is grammatical and accepted). Containers nest at most
@@ -62,7 +63,7 @@ def _skip_digits(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_number(at: Any, end: Any) -> Any:
-    """number = [ minus ] int [ frac ] [ exp ] (RFC 8259 section 6); the address behind it, or 0."""
+    """Return the address behind a number, or 0. number = [ minus ] int [ frac ] [ exp ] (RFC 8259 section 6)."""
     if U(load8(at)) == _MINUS:
         at = at + _ONE
     if at >= end:
@@ -95,7 +96,7 @@ def _is_hex(byte: Any) -> Any:
 
 @inline_kernel
 def _after_escape(at: Any, end: Any) -> Any:
-    """`at` is behind the backslash; the address behind the escape, or 0."""
+    """Return the address behind an escape, or 0; `at` is behind the backslash."""
     if at >= end:
         return _FAIL
     byte = U(load8(at))
@@ -119,7 +120,7 @@ def _continues(byte: Any) -> Any:
 
 @inline_kernel
 def _after_character(at: Any, end: Any) -> Any:
-    """One character of two to four bytes, by table 3-7 of the Unicode standard; the address behind it, or 0."""
+    """Return the address behind a character of two to four bytes, by table 3-7 of the Unicode standard, or 0."""
     first, left = U(load8(at)), end - at
     if first < U(0xC2) or first > U(0xF4) or left < _TWO:
         return _FAIL
@@ -146,17 +147,17 @@ def _after_character(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def has_special(word: Any) -> Any:
-    """Whether any of eight bytes is a quote, a backslash, below 0x20 or above 0x7f."""
+    """Return True if any of eight bytes is a quote, a backslash, below 0x20 or above 0x7f."""
     quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
-    found = word | (word - _SPACES) & ~word
-    found = found | (quotes - _ONES) & ~quotes
-    found = found | (backslashes - _ONES) & ~backslashes
-    return (found & _HIGHS) != _ZERO
+    marked = word | (word - _SPACES) & ~word
+    marked = marked | (quotes - _ONES) & ~quotes
+    marked = marked | (backslashes - _ONES) & ~backslashes
+    return (marked & _HIGHS) != _ZERO
 
 
 @inline_kernel
 def _after_string(at: Any, end: Any) -> Any:
-    """`at` is behind the opening quote; the address behind the closing one, or 0."""
+    """Return the address behind a string's closing quote, or 0; `at` is behind the opening one."""
     while at < end:
         while end - at >= _EIGHT and not has_special(U(load64_native(at))):
             at = at + _EIGHT
@@ -180,7 +181,7 @@ def _after_string(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_word(at: Any, end: Any) -> Any:
-    """true, false or null; the address behind it, or 0."""
+    """Return the address behind true, false or null, or 0."""
     first, left = U(load8(at)), end - at
     if left < _FOUR:
         return _FAIL
@@ -197,7 +198,7 @@ def _after_word(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_key(at: Any, end: Any) -> Any:
-    """`at` is at the opening quote of a member's name; the address behind its colon, or 0."""
+    """Return the address behind the colon after a member's name, or 0; `at` is at the name's opening quote."""
     at = _after_string(at + _ONE, end)
     if at == _FAIL:
         return _FAIL
@@ -219,7 +220,7 @@ def _after_scalar(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def may_be_json(address: Any, length: Any) -> Any:
-    """A cheap no: whether the first byte can begin a JSON text at all."""
+    """Return False if the first byte can't begin a JSON text; a cheap check."""
     if length == _ZERO:
         return False
     byte = U(load8(address))
@@ -230,7 +231,7 @@ def may_be_json(address: Any, length: Any) -> Any:
 
 @inline_kernel
 def is_json(address: Any, length: Any, scratch: Any) -> Any:
-    """Whether `length` bytes at `address` are one JSON text. `scratch`: uint8[SCRATCH_BYTES], overwritten."""
+    """Return True if `length` bytes at `address` are one JSON text. `scratch`: uint8[SCRATCH_BYTES], overwritten."""
     at, end = address, address + length
     depth, expect = 0, _VALUE
     while True:
@@ -278,7 +279,7 @@ def is_json(address: Any, length: Any, scratch: Any) -> Any:
 
 @kernel
 def valid(data: Any, scratch: Any) -> Any:
-    """Whether a uint8 array is one JSON text."""
+    """Return True if a uint8 array is one JSON text."""
     address, length = U(data.ctypes.data), U(len(data))
     return may_be_json(address, length) and is_json(address, length, scratch)
 

@@ -1,8 +1,8 @@
-"""A live stream's next snapshot in one call: the marker, and behind it what became durable since the last one.
+"""Writes a live stream's next snapshot in one call: the marker, and all changes that became durable since the last one.
 
-Most snapshots of a live stream are a change or two, and taking a view, asking it what there is and copying that cost
-ten times the copying. Where everything new goes out as it is stored, in one piece, this does it all; where anything
-stands in the way it says so and has done nothing, and the stream goes the way that can do everything (node/streams).
+Most snapshots of a live stream are a change or two; taking a view, finding its changes and copying them cost ten times
+the copying. If everything new is sent unchanged, in one piece, this kernel does it all; otherwise it does nothing and
+says so, and the stream takes the general way (node/streams).
 
 Source: dcp 2.7 (the V1 marker), 8.2.
 """

@@ -1,12 +1,12 @@
-"""Answer SUBDOC_MULTI_LOOKUP requests in one call: no Python object for a lookup of simple paths.
+"""Answers SUBDOC_MULTI_LOOKUP requests in one call: no Python object for a lookup of simple paths.
 
 Understood: up to 16 paths of names and indexes (`a.b[0].c`) for SUBDOC_GET and SUBDOC_EXISTS, in documents that are
 JSON without extended attributes or compression. Whatever else there is stops the kernel before the request is touched,
 as in execute.py, whose `state` and STOP_* codes these are: Python answers it, and is the rule for what this answers.
 
-What counts as unusual, and is for Python: attributes (any path flag), document flags, a count, the whole body; a path
-that is empty, too long or too deep, has backticks, an index from the end, or bytes that JSON writes otherwise. So a
-path that leads nowhere, or meets another kind of value, is told here, and one that is no path is told by Python.
+Python handles unusual requests: attributes (any path flag), document flags, a count, the whole body; a path that is
+empty, too long or too deep, has backticks, an index from the end, or bytes that JSON may write otherwise. So this
+kernel answers a path that leads nowhere, or meets another kind of value; Python answers an invalid path.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ from headwater.wire.vbucket import State
 __all__ = ["REQUEST_WALKED_MAX", "STATUSES", "WALKED_MAX", "look_up"]
 
 STATUSES = (Status.SUCCESS, Status.KEY_ENOENT, Status.SUBDOC_MULTI_PATH_FAILURE)
-"""The statuses of answers, by their place among the counts of `execute.LOOKUP`."""
+"""The statuses of answers, in the order of the counts of `execute.LOOKUP`."""
 WALKED_MAX = 1 << 20
-"""Bytes of documents that one call looks through; then others have their turn."""
+"""Bytes of documents that one call looks through before others have their turn."""
 REQUEST_WALKED_MAX = 4 << 20
-"""Bytes that one request may make the kernel look through, a document once for each path: a millisecond or two. Of a
-larger one Python takes the paths one by one, and gives others their turn in between."""
+"""Bytes that the kernel looks through for one request, a document once for each path: a millisecond or two. For a
+larger request Python takes the paths one by one, and lets others have their turn in between."""
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _TEN = U(0), U(1), U(2), U(10)
@@ -108,7 +108,7 @@ _DONE = 0
 
 @inline_kernel
 def _after_name(path: Any, end: Any) -> Any:
-    """The end of the name that begins at `path`; 0 when it has bytes that JSON, or a path, may write otherwise."""
+    """Return the end of the name at `path`; 0 if it has bytes that JSON, or a path, may write otherwise."""
     while path < end:
         byte = U(load8(path))
         if byte == _DOT or byte == OPEN_LIST:
@@ -122,7 +122,8 @@ def _after_name(path: Any, end: Any) -> Any:
 
 @inline_kernel
 def _index(path: Any, end: Any) -> Any:
-    """(behind the bracket, index) of the component whose opening bracket is at `path`; NOWHERE for no plain index."""
+    """Return (behind the bracket, index) of the component whose opening bracket is at `path`; NOWHERE if it is no plain
+    index."""
     path = path + _ONE
     index, digits = np.int64(0), 0
     while path < end and digits < _DIGITS_MAX:
@@ -138,9 +139,9 @@ def _index(path: Any, end: Any) -> Any:
 
 @inline_kernel
 def _follow(path: Any, path_end: Any, at: Any, end: Any) -> Any:
-    """(status, where the value begins) of a path into the value at `at`; _UNUSUAL is a status as well.
+    """Return (status, beginning of the value) of a path into the value at `at`; _UNUSUAL is a status as well.
 
-    A path is read to its end when it is known already that it leads nowhere: it may be no path at all.
+    A path is read to its end even if it leads nowhere: it may be invalid.
     """
     first, depth, status = path, 0, _ZERO
     while path < path_end:
@@ -175,7 +176,7 @@ def _follow(path: Any, path_end: Any, at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _simple_specs(at: Any, end: Any) -> Any:
-    """How many specs there are, or 0 if one of them, or their number, is for Python to judge."""
+    """Return the number of specs, or 0 if Python must judge one of them, or their number."""
     specs = _ZERO
     while at < end:
         if end - at < LOOKUP_SPEC:
@@ -192,7 +193,7 @@ def _simple_specs(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _results(spec: Any, specs_end: Any, text: Any, end: Any, to: Any, room: Any) -> Any:
-    """Write the results of all specs to `to`; (STOP_* code, bytes written, whether a path failed)."""
+    """Write the results of all specs to `to`; return (STOP_* code, bytes written, True if a path failed)."""
     begin, used, failed = skip_spaces(text, end), _ZERO, False
     while spec < specs_end:
         code, length = U(load8(spec)), U(load16(spec + _SPEC_LENGTH_AT))
@@ -237,7 +238,7 @@ def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scra
 
 
 @inline_kernel
-def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
+def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
     """Run the request that lies whole at `at`."""
     code, extras, sent = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code != _REQUEST or extras != _ZERO or load8(at + DATATYPE_AT) != 0 or load64(at + CAS_AT) != 0:
@@ -267,16 +268,16 @@ def _one(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, 
 
 
 def _plainly(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> int:
-    """Stand in for `look_up` until it is compiled: every request is for the plain path."""
+    """Replace `look_up` until it is compiled: every request is for the plain path."""
     state[ANSWERED:LIMIT] = _ZERO
     return STOP_PLAIN
 
 
 @kernel_or(_plainly)
 def look_up(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
-    """Answer lookups from data[state[OFFSET]:] on until something stops; returns the STOP_* code.
+    """Answer lookups from data[state[OFFSET]:] on until something stops; return the STOP_* code.
 
-    Args are those of `execute`. Nothing is written but answers.
+    The arguments are those of `execute`. Only answers are written.
     """
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     at = start + state[OFFSET]
@@ -296,7 +297,7 @@ def look_up(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state:
         if U(len(out)) - state[ANSWERED] < HEADER:
             stop = STOP_OUT_FULL
             break
-        stop = _one(at, body, out, table, segments, scratch, state)
+        stop = _run_request(at, body, out, table, segments, scratch, state)
         if stop != _DONE:
             break
         at = at + HEADER + body

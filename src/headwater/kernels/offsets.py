@@ -1,4 +1,4 @@
-"""Where the fields of a frame lie, in bytes from its first one, as constants that numba freezes.
+"""Offsets of the fields of a frame, in bytes from its first one, as constants that numba freezes.
 
 All are read from the declarations in headwater.wire: a layout that changes there changes the kernels. Stored frames and
 streamed ones are the same, DCP's; `*_IN` is a place within the extras.
@@ -22,7 +22,7 @@ def _at(layout: Layout, name: str) -> np.uintp:
 
 
 def _head(layout: Layout) -> int:
-    """The first eight bytes of a message's frame, without key length, datatype and vbucket."""
+    """Return the first eight bytes of a message's frame, without key length, datatype and vbucket."""
     return layout.magic << 56 | layout.opcode << 48 | layout.extras_bytes << 24
 
 

@@ -1,4 +1,4 @@
-"""Steps through a JSON text: to the end of a value, to a member by name, to an element by index or by what it says.
+"""Steps through a JSON text: to the end of a value, a member by name, an element by index or by value.
 
 The text is known to be JSON (json.py), so nothing is checked again: a container ends where as many brackets outside of
 strings were closed as opened. No text is made into objects, and depth costs nothing.
@@ -39,7 +39,7 @@ NOWHERE = -1
 
 @inline_kernel
 def skip_spaces(at: Any, end: Any) -> Any:
-    """The next byte that is no space, tab or line end: in a JSON text all others are larger."""
+    """Return the next byte that is no space, tab or line end; in a JSON text all others are larger."""
     while at < end and U(load8(at)) <= SPACE:
         at = at + _ONE
     return at
@@ -47,7 +47,7 @@ def skip_spaces(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_string(at: Any, end: Any) -> Any:
-    """`at` is at the opening quote; the place behind the closing one."""
+    """Return the address behind the closing quote; `at` is at the opening one."""
     at = at + _ONE
     while at < end:
         while end - at >= _EIGHT and not has_special(U(load64_native(at))):
@@ -63,7 +63,7 @@ def _after_string(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def after_value(at: Any, end: Any) -> Any:
-    """The place behind the value that begins at `at`."""
+    """Return the address behind the value that begins at `at`."""
     first = U(load8(at))
     if first == QUOTE:
         return _after_string(at, end)
@@ -92,7 +92,7 @@ def after_value(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _hex(at: Any) -> Any:
-    """The number that four digits say."""
+    """Return the number of four hex digits."""
     number = _ZERO
     for place in range(4):
         digit = U(load8(at + U(place)))
@@ -103,8 +103,7 @@ def _hex(at: Any) -> Any:
 
 @inline_kernel
 def _escape(at: Any) -> Any:
-    """The character that the escape at `at` stands for, and how many bytes it is written in; half of a pair alone
-    stands for itself."""
+    """Return the character of the escape at `at`, and its length in bytes; half of a pair alone stands for itself."""
     kind = U(load8(at + _ONE))
     if kind == _U:
         code = _hex(at + _TWO)
@@ -129,7 +128,7 @@ def _escape(at: Any) -> Any:
 
 @inline_kernel
 def _begins_with(code: Any, name: Any, behind: Any) -> Any:
-    """In how many bytes of UTF-8 the text from `name` on begins with a character; 0 if it begins with another."""
+    """Return the length in UTF-8 of the character if the text from `name` on begins with it; 0 otherwise."""
     if code < _ASCII:
         return _ONE if name < behind and U(load8(name)) == code else _ZERO
     more = _ONE if code < _TWO_BYTES else (_TWO if code < _BEYOND else _THREE)
@@ -147,7 +146,7 @@ def _begins_with(code: Any, name: Any, behind: Any) -> Any:
 
 @inline_kernel
 def _is_name(at: Any, end: Any, name: Any, length: Any) -> Any:
-    """Whether the string at `at` says this, FOUND or MISSING, however it is written."""
+    """Return FOUND or MISSING: whether the string at `at` means this name, however it is written."""
     at, behind = at + _ONE, name + length
     while at < end:
         byte = U(load8(at))
@@ -168,7 +167,7 @@ def _is_name(at: Any, end: Any, name: Any, length: Any) -> Any:
 
 @inline_kernel
 def child(at: Any, end: Any, name: Any, length: Any, index: Any) -> Any:
-    """The item of the container at `at`: of this name, or of this index where it is not NOWHERE.
+    """Find the item of the container at `at` by name, or by index unless that is NOWHERE.
 
     Returns: (FOUND or MISSING, where it begins, where its value does, the end of the item before it, how many there are
     before it). Without an item: of the last one, and how many there are. An address that is none is 0.
@@ -199,7 +198,7 @@ def child(at: Any, end: Any, name: Any, length: Any, index: Any) -> Any:
 
 @inline_kernel
 def _place(start: Any, address: Any) -> Any:
-    """Which byte of the text that begins at `start` an address is; NOWHERE for none."""
+    """Return the offset of an address in the text at `start`; NOWHERE for 0."""
     return np.int64(address - start) if address != _ZERO else np.int64(NOWHERE)
 
 
@@ -211,7 +210,7 @@ def _value_end(data: Any, at: Any) -> Any:
 
 @kernel
 def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
-    """As `child`, with places in the text."""
+    """Do the same as `child`, with offsets in the text."""
     start = U(data.ctypes.data)
     seen, begin, value, before, count = child(
         start + U(at), start + U(len(data)), U(name.ctypes.data), U(len(name)), index
@@ -221,7 +220,7 @@ def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
 
 @kernel
 def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
-    """Where the value begins and ends that a path leads to; NOWHERE twice if it leads to none. The component at `i` is
+    """Return begin and end of the value at a path; NOWHERE twice if there is none. The component at `i` is
     names[ends[i-1]:ends[i]], or an index that is not NOWHERE."""
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     at, begin, components = skip_spaces(start, end), _ZERO, U(names.ctypes.data)
@@ -238,7 +237,7 @@ def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
 
 @inline_kernel
 def _is_written(at: Any, end: Any, value: Any, length: Any) -> Any:
-    """Whether these bytes are the value at `at`."""
+    """Return True if these bytes are the value at `at`."""
     if after_value(at, end) - at != length:
         return False
     behind = value + length
@@ -251,7 +250,7 @@ def _is_written(at: Any, end: Any, value: Any, length: Any) -> Any:
 
 @kernel
 def _among(data: Any, at: Any, value: Any, is_string: Any) -> Any:
-    """Whether the array at `at` has a simple value: FOUND or MISSING, or CONTAINER where one that is not simple comes
+    """Return FOUND or MISSING: whether the array at `at` has a simple value; CONTAINER if one that is not simple comes
     first."""
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     wanted, length = U(value.ctypes.data), U(len(value))
@@ -273,7 +272,7 @@ def _among(data: Any, at: Any, value: Any, is_string: Any) -> Any:
 
 @kernel
 def _depth(data: Any) -> Any:
-    """How many containers are around the deepest place of a text, which is one JSON value."""
+    """Return the number of containers around the deepest place of a text, which is one JSON value."""
     at, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     depth = deepest = 0
     while at < end:
@@ -317,7 +316,7 @@ class Steps(NamedTuple):
 
 
 def steps(path: Sequence[str | int]) -> Steps | None:
-    """Return a path for `walk`; None for one that counts from the end, which it can't follow."""
+    """Return a path for `walk`; None if it counts from the end, which `walk` can't do."""
     if not path or any(isinstance(each, int) and each < 0 for each in path):
         return None
     names = [each.encode() if isinstance(each, str) else b"" for each in path]
@@ -327,12 +326,12 @@ def steps(path: Sequence[str | int]) -> Steps | None:
 
 
 def walk(data: NDArray[np.uint8], path: Steps) -> tuple[int, int]:
-    """Where the value of a path begins and ends, in one call; (NOWHERE, NOWHERE) if it leads to none."""
+    """Return begin and end of the value at a path; (NOWHERE, NOWHERE) if there is none."""
     return _walk(data, *path)  # type: ignore[no-any-return]
 
 
 def among(data: NDArray[np.uint8], at: int, value: bytes, *, is_string: bool) -> int:
-    """Look for a simple value in the array at `at`; a string is given as what it says, in UTF-8. See `_among`."""
+    """Look for a simple value in the array at `at`; a string is given decoded, in UTF-8. See `_among`."""
     return int(_among(data, at, np.frombuffer(value, np.uint8) if value else _NO_NAME, is_string))
 
 
@@ -349,5 +348,5 @@ def warm_up() -> None:
     value_end(data, 0)
     among(data, 5, b"2", is_string=False)
     depth_of(data)
-    if (found := steps(("a", 0))) is not None:
-        walk(data, found)
+    if (path := steps(("a", 0))) is not None:
+        walk(data, path)

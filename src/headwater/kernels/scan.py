@@ -31,8 +31,8 @@ FLEXIBLE_RESPONSE: Final = np.uint64(Magic.FLEXIBLE_RESPONSE)
 
 
 class Stop(IntEnum):
-    """Why a kernel came to the end of what it could do. From BAD_MAGIC on it is a refusal: the frame at `consumed`
-    breaks the rules, and everything before it was processed in full."""
+    """Why a kernel stopped. From BAD_MAGIC on it is a refusal: the frame at `consumed` breaks the rules, and all before
+    it was processed."""
 
     NEED_MORE = 0
     """The buffer is used up, or ends inside a frame of `needed` bytes."""
@@ -75,7 +75,7 @@ class Stop(IntEnum):
 
     @property
     def refused(self) -> bool:
-        """True if the peer broke the rules (as opposed to: more bytes or more room are needed)."""
+        """True if the peer broke the rules; False if more bytes or more room are needed."""
         return self >= Stop.BAD_MAGIC
 
 
@@ -94,33 +94,34 @@ STOP: Final = 2
 
 @inline_kernel
 def is_flexible(word: Any) -> Any:
-    """Whether a header's first eight bytes are of the layout with framing extras (wire.md 1.2: magic 08 and 18)."""
+    """Return True if a header's first eight bytes have the layout with framing extras (wire.md 1.2: magic 08 and
+    18)."""
     magic = word >> np.uint64(56)
     return magic == FLEXIBLE_REQUEST or magic == FLEXIBLE_RESPONSE
 
 
 @inline_kernel
 def framing_bytes(word: Any) -> Any:
-    """Length of the framing extras: byte 2 in the flexible layout, none in the classic one."""
+    """Return the length of the framing extras: byte 2 in the flexible layout, none in the classic one."""
     return U((word >> np.uint64(40)) & np.uint64(0xFF)) if is_flexible(word) else U(0)
 
 
 @inline_kernel
 def key_bytes(word: Any) -> Any:
-    """Length of the key: bytes 2-3, or byte 3 alone in the flexible layout."""
+    """Return the length of the key: bytes 2-3, or byte 3 alone in the flexible layout."""
     return U((word >> np.uint64(32)) & (np.uint64(0xFF) if is_flexible(word) else np.uint64(0xFFFF)))
 
 
 @inline_kernel
 def extras_bytes(word: Any) -> Any:
-    """Length of the extras: byte 4."""
+    """Return the length of the extras: byte 4."""
     return U((word >> np.uint64(24)) & np.uint64(0xFF))
 
 
 @inline_kernel
 def check_header(word: Any, body: Any) -> Any:
-    """0, or why this header ends the conversation. wire.md 1.3: any other magic, sections longer than the body, or a
-    body over 30 MiB make the stream unrecoverable.
+    """Return 0, or why this header ends the conversation. wire.md 1.3: any other magic, sections longer than the body,
+    or a body over 30 MiB make the stream unrecoverable.
 
     Args: the first eight bytes as a big-endian number; the body length.
     """
@@ -136,7 +137,7 @@ def check_header(word: Any, body: Any) -> Any:
 
 @kernel
 def scan_frames(base: Any, length: Any, offsets: Any, result: Any) -> Any:
-    """Write where each whole frame of [base, base + length) starts; returns how many.
+    """Write the offset of each whole frame of [base, base + length); return their number.
 
     Args:
         base, length: address of the buffer and the bytes that are valid in it.

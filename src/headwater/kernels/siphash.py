@@ -1,8 +1,8 @@
-"""SipHash with 128 bits, over a whole column of keys: what the lake's index knows rows by.
+"""SipHash with 128 bits over a whole column of keys: the identity of rows in the lake's index.
 
-Keys are chosen by whoever writes to the bucket, so the hash takes a secret seed: nobody can make two keys meet who does
-not know it. With 128 bits a chance meeting among 2^40 keys has odds of 2^-49. The vbucket belongs to a row's identity
-and is mixed into the seed, so that equal keys in two vbuckets are two rows.
+Anybody who writes to the bucket can choose keys, so the hash takes a secret seed: without it nobody can construct two
+keys with one hash. With 128 bits the odds of an accidental collision among 2^40 keys are 2^-49. The vbucket belongs to
+a row's identity and is mixed into the seed, so that equal keys in two vbuckets are two rows.
 
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012), and the 128-bit variant of its authors'
 reference code. `compress` and `finish` are its numbers of rounds: 2 and 4 are the ones with published test vectors; the
@@ -49,7 +49,7 @@ def _rounds(v0: Any, v1: Any, v2: Any, v3: Any, count: Any) -> Any:
 
 @inline_kernel
 def _last_word(at: Any, length: Any) -> Any:
-    """The bytes that do not fill a word, with the length's low byte on top."""
+    """Return the bytes that do not fill a word, with the length's low byte on top."""
     word = U64(length & 0xFF) << U64(56)
     for place in range(length & 7):
         word |= U64(load8(at + U(place))) << U64(8 * place)

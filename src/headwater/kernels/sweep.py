@@ -45,7 +45,7 @@ _NANOSECONDS = U(1_000_000_000)
 
 @inline_kernel
 def _live_frame(table: Any, vb: Any, segments: Any, row: Any) -> Any:
-    """The address of a row's frame if it is a live document's newest version, else 0."""
+    """Return the address of a row's frame if it is a live document's newest version, else 0."""
     if U(load32_native(table[vb, NEXT] + row * _FOUR)) != NIL:
         return _ZERO
     frame = frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))
@@ -54,7 +54,7 @@ def _live_frame(table: Any, vb: Any, segments: Any, row: Any) -> Any:
 
 @kernel
 def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any, collection: Any) -> Any:
-    """Write (u16 length, key) of the live documents from row `first` on into `out`; (bytes used, next row).
+    """Write (u16 length, key) of the live documents from row `first` on into `out`; return (bytes used, next row).
 
     Only those of a collection; keys come as they are stored. Documents that have expired at Unix second `now` are left
     out. `out` must hold one key at least (65,537 bytes for any).
@@ -77,7 +77,7 @@ def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any
 
 @kernel
 def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, staged: Any, limit: Any, now_ns: Any) -> Any:
-    """Stage a deletion for every live document from row `first` on; (why it stopped, next row, bytes staged).
+    """Stage a deletion for every live document from row `first` on; return (why it stopped, next row, bytes staged).
 
     Args:
         arena: the slot of the staging arena, filled up to `staged` and to be filled up to `limit` at most.
@@ -111,14 +111,14 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
 
 
 @kernel
-def system_rows(table: Any, vb: Any, segments: Any, found: Any) -> Any:
-    """Write the rows of the newest system events into `found` (int64), as many as fit; returns how many there are."""
+def system_rows(table: Any, vb: Any, segments: Any, rows: Any) -> Any:
+    """Write the rows of the newest system events into `rows` (int64), as many as fit; return the number of all."""
     count, row, nexts = 0, _ZERO, table[vb, NEXT]
     while row < table[vb, ROWS]:
         if U(load32_native(nexts + row * _FOUR)) == NIL:
             if is_system(frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))):
-                if count < len(found):
-                    found[count] = np.int64(row)
+                if count < len(rows):
+                    rows[count] = np.int64(row)
                 count += 1
         row = row + _ONE
     return count

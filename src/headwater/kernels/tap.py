@@ -1,4 +1,4 @@
-"""Frames of the log as TAP messages: the same cursor, another dialect.
+"""Writes frames of the log as TAP messages: the same cursor, another dialect.
 
 What `gather` copied out of the log (DCP frames) `reshape` writes again as TAP_MUTATION and TAP_DELETE, numbered in the
 order they go out. TAP has no room for the seqno; it is handed back, so that the session knows what an acknowledgement
@@ -56,14 +56,14 @@ _TTL: Final = 255
 
 @inline_kernel
 def _swapped(number: Any) -> Any:
-    """The four bytes in the other order."""
+    """Return the four bytes in the other order."""
     low, high = number & U(0xFF), (number >> U(24)) & U(0xFF)
     return low << U(24) | (number & U(0xFF00)) << U(8) | (number >> U(8)) & U(0xFF00) | high
 
 
 @inline_kernel
 def _begin(out: Any, frame: Any, opcode: Any, extras: Any, engine: Any, body: Any, flags: Any, ttl: Any) -> None:
-    """Header and the eight bytes that all messages of the producer begin with; the datatype is put in by the caller."""
+    """Write the header and the eight bytes at the beginning of all messages; the caller adds the datatype."""
     copy(out, frame, HEADER)
     store8(out + OPCODE_AT, np.uint8(opcode))
     store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
@@ -96,9 +96,9 @@ def reshape(
         number: of the first message, counted from 1 without end.
         ack_interval: a message whose number is a multiple of it asks for an acknowledgement; 0: none does.
         flags: MessageFlag bits of every mutation (deletions have none of NO_VALUE and NETWORK_BYTE_ORDER).
-        swap: whether item flags go out reversed.
+        swap: 1 to reverse item flags.
         datatypes: mask of what the client understands.
-        ttl_min: with 1, what would have a TTL of 0 goes out with 1.
+        ttl_min: 1 to send changes whose TTL would be 0 with TTL 1.
         seqnos: uint64 array that gets the seqno of each message.
 
     Returns: (bytes, messages, offset of the last message).

@@ -44,7 +44,7 @@ _HELD: Final = struct.Struct("=5Q")  # from LAST to HELD_END
 
 
 class TrackedState(IntEnum):
-    """The consumer's expectation of a vbucket."""
+    """The state of a vbucket's stream at a consumer."""
 
     NONE = 0
     """No stream: whatever arrives for it is refused."""
@@ -87,9 +87,9 @@ class StreamTable:
     """The streams of one connection.
 
     Args:
-        checked: whether changes must belong to an open stream, rise and lie in their snapshot. False reads any frames
+        checked: True if changes must belong to an open stream, rise and lie in their snapshot. False reads any frames
             (recorded traffic, say) and only follows the markers.
-        with_ids: whether keys begin with the id of their collection: Collections were negotiated.
+        with_ids: True if keys begin with the id of their collection: Collections were negotiated.
 
     Attributes:
         rows: uint64[65536, 8]; what kernels read and write. Not thread safe: one reader of one connection.
@@ -109,12 +109,12 @@ class StreamTable:
         _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
 
     def held(self, vbucket: int) -> tuple[int, int, int]:
-        """The last seqno of a stream, and the range that is held only in part (see follow.enter_snapshot)."""
+        """Return the last seqno of a stream, and the range that is held only in part (see follow.enter_snapshot)."""
         last, _, _, held_start, held_end = _HELD.unpack_from(self._pages, 8 * (vbucket * FIELDS + LAST))
         return last, held_start, held_end
 
     def enter(self, vbucket: int, start: int, end: int) -> None:
-        """A snapshot was announced on an open stream, and found to be in order."""
+        """Enter a valid snapshot that was announced on an open stream."""
         row = self.rows[vbucket]
         row[STATE], row[START], row[END] = TrackedState.IN_SNAPSHOT, start, end
 
@@ -128,7 +128,7 @@ class StreamTable:
         return int(row[STATE]) == TrackedState.IN_SNAPSHOT and int(row[START]) <= seqno <= int(row[END])
 
     def drop(self, vbucket: int) -> None:
-        """Count and drop whatever still arrives for a stream that we asked to close; its position stays as it is."""
+        """Count and drop changes that still arrive for a stream whose end was requested; its position stays."""
         self.rows[vbucket, STATE] = TrackedState.DROPPING
 
     def close(self, vbucket: int) -> None:
@@ -136,14 +136,14 @@ class StreamTable:
         self.rows[vbucket, STATE] = TrackedState.NONE
 
     def stream(self, vbucket: int) -> TrackedStream:
-        """Where a vbucket's stream stands."""
+        """Return the row of a vbucket's stream."""
         state, opaque, seqno, start, end = (int(field) for field in self.rows[vbucket, :5])
         return TrackedStream(TrackedState(state), opaque, seqno, start, end)
 
 
 @inline_kernel
 def get(row: Any, field: Any) -> Any:
-    """A field of the row at this address."""
+    """Return a field of the row at this address."""
     return load64_native(row + U(8) * U(field))
 
 
@@ -155,8 +155,8 @@ def put(row: Any, field: Any, value: Any) -> None:
 
 @inline_kernel
 def judge_seqno(row: Any, opaque: Any, seqno: Any) -> Any:
-    """TAKEN, DROPPED or why a change with this seqno is refused. Changes nothing: the caller moves LAST on once it
-    has room for the change.
+    """Return TAKEN, DROPPED or the reason why a change with this seqno is refused. Changes nothing: the caller sets
+    LAST once it has room for the change.
 
     dcp.md 9: "by_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot yet:
     ERANGE", after the stream itself was found and its opaque compared.

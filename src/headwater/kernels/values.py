@@ -1,7 +1,8 @@
-"""Whether a value is what its datatype says, so that whoever is to read it can: Snappy, extended attributes.
+"""Checks that a value fits its datatype, so that readers can decode it: Snappy, extended attributes.
 
-What is found right here is right; what is not is for Python (protocol/dcp/consumer_changes.py), which says why, or
-finds it right after all: more attributes than a few, names beyond ASCII, attributes in front of a compressed body.
+A value that is accepted here is right; any other goes to Python (protocol/dcp/consumer_changes.py), which names the
+error, or accepts it after all: more attributes than a few, names beyond ASCII, attributes in front of a compressed
+body.
 
 Source: specification, wire.md 5 and 9.
 """
@@ -30,9 +31,9 @@ _SIZE_BYTES: Final = 5
 
 @inline_kernel
 def is_snappy(data: Any, length: Any) -> Any:
-    """Whether `length` bytes at an address are a whole Snappy block of what may be stored.
+    """Return True if `length` bytes at an address are a whole Snappy block of a storable size.
 
-    The block is followed, not inflated: a size, then literals, and copies of what was there before.
+    The block is followed, not inflated: a size, then literals, and copies of earlier bytes.
     """
     size, at, end = _ZERO, data, data + length
     more: Any = True
@@ -47,7 +48,7 @@ def is_snappy(data: Any, length: Any) -> Any:
         return False
     if size == _ZERO:
         return length == _ONE
-    made = _ZERO
+    inflated = _ZERO
     while at < end:
         tag = U(load8(at))
         kind, count = tag & _THREE, (tag >> _TWO) + _ONE
@@ -74,18 +75,18 @@ def is_snappy(data: Any, length: Any) -> Any:
             if kind == _ONE:
                 back = back | ((tag >> U(5)) << U(8))
                 count = ((tag >> _TWO) & U(7)) + _FOUR
-            if back == _ZERO or back > made:
+            if back == _ZERO or back > inflated:
                 return False
             at = at + wide
-        made = made + count
-        if made > size:
+        inflated = inflated + count
+        if inflated > size:
             return False
-    return made == size
+    return inflated == size
 
 
 @inline_kernel
 def _is_attribute(pair: Any, length: Any) -> Any:
-    """Whether a pair is a name of ASCII, a zero, a text without zeros, and a zero."""
+    """Return True if a pair is a name of ASCII, a zero, a text without zeros, and a zero."""
     name = _ZERO
     while name < length and load8(pair + name) != 0:
         if load8(pair + name) >= 0x80:
@@ -102,11 +103,11 @@ def _is_attribute(pair: Any, length: Any) -> Any:
 
 
 @inline_kernel
-def _have_one_name(one: Any, other: Any) -> Any:
-    """Whether two pairs have the same name."""
+def _have_one_name(first: Any, other: Any) -> Any:
+    """Return True if two pairs have the same name."""
     at = _ZERO
-    while load8(one + at) == load8(other + at):
-        if load8(one + at) == 0:
+    while load8(first + at) == load8(other + at):
+        if load8(first + at) == 0:
             return True
         at = at + _ONE
     return False
@@ -114,7 +115,7 @@ def _have_one_name(one: Any, other: Any) -> Any:
 
 @inline_kernel
 def has_attributes(data: Any, length: Any) -> Any:
-    """Whether a value begins with extended attributes, few of them and each with a name of its own."""
+    """Return True if a value begins with extended attributes, few of them and each with a name of its own."""
     if length < _FOUR or U(load32(data)) > length - _FOUR:
         return False
     at, end, pairs = data + _FOUR, data + _FOUR + U(load32(data)), 0
@@ -134,7 +135,7 @@ def has_attributes(data: Any, length: Any) -> Any:
 
 @inline_kernel
 def is_readable(data: Any, length: Any, datatype: Any) -> Any:
-    """Whether a value of a datatype is surely one that everybody can read."""
+    """Return True if a value of a datatype can certainly be read by everybody."""
     if (U(datatype) & (_SNAPPY | _XATTR)) == _ZERO:
         return True
     if (U(datatype) & _XATTR) == _ZERO:
@@ -144,7 +145,7 @@ def is_readable(data: Any, length: Any, datatype: Any) -> Any:
 
 @kernel
 def readable(value: Any, datatype: Any) -> Any:
-    """As `is_readable`, of an array of bytes."""
+    """Do the same as `is_readable` for an array of bytes."""
     return is_readable(U(value.ctypes.data), U(len(value)), datatype)
 
 

@@ -1,12 +1,12 @@
-"""Build every kernel of the package at once: `python -m headwater.kernels.warming`, or `kernels.warm()`.
+"""Builds every kernel of the package at once: `python -m headwater.kernels.warming`, or `kernels.warm()`.
 
-With names of modules: these first, each told by its name alone, for the node that asked (node/process/machine_code.py).
+With names of modules: these first, each reported by its name alone, for the node that asked (node/process/machine_code.py).
 
-A kernel is compiled at its first call with arguments of a kind, seconds that a first request should not wait for. So
-whoever serves, and the workshop's set-up, calls `warm()` first. With the cache of an earlier process it only loads.
+A kernel is compiled at its first call with arguments of a kind; a first request should not wait these seconds. So
+servers, and the workshop's set-up, call `warm()` first. With the cache of an earlier process it only loads.
 
-Every module with kernels has a function `warm_up()` that calls them on next to nothing, with the types of real use, or
-hands such arguments to `jit.prepare`. The tests see to it that none is forgotten.
+Every module with kernels has a function `warm_up()` that calls them with almost empty arguments of the real types, or
+gives such arguments to `jit.prepare`. A test checks that none is forgotten.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Warmed:
 
 
 def kernel_modules() -> list[str]:
-    """The short names of the modules that define kernels, in order."""
+    """Return the short names of the modules that define kernels, in order."""
     names = (path.stem for path in jit.PACKAGE.glob("*.py"))
     return sorted(name for name in names if name not in NOT_KERNELS and not name.startswith("__"))
 
@@ -51,9 +51,9 @@ def warm(report: Callable[[str], None] | None = None) -> list[Warmed]:
     for name in kernel_modules():
         done.append(_warm_module(name))
         if report is not None and (done[-1].compiled or done[-1].loaded):
-            report(f"kernels.{name}: {_told(done[-1:])}")
+            report(f"kernels.{name}: {_summary(done[-1:])}")
     if report is not None:
-        report(f"kernels: {_told(done)}, kept in {jit.cache_folder() or 'no cache: none can be written'}")
+        report(f"kernels: {_summary(done)}, kept in {jit.cache_folder() or 'no cache: none can be written'}")
     return done
 
 
@@ -68,13 +68,14 @@ def _warm_module(name: str) -> Warmed:
 
 
 def _counts() -> tuple[int, int]:
-    """Signatures compiled and loaded so far, over all kernels. numba counts a compilation as a miss of its cache."""
+    """Return the signatures compiled and loaded so far, over all kernels. numba counts a compilation as a miss of its
+    cache."""
     stats = [built.stats for _, built in jit.built_kernels()]
     compiled = sum(sum(each.cache_misses.values()) for each in stats)
     return compiled, sum(sum(each.cache_hits.values()) for each in stats)
 
 
-def _told(warmed: list[Warmed]) -> str:
+def _summary(warmed: list[Warmed]) -> str:
     seconds = sum(each.seconds for each in warmed)
     compiled, loaded = sum(each.compiled for each in warmed), sum(each.loaded for each in warmed)
     parts = [f"{compiled} compiled"] if compiled else []
@@ -91,13 +92,13 @@ def serve_a_node(names: list[str], niceness: int) -> None:
 
 
 def main() -> None:
-    """Compile or load all kernels, and tell it."""
+    """Compile or load all kernels, and report the time."""
     parser = argparse.ArgumentParser(prog="python -m headwater.kernels.warming", description=main.__doc__)
     parser.add_argument("--niceness", type=int, default=0, help="how much lower the priority is")
     parser.add_argument("modules", nargs="*", help="compile these first, and print the name of each that is done")
-    asked = parser.parse_args()
-    if asked.modules:
-        serve_a_node(asked.modules, asked.niceness)
+    arguments = parser.parse_args()
+    if arguments.modules:
+        serve_a_node(arguments.modules, arguments.niceness)
     else:
         warm(print)
 

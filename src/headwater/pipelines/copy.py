@@ -183,10 +183,10 @@ class _Batches:
         restores: bool,
         check: Callable[[], None],
     ) -> None:
-        from headwater.spark.deadletters import located, made
+        from headwater.spark.deadletters import located, prepare_folder
 
         if target.dead_letters is not None:
-            target = replace(target, dead_letters=made(located(target.dead_letters)))
+            target = replace(target, dead_letters=prepare_folder(located(target.dead_letters)))
         self._source, self._target, self._restores, self._attempts = source, target, restores, attempts
         self._collections, self._check = collections, check
 

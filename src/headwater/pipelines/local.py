@@ -253,7 +253,7 @@ class LocalEngine:
         return False
 
     def _written(self, planning: Planning, end: Mapping[str, Any], began: float, told: Told) -> list[Any]:
-        settings = replace(planning.nodes.known().told(self.settings), coverage=Offset.from_json(end).coverage)
+        settings = replace(planning.nodes.known().for_task(self.settings), coverage=Offset.from_json(end).coverage)
         tasks = self.sink.tasks(end, settings, max(self._count, 1))
         past("batch.plan", began, time.time(), tasks=len(tasks))
         with span("batch.tasks"):

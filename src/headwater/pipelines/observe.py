@@ -38,7 +38,7 @@ from headwater.pipelines.windows import (
     whose_of,
 )
 from headwater.protocol.dcp.position import Position
-from headwater.spark.deadletters import filesystem, located, made, remove
+from headwater.spark.deadletters import filesystem, located, prepare_folder, remove
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
 from headwater.spark.reader import read
@@ -269,7 +269,7 @@ def _write(place: str, name: str, rows: pa.Table | None) -> None:
 
     Without rows, remove the file that the same batch left when it was not committed.
     """
-    files, base = filesystem(made(place))
+    files, base = filesystem(prepare_folder(place))
     if rows is None:
         remove(files, f"{base}/{name}.parquet")
         return
@@ -359,7 +359,7 @@ def observe(
 
         def open_sink() -> ObserveSink:
             if place is not None:
-                made(place)
+                prepare_folder(place)
             sinks[:] = [ObserveSink(state, bucket_of(source), rules, sizes=sizes, to=place, beginning=beginning)]
             return sinks[0]
 

@@ -118,7 +118,7 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until.pop("again", None)
         if until.pop("after", None) != record.digest or self.sink.begun() not in (None, until):
             return []
-        known = self.planning.nodes.known().told(self.settings)
+        known = self.planning.nodes.known().for_task(self.settings)
         settings = replace(known, coverage=Offset.from_json(until).coverage)
         tasks: list[SinkTask | None] = [*self.sink.tasks(until, settings, self.slots)]
         text = json.dumps(until)

@@ -4,8 +4,8 @@
     register(spark)
     changes = spark.readStream.format("dcp").load("couchbase://127.0.0.1:11210/default")
 
-Without `register` it works as well, once headwater is installed: Spark finds the source by the package name
-`pyspark_headwater`. Registering lets it know how many tasks the session runs at once.
+Without `register` it works as well once headwater is installed: Spark finds the source by the package name
+`pyspark_headwater`. Registering also tells the source how many tasks the session runs at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def register(spark: SparkSession, *, first_line: bool = True) -> None:
     """Make `format("dcp")` known to a session, and pack vbuckets into as many partitions as it has slots.
 
     Args:
-        spark: a session, classic or Connect (whose slots can't be seen: set `minPartitions`).
-        first_line: errors of ours that this process or notebook does not catch are shown with one line first, the
-            reason and the next step; Python's and Java's pages come below it. False leaves all as Spark has it.
+        spark: a session, classic or Connect (Connect hides its slots: set `minPartitions`).
+        first_line: True to show an uncaught error of ours in this process or notebook with one line first, the reason
+            and the next step; the tracebacks of Python and Java follow. False leaves Spark's form.
     """
     from headwater.spark.source import DcpDataSource  # noqa: PLC0415 -- imports pyspark
 
@@ -38,7 +38,7 @@ def register(spark: SparkSession, *, first_line: bool = True) -> None:
 
 
 def slots(spark: SparkSession) -> int | None:
-    """Return how many tasks a session runs at once; None where that can't be seen (Spark Connect)."""
+    """Return the number of tasks that a session runs at once; None if it is hidden (Spark Connect)."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except (AttributeError, NotImplementedError):  # Spark Connect

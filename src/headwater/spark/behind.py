@@ -1,7 +1,7 @@
-"""Lag as a number: which vbuckets of a job are behind their bucket, by how many changes, and for how long.
+"""Lag in numbers: the vbuckets of a job that are behind their bucket, by how many changes, and for how long.
 
-Seqnos have no times, so seconds are measured: how long ago the nodes were first seen to have a change that is not read
-yet. They are no more than that, and no more exact than looks are frequent.
+Seqnos have no times, so seconds are measured: the time since the nodes were first seen to have a change that is not
+read yet. They are only as exact as observations are frequent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from headwater.spark.offsets import Offset
 
 WORST = 5
 SEEN_MAX = 64
-"""Observations that are remembered for each vbucket that is behind; of more the oldest and the newest are kept."""
+"""The observations that are kept for each vbucket that is behind; if there are more, the oldest and the newest are
+kept."""
 
 
 class Behind(NamedTuple):
@@ -24,7 +25,7 @@ class Behind(NamedTuple):
 
     Attributes:
         changes: seqnos that are not read yet, an upper bound of the changes.
-        seconds: for how long the first of them has been known.
+        seconds: time since the first of them was seen.
     """
 
     vbucket: int
@@ -38,12 +39,12 @@ class Lag:
 
     Attributes:
         query: its name, or its id if it has none.
-        changes: seqnos of all vbuckets that are not read yet; 0 when level.
-        seconds: of the vbucket that has waited longest.
-        vbuckets: how many are behind.
+        changes: seqnos of all vbuckets that are not read yet; 0 if none is behind.
+        seconds: seconds of the vbucket that has waited longest.
+        vbuckets: number of vbuckets that are behind.
         worst: those with the most changes, at most five, the worst first.
-        ownerless: vbuckets that no node has, of which nobody knows how far behind they are; ownerless_seconds: for how
-            long there have been any.
+        ownerless: number of vbuckets that no node has, whose lag is unknown; ownerless_seconds: time since there have
+            been any.
     """
 
     query: str
@@ -64,24 +65,24 @@ class Lag:
 
 
 class LagMeter:
-    """Remembers when which seqnos were first seen, for one source of one query.
+    """Remembers when each seqno was first seen, for one source of one query.
 
     Args:
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[int, deque[tuple[int, float]]] = {}
+        self._sightings: dict[int, deque[tuple[int, float]]] = {}
 
     def measure(self, end: Mapping[str, Any], latest: Mapping[str, Any]) -> list[Behind]:
         """Return the vbuckets that are behind, the worst first.
 
         Args:
-            end: the offset up to which is read. latest: that of what the nodes have.
+            end: the offset up to which the query has read. latest: the offset of what the nodes have.
 
         Raises:
-            OptionError: no offsets of this source.
+            OptionError: not offsets of this source.
         """
         now, read = self._clock(), Offset.from_json(end)
         return sorted(self._behind(now, read, Offset.from_json(latest)), key=lambda each: (-each.changes, each.vbucket))
@@ -89,7 +90,7 @@ class LagMeter:
     def _behind(self, now: float, read: Offset, there: Offset) -> Iterator[Behind]:
         for vb, place in there.positions.items():
             done = read.position(vb).seqno
-            seen = self._seen.setdefault(vb, deque())
+            seen = self._sightings.setdefault(vb, deque())
             if seen and place.seqno < seen[-1][0]:
                 seen.clear()  # a failover took back what was seen
             while seen and seen[0][0] <= done:
@@ -103,13 +104,13 @@ class LagMeter:
             yield Behind(vb, place.seqno - done, now - seen[0][1])
 
 
-def told_ownerless(vbuckets: int, seconds: float) -> dict[str, Any]:
-    """Return what an offset that only reports says beside its positions of vbuckets that no node has."""
+def ownerless_entry(vbuckets: int, seconds: float) -> dict[str, Any]:
+    """Return the entry of a report's offset for vbuckets that no node has."""
     return {"noNode": {"vbuckets": vbuckets, "seconds": round(seconds, 3)}} if vbuckets else {}
 
 
 def lag_of(query: str, behind: list[Behind], latest: Mapping[str, Any] | None = None) -> Lag:
-    """Sum up a query; `latest` is what the nodes have, as an offset that reports."""
+    """Return the lag of a query; `latest` is the offset of what the nodes have."""
     changes, seconds = sum(each.changes for each in behind), max((each.seconds for each in behind), default=0.0)
     lost = (latest or {}).get("noNode", {})
     without = int(lost.get("vbuckets", 0)), float(lost.get("seconds", 0.0))

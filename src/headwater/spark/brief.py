@@ -1,9 +1,9 @@
-"""Errors of the source and the writer without our own calls in them.
+"""Errors of the source and the writer without headwater's own calls in the traceback.
 
-Spark hands on an error of a Python source as text, with all calls down to a socket; on its way to a user that text is
-shown twice. The calls inside headwater tell nobody why a node refuses connections. They are left out of errors that
-say themselves what to do; HEADWATER_TRACEBACK=1 in the environment of Spark keeps them. An error that may be a mistake
-of ours keeps them always.
+Spark passes an error of a Python source on as text, with all calls down to a socket, and shows this text twice. The
+calls inside headwater do not explain why a node refuses connections. So they are left out of errors whose message says
+what to do; HEADWATER_TRACEBACK=1 in Spark's environment keeps them. An error that may be our own mistake always keeps
+them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ EXPLAINED = (
     errors.StatusError,
     errors.TransportError,
 )
-"""Errors that name what outside of headwater they come from."""
+"""Errors that name their cause outside of headwater."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def brief(method: Method) -> Method:
-    """Let a method that Spark calls raise errors of ours without the calls that led to them."""
+    """Decorate a method that Spark calls: its errors of ours lose the calls that led to them."""
 
     @wraps(method)
     def briefly(*args: Any, **kwargs: Any) -> Any:
@@ -45,7 +45,7 @@ def brief(method: Method) -> Method:
 
 
 def brief_rows(method: Method) -> Method:
-    """Do the same for a method that yields."""
+    """Decorate a generator method in the same way."""
 
     @wraps(method)
     def briefly(*args: Any, **kwargs: Any) -> Iterator[Any]:

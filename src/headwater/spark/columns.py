@@ -1,7 +1,7 @@
-"""From the client's batches to the rows that Spark sees, column by column, without an object a row.
+"""Converts the client's batches to the rows that Spark sees, column by column, without an object for each row.
 
-schema.py says what 64 bits become. Spark takes a batch only if names, order, types and nullability are exactly
-those of the schema it was given, so every batch is put together under one fixed Arrow schema.
+schema.py describes the conversion of 64-bit numbers. Spark accepts a batch only if names, order, types and nullability
+are exactly those of its schema, so every batch is built under one fixed Arrow schema.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EVENTS = ("mutation", "deletion", "expiration")
 
 @dataclass
 class _Branches:
-    """The branches that one vbucket's stream announced: where they begin, and how far ours reaches."""
+    """The branches that one vbucket's stream announced: their beginnings, and the end of the branch that we read."""
 
     begins: NDArray[np.uint64]
     codes: NDArray[np.int32]
@@ -45,9 +45,9 @@ class RowMaker:
     """Turns the batches of one task into Spark's rows.
 
     Args:
-        names: the columns wanted, in order.
+        names: wanted columns, in order.
         key_format, value_format: "binary" or "string".
-        transaction_records: whether rows are wanted of the records that SDKs keep of their transactions.
+        transaction_records: True to get rows of the records that SDKs keep of their transactions.
     """
 
     names: tuple[str, ...]
@@ -69,14 +69,14 @@ class RowMaker:
         self._offsets: NDArray[np.int32] = np.zeros(1, np.int32)
 
     def expect(self, part: Range, log: FailoverLog, last: int, above: int = 0) -> None:
-        """Learn which of a vbucket's rows are wanted, and which branch wrote which of them.
+        """Set which of a vbucket's rows are wanted, and which branch wrote which of them.
 
         Args:
-            part: what is to be read.
-            log: the failover log of the stream that reads it.
-            last: the last seqno that is wanted: none above what this history shares with the one the range was planned
-                on; such rows belong to another and wait until the planner has dealt with it.
-            above: the seqno that all wanted rows are above.
+            part: the range to read.
+            log: failover log of the stream that reads it.
+            last: the last wanted seqno: the end of the history that this log shares with the one the range was planned
+                on; later rows belong to another branch and wait until the planner has handled it.
+            above: all wanted rows have higher seqnos than this.
         """
         begins, uuids = branches(log)
         codes = [self._code(uuid) for uuid in uuids]
@@ -88,7 +88,7 @@ class RowMaker:
         self._branches[part.vbucket] = _Branches(known, np.array(codes, np.int32))
 
     def last_of(self, vbucket: int) -> int:
-        """Return the highest seqno that has come of a vbucket, wanted or not."""
+        """Return the highest seqno received of a vbucket, wanted or not."""
         return int(self._lasts[vbucket])
 
     def _code(self, vb_uuid: int) -> int:
@@ -98,8 +98,8 @@ class RowMaker:
         return self.uuids.index(text)
 
     def rows(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the wanted rows of a client's batch; none above the range, nor of another branch than planned, nor of
-        what whoever reads has already.
+        """Return the wanted rows of a client's batch: none above the range, none of another branch than planned, and
+        none that the reader has already.
 
         Raises:
             OptionError: a key or value is not UTF-8 though its format is `string`.
@@ -118,8 +118,8 @@ class RowMaker:
         return pa.RecordBatch.from_arrays([self._column(name, records) for name in self.names], schema=self.schema)
 
     def rollbacks(self, parts: Sequence[Range]) -> pa.RecordBatch:
-        """Return the rows that tell of lost branches: `seqno` is where to return to, all about a document is null.
-        `snapshot_end` lies above it where deletions up to there were purged unread."""
+        """Return the rows for lost branches: `seqno` is the seqno to return to, all columns of a document are null.
+        `snapshot_end` is higher if deletions up to it were purged before they were read."""
         kept = [part for part in parts if part.rollback]
         seqnos = [_signed(part.start_seqno) for part in kept]
         known: Mapping[str, list[Any]] = {
@@ -156,7 +156,7 @@ class RowMaker:
         return pa.array(_EVENTS, pa.string()).take(pa.array(opcodes - np.uint8(MUTATION), pa.uint8()))
 
     def _uuid_column(self, records: pa.RecordBatch) -> Any:
-        """The text of each row's branch: 16 characters a row, laid out as Arrow keeps text, run by run."""
+        """Return the branch of each row as text: 16 characters a row, in Arrow's layout, run by run."""
         codes, counts = self._branch_runs(records)
         rows = records.num_rows
         if len(self._offsets) <= rows:
@@ -166,7 +166,7 @@ class RowMaker:
         return pa.Array.from_buffers(pa.string(), rows, buffers)
 
     def _branch_runs(self, records: pa.RecordBatch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return branches as places in `uuids`, and for how many rows each holds."""
+        """Return branches as positions in `uuids`, and the number of rows of each."""
         vbuckets = records.column("vbucket").to_numpy()
         last = _run_ends(vbuckets)
         codes: NDArray[np.int32] = self._codes[vbuckets[last]]
@@ -175,7 +175,7 @@ class RowMaker:
         return codes, np.diff(last, prepend=-1)
 
     def _branch_codes(self, vbuckets: NDArray[np.uint16], seqnos: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The same row by row, where a vbucket's rows are of several branches."""
+        """Return the branch of each row, if a vbucket's rows are of several branches."""
         codes: NDArray[np.int32] = self._codes[vbuckets]
         for vb in np.unique(vbuckets[codes < 0]):
             mine, known = vbuckets == vb, self._branches[int(vb)]
@@ -204,18 +204,18 @@ class RowMaker:
                 (value or b"").decode()
             except UnicodeDecodeError:
                 vb, seqno = records.column("vbucket")[row], records.column("seqno")[row]
-                found = f"possible: the {name} of vbucket {vb}, seqno {seqno} is not UTF-8; read it as binary"
-                return OptionError(f"{name}Format", "string", found)
+                possible = f"possible: the {name} of vbucket {vb}, seqno {seqno} is not UTF-8; read it as binary"
+                return OptionError(f"{name}Format", "string", possible)
         return OptionError(f"{name}Format", "string", f"possible for these {name}s; read them as binary")
 
 
 def _without_transactions(records: pa.RecordBatch) -> pa.RecordBatch:
-    found = pc.starts_with(records.column("key"), TRANSACTIONS.decode())
-    return records.filter(pc.invert(found)) if found.true_count else records
+    is_record = pc.starts_with(records.column("key"), TRANSACTIONS.decode())
+    return records.filter(pc.invert(is_record)) if is_record.true_count else records
 
 
 def _run_ends(vbuckets: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Return the last row of each run of the same vbucket: streams take turns, each says a lot at once."""
+    """Return the last row of each run of the same vbucket; streams take turns, and each sends long runs."""
     if not len(vbuckets):
         return np.zeros(0, np.int64)
     return np.append(np.flatnonzero(vbuckets[1:] != vbuckets[:-1]), len(vbuckets) - 1)

@@ -1,8 +1,8 @@
-"""Rows that a node refused for good, kept aside as Parquet with the reason.
+"""Rows that a node refused permanently, stored as Parquet with the reason.
 
-One file a task, under a name of its query and batch that a repeated task has again: it replaces its file, and removes
-it when nothing was refused this time. A file appears whole or not at all: it is written under a name that Spark passes
-over and that only this attempt has (a task taken for lost may write on beside its repetition), then renamed.
+Each task writes one file, whose name has its query and batch, so that a repeated task replaces its own file, and
+removes it if nothing was refused this time. A file appears whole or not at all: it is written under a name that Spark
+ignores and that only this attempt uses (a task taken for lost may go on writing during its repetition), then renamed.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ SCHEMA = pa.schema(list(_KINDS.items()))
 
 
 def located(place: str) -> str:
-    """Return a place that means the same everywhere: a path becomes absolute, a URL stays."""
+    """Return a place that is the same for all processes: a path becomes absolute, a URL stays."""
     return place if "://" in place else str(Path(place).absolute())
 
 
 def filesystem(place: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """Return what reads and writes at a place, and its path there."""
+    """Return the file system of a place, and its path there."""
     if "://" in place:
-        found: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(place)
-        return found
+        opened: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(place)
+        return opened
     return pyarrow.fs.LocalFileSystem(), place
 
 
-def made(place: str) -> str:
-    """Make a folder for files that may never come: that it can't be made is known at the start. Raises OSError."""
+def prepare_folder(place: str) -> str:
+    """Create the folder for files that may never come, so that a failure shows at the start. Raises OSError."""
     files, base = filesystem(place)
     files.create_dir(base, recursive=True)
     return place
 
 
 class DeadLetters:
-    """The file of one task.
+    """The file of refused rows of one task.
 
     Args:
         place: the directory, a path or URL.
-        name: of the file, without ending; the same for a repeated task.
+        name: name of the file, without ending; the same for a repeated task.
     """
 
     def __init__(self, place: str, name: str) -> None:
@@ -71,17 +71,17 @@ class DeadLetters:
         self._writer: Any = None
 
     def add(self, refused: list[tuple[Row, StatusError | OptionError]]) -> None:
-        """Keep some rows."""
+        """Store rows with the reasons of their refusal."""
         if not refused:
             return
         if self._writer is None:
             self._files.create_dir(self._base, recursive=True)
             self._writer = pq.ParquetWriter(self._open, SCHEMA, filesystem=self._files)
-        told = [_told(row, error) for row, error in refused]
-        self._writer.write_table(pa.Table.from_pylist(told, SCHEMA))
+        records = [_record(row, error) for row, error in refused]
+        self._writer.write_table(pa.Table.from_pylist(records, SCHEMA))
 
     def close(self) -> None:
-        """Make the file visible, or remove that of an earlier try if there is nothing to tell."""
+        """Make the file visible; if it has no rows, remove the file of an earlier attempt."""
         if self._writer is not None:
             self._writer.close()
             self._files.move(self._open, self._path)
@@ -96,11 +96,11 @@ def remove(files: pyarrow.fs.FileSystem, path: str) -> None:
 
 
 def task_name(job: str, batch: int | None = None) -> str:
-    """Return the name of the dead letters of the Spark task that this is called in.
+    """Return the name of the dead letters of the running Spark task.
 
     Args:
-        job: stands in it where the task is none of a streaming query.
-        batch: the number of the micro-batch; None: as Spark tells it to the task.
+        job: used in the name if the task belongs to no streaming query.
+        batch: number of the micro-batch; None to take the one that Spark gives the task.
     """
     from pyspark import TaskContext  # noqa: PLC0415 -- not for reading
 
@@ -113,7 +113,7 @@ def task_name(job: str, batch: int | None = None) -> str:
     return f"refused-{name}-{context.partitionId():05d}"
 
 
-def _told(row: Row, error: StatusError | OptionError) -> dict[str, Any]:
+def _record(row: Row, error: StatusError | OptionError) -> dict[str, Any]:
     expiry = row.expiry
     return {
         "key": _bytes(row.key),

@@ -1,8 +1,8 @@
 """Python's collector of reference cycles in Spark's worker processes.
 
-Spark's daemon lets a worker collect everything after each task (pyspark/daemon.py, `gc.collect()`): all that was ever
-imported is looked through, 140,000 objects of PySpark, Arrow and ours, 0.08 s of a core. A task needs as much for
-reading 250,000 documents, and leaves next to nothing behind that has to be found.
+Spark's daemon lets a worker collect everything after each task (pyspark/daemon.py, `gc.collect()`). That looks at all
+imported objects, 140,000 of PySpark, Arrow and ours, 0.08 s of a core: as much as a task needs for reading 250,000
+documents, though a task leaves almost no garbage.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ DAEMON = "pyspark.daemon"
 
 
 def set_aside() -> None:
-    """Take what this worker holds out of all later collections, when its first task ends; anywhere else do nothing.
+    """Exclude the worker's present objects from all later collections, when its first task ends; do nothing in other
+    processes.
 
-    Reference counts free it as ever. Only cycles among it that fall apart later stay, and that is bounded, for it is
-    done once.
+    Reference counts free them as always. Only cycles among them that become garbage later stay, and they are bounded,
+    for this is done once.
     """
     if _is_worker():
         _once()

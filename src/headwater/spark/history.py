@@ -1,15 +1,14 @@
-"""Compare a node's failover log with a reader's history, and find how far back the reader must go where they part.
+"""Compares a node's failover log with a reader's history, and finds how far back the reader must go if they differ.
 
-A failover log lists branches, newest first: (vb uuid, seqno) means "what was written after `seqno` belongs to `vb
-uuid`, up to where the next newer branch begins". Two histories that both know a uuid agree up to the end of that
-branch.
+A failover log lists branches, newest first: (vb uuid, seqno) means that changes after `seqno` belong to `vb uuid`, up
+to the beginning of the next newer branch. Two histories that both have a uuid agree up to the end of that branch.
 
-The planner's difficulty: it knows seqnos, not the snapshots that its tasks will meet. A node sends each key once. When
-a task reads up to E while the node writes on, a version at or below E may be left out, because a newer one above E has
-taken its place. Should a failover then take back the newer one, the older is alive again and was never delivered. So
-having read up to E is not holding E. It is holding E *provided the node keeps what it had when the reading was over*:
-whatever was left out up to E was replaced by a seqno no higher than the high seqno O observed after the reading. That
-pair is a `Point(seqno=E, observed=O)`: a branch that both share up to O or further leaves E whole.
+The planner knows seqnos, not the snapshots that its tasks will meet. A node sends each key once. If a task reads up to
+E while the node takes further writes, a version at or below E may be left out because a newer one above E has replaced
+it. If a failover then takes back the newer version, the older one is valid again and was never delivered. So having
+read up to E does not mean holding E. The reader holds E *provided the node keeps the history that it had at the end of
+the reading*: each version left out up to E was replaced at a seqno no higher than the high seqno O observed after the
+reading. This pair is a `Point(seqno=E, observed=O)`: a branch that both share up to O or further leaves E whole.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from dataclasses import dataclass, field
 from headwater.protocol.dcp.position import FailoverLog, Position
 
 POINTS_MAX = 32
-"""Points remembered for each vbucket, the newest; older ones are only worth a longer replay."""
+"""The points kept for each vbucket, the newest; older ones would only cause a longer replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchHistory:
-    """A vbucket as a node tells it: failover log (newest first, never empty), high seqno, and up to where it purged.
+    """A vbucket as its node reports it: failover log (newest first, never empty), high seqno, and purge seqno.
 
-    Nothing above `persisted_seqno` is read: there too few copies have it on disk. None where nobody asks for copies.
-    Deletions up to `purge_seqno` are no longer sent to anyone: who stands below it, but not at 0, may keep dead keys.
+    Nothing above `persisted_seqno` is read: too few copies have it on disk. None if the copies do not matter. Deletions
+    up to `purge_seqno` are no longer sent to anyone: a reader that stands below it, but not at 0, may keep dead keys.
     """
 
     log: FailoverLog
@@ -49,7 +48,7 @@ class BranchHistory:
     def shared_with(self, vb_uuid: int) -> int:
         """Return the last seqno this history shares with a reader that last saw branch `vb_uuid`; 0 if it is unknown.
 
-        The oldest entry decides should a uuid be listed twice (failover 2, rules 3 and 4).
+        If a uuid is listed twice, the oldest entry decides (failover 2, rules 3 and 4).
         """
         for place in reversed(range(len(self.log))):
             if self.log[place][0] == vb_uuid:
@@ -58,7 +57,7 @@ class BranchHistory:
 
 
 def branches(log: FailoverLog) -> tuple[list[int], list[int]]:
-    """Return (first seqno minus one, vb uuid) of each branch, oldest first, to be searched by seqno."""
+    """Return (first seqno minus one, vb uuid) of each branch, oldest first, for a search by seqno."""
     oldest_first = list(log[::-1])
     oldest_first.sort(key=lambda entry: entry[1])  # stable: of branches that began together the newer stays last
     return [begins for _, begins in oldest_first], [uuid for uuid, _ in oldest_first]
@@ -66,7 +65,8 @@ def branches(log: FailoverLog) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Everything up to `seqno` is held, as long as the history up to `observed` stands (file docstring)."""
+    """A seqno up to which everything is held, as long as the history up to `observed` stands (see the module
+    docstring)."""
 
     seqno: int
     observed: int
@@ -74,31 +74,32 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where a reader goes on: after `seqno`; `lost` when changes it was given above that are no longer history."""
+    """The seqno after which a reader continues; `lost` if changes above it that the reader had are no longer
+    history."""
 
     seqno: int
     lost: bool = False
     purged: int = field(default=0, compare=False)
-    """Up to where deletions were purged that the reader has not seen; 0 for none."""
+    """The seqno up to which deletions were purged that the reader has not seen; 0 for none."""
 
 
 def resume(
     position: Position, history: BranchHistory, points: Iterable[Point] = (), *, rolled_back: bool = False
 ) -> Resumption:
-    """Decide from where a reader at `position` goes on in `history`.
+    """Decide where a reader at `position` continues in `history`.
 
-    In an unchanged history: right there. After a failover: from the newest point that is held for certain, which may
-    be the position itself; a replay costs duplicates, and what it would skip would be gone for good. Delivered changes
-    were `lost` only if the position lies above what both histories share, or if the reader goes back to 0: a replay
-    from there tells of no deletion that was purged before it is read, so whoever holds something must let go of it.
+    In an unchanged history: at its position. After a failover: at the newest point that is certainly held, which may be
+    the position itself. A replay costs duplicates, but skipped changes would be gone for good. Delivered changes were
+    `lost` only if the position is above the shared history, or if the reader goes back to 0: a replay from 0 has no
+    deletions that were purged before it is read, so the reader must drop what it holds.
 
     Args:
         position: seqno E of the batch that was read last, snapshot start and end = the point (E, O) before it. A
             position whose three numbers are equal is itself a point. vb uuid 0 stands for "the node's present history".
-        history: observed after that batch was read.
-        points: more points that are remembered of this vbucket.
-        rolled_back: the batch that ended at `position` replaced a lost branch. What it restored was read later than
-            any point below was observed, so none of those says anything about it.
+        history: as observed after that batch was read.
+        points: further points of this vbucket.
+        rolled_back: True if the batch that ended at `position` replaced a lost branch. Its changes were read later than
+            any point below was observed, so none of these points is valid for them.
     """
     if position.seqno == 0:
         return Resumption(0)
@@ -120,9 +121,9 @@ def resume(
 
 
 class HeldPoints:
-    """The points that a running planner remembers, by vbucket: more than the one that fits into an offset.
+    """The points that a running planner remembers, by vbucket; an offset has room for only one.
 
-    With it a failover costs the shortest replay that is safe; without it (after a restart) a longer one.
+    With them a failover costs the shortest safe replay; without them (after a restart) a longer one.
     """
 
     def __init__(self) -> None:
@@ -130,7 +131,7 @@ class HeldPoints:
         self._replaced: dict[int, Position] = {}
 
     def of(self, vbucket: int) -> list[Point]:
-        """Return what is remembered of a vbucket, oldest first."""
+        """Return the points of a vbucket, oldest first."""
         return self._points.get(vbucket, [])
 
     def record(
@@ -139,12 +140,13 @@ class HeldPoints:
         seen: Mapping[int, BranchHistory],
         rollbacks: frozenset[int] = frozenset(),
     ) -> None:
-        """Remember that these positions had been read when `seen` was observed; forget what a failover made void.
+        """Add points: these positions had been read when `seen` was observed. Forget points that a failover made
+        invalid.
 
         Args:
-            positions: where the last batch ended.
+            positions: ends of the last batch.
             seen: observed after it was read.
-            rollbacks: vbuckets in which it replaced a lost branch: no point of before says anything about them now.
+            rollbacks: vbuckets in which it replaced a lost branch: earlier points are no longer valid for them.
         """
         for vbucket in rollbacks & positions.keys():
             if self._replaced.get(vbucket) != positions[vbucket]:

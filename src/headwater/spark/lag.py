@@ -1,10 +1,10 @@
-"""How far a streaming query is behind its bucket: in changes and in seconds, by vbucket, the worst first.
+"""The lag of a streaming query behind its bucket: in changes and in seconds, by vbucket, the worst first.
 
     spark.streams.addListener(LagListener(lambda lag: print(lag)))
 
-Spark's progress reports have where a batch ended and what the nodes were seen to have then; both are offsets of this
-source. Seqnos have no times, so seconds are measured: how long ago the nodes were first seen to have a change that is
-not read yet. They are no more than that, and no more exact than reports are frequent.
+Spark's progress reports have the end of a batch and the newest seqnos of the nodes at that time; both are offsets of
+this source. Seqnos have no times, so seconds are measured: the time since the nodes were first seen to have a change
+that is not read yet. They are only as exact as reports are frequent.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class LagListener(StreamingQueryListener):
     Spark reports after each batch, and every ten seconds while there is none.
 
     Args:
-        told: takes it, in a thread of Spark's.
-        clock: seconds.
+        report: is called with the lag, in a thread of Spark's.
+        clock: returns seconds.
     """
 
-    def __init__(self, told: Callable[[Lag], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._told, self._clock = told, clock
+    def __init__(self, report: Callable[[Lag], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock = report, clock
         self._meters: dict[tuple[str, int], LagMeter] = {}
 
     def onQueryStarted(self, event: Any) -> None:
         """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """Measure, if the query has a source of this kind."""
+        """Measure the lag, if the query has a source of this kind."""
         progress = event.progress
         behind: list[Behind] = []
         known: Mapping[str, Any] | None = None
@@ -53,10 +53,10 @@ class LagListener(StreamingQueryListener):
                 known = latest if known is None or "noNode" in latest else known
                 behind += meter.measure(end, latest)
         if known is not None:
-            self._told(lag_of(progress.name or str(progress.id), behind, known))
+            self._report(lag_of(progress.name or str(progress.id), behind, known))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Do nothing: a query that is idle has what its last report says."""
+        """Do nothing: the last report still holds for an idle query."""
 
     def onQueryTerminated(self, event: Any) -> None:
         """Forget the query."""
@@ -65,22 +65,22 @@ class LagListener(StreamingQueryListener):
 
 
 class QueryListener(LagListener):
-    """A `LagListener` for one query alone, which hears of its batches, too.
+    """A `LagListener` for one query alone, which also reports the duration of its batches.
 
     Args:
-        told: takes the lag. batch: takes how many seconds a batch took.
+        report: is called with the lag. batch: is called with the seconds that a batch took.
 
     Attributes:
         query: the query's id; reports wait for it.
     """
 
-    def __init__(self, told: Callable[[Lag], None], batch: Callable[[float], None]) -> None:
-        super().__init__(told)
+    def __init__(self, report: Callable[[Lag], None], batch: Callable[[float], None]) -> None:
+        super().__init__(report)
         self._batch = batch
         self.query: Future[str] = Future()
 
     def onQueryProgress(self, event: Any) -> None:
-        """Take a report, if it is the query's."""
+        """Handle a report, if it is the query's."""
         if str(event.progress.id) != self.query.result():
             return
         if "addBatch" in event.progress.durationMs:
@@ -89,7 +89,7 @@ class QueryListener(LagListener):
 
 
 def _offset(text: Any) -> Mapping[str, Any] | None:
-    """An offset of a report, if it is one of ours: other sources of the query have offsets as well."""
+    """Return an offset of a report, if it is one of ours: other sources of the query have offsets as well."""
     try:
         written = json.loads(text) if isinstance(text, str) else text
         written = json.loads(written) if isinstance(written, str) else written  # a text in JSON, under Spark Connect

@@ -1,7 +1,7 @@
-"""The offset that Spark remembers between micro-batches: one position for each vbucket, as canonical JSON.
+"""The offset that Spark keeps between micro-batches: one position for each vbucket, as canonical JSON.
 
-Spark compares offsets as texts and nothing else. The same place written in another key order is a new micro-batch,
-ten milliseconds later another one, for ever. So there is one way to write an offset, and this file is it:
+Spark compares offsets as texts only. If the same position were written with another key order, Spark would start a new
+micro-batch, and ten milliseconds later another one, for ever. So there is one way to write an offset, in this file:
 
     {"v": 1, "vb": {"0": ["00a1b2c3d4e5f607", 120], "7": ["...", 9, 3, 11]}, "rollback": [7]}
 
@@ -36,14 +36,14 @@ HEX_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where a read stands in all vbuckets.
+    """A reader's positions in all vbuckets.
 
     Args:
-        positions: by vbucket; one that is missing stands at the beginning.
-        rollbacks: vbuckets whose delivered changes above `snapshot_start` were taken back by the batch that ends here.
+        positions: by vbucket; a missing vbucket stands at its beginning.
+        rollbacks: vbuckets whose delivered changes above `snapshot_start` are taken back by the batch that ends here.
         latest: True for the symbolic start "newest", without positions.
         coverage: the collections that were read, by id; None for the default one alone.
-        losses: of `rollbacks`, those whose reader missed deletions that were purged: vbucket to up to which seqno.
+        losses: of `rollbacks`, those whose reader missed purged deletions: vbucket to the last purged seqno.
     """
 
     positions: Mapping[int, Position] = field(default_factory=dict)
@@ -53,11 +53,11 @@ class Offset:
     losses: Mapping[int, int] = field(default_factory=dict)
 
     def position(self, vbucket: int) -> Position:
-        """Return the place in one vbucket."""
+        """Return the position in one vbucket."""
         return self.positions.get(vbucket) or Position.beginning(vbucket)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the offset as Spark wants it: a dict of JSON types, always in the same order."""
+        """Return the offset in the form that Spark needs: a dict of JSON types, always in the same order."""
         if self.latest:
             return {"v": VERSION, "latest": True}
         places = ((vb, self.positions[vb]) for vb in sorted(self.positions))
@@ -73,10 +73,10 @@ class Offset:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Offset:
-        """Read what `to_json` wrote, after its way through Spark's checkpoint.
+        """Return the offset that `to_json` gave, after its way through Spark's checkpoint.
 
         Raises:
-            OptionError: not an offset of ours, or of a later version.
+            OptionError: not an offset of this source, or one of a later version.
         """
         if not isinstance(written, Mapping) or written.get("v") != VERSION:
             raise OptionError("offset", str(written), f"an offset of version {VERSION} of the dcp source")
@@ -85,8 +85,8 @@ class Offset:
         rollbacks = frozenset(_vbucket("offset", vbucket) for vbucket in written.get("rollback", ()))
         covered = written.get("collections")
         coverage = None if covered is None else Coverage.from_json(covered)
-        told = written.get("dataLoss", {})
-        losses = {_vbucket("offset", vb): _u64("offset", seqno) for vb, seqno in told.items()}
+        losses_read = written.get("dataLoss", {})
+        losses = {_vbucket("offset", vb): _u64("offset", seqno) for vb, seqno in losses_read.items()}
         return cls(parse_positions("offset", written.get("vb")), rollbacks, coverage=coverage, losses=losses)
 
 
@@ -101,7 +101,7 @@ def _entry(position: Position) -> list[str | int]:
 
 
 def hex_uuid(vb_uuid: int) -> str:
-    """Return a vb uuid as users meet it: 16 lower-case hex digits."""
+    """Return a vb uuid in the form for users: 16 lower-case hex digits."""
     return f"{vb_uuid:016x}"
 
 
@@ -109,7 +109,7 @@ def parse_positions(option: str, entries: object) -> dict[int, Position]:
     """Read positions by vbucket: those of an offset, or the shorter forms that users write.
 
     Args:
-        option: whose value this is, for the error message.
+        option: name of the option, for the error message.
         entries: {"0": seqno}, {"0": [vb uuid, seqno]} or {"0": [vb uuid, seqno, snapshot start, snapshot end]}. A bare
             seqno has vb uuid 0: the planner takes the node's current history for it.
 

@@ -1,7 +1,7 @@
-"""Where the next batch ends, and who reads what: arithmetic only, no Spark, no socket, no clock.
+"""Plans the end of the next batch and each task's part: arithmetic only, no Spark, no socket, no clock.
 
-An offset is written before its batch is read, and a batch that failed is read again from the written offsets alone. So
-an end offset carries all that a replay needs, in the four numbers of each vbucket's position:
+An offset is written before its batch is read, and a failed batch is read again from the written offsets alone. So an
+end offset carries everything that a replay needs, in the four numbers of each vbucket's position:
 
     vb uuid          the branch that was newest when the batch was planned
     seqno            E, the last seqno of the batch
@@ -25,7 +25,8 @@ from headwater.spark.history import BranchHistory, HeldPoints, Resumption, resum
 from headwater.spark.offsets import Offset
 
 VBUCKET_COST = 64
-"""The cost of opening a stream, in changes: keeps a partition of many nearly idle vbuckets from getting all of them."""
+"""The cost of opening a stream, in changes; it keeps a partition with many nearly idle vbuckets from getting all of
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,10 @@ class Range:
     """A task's part of one vbucket: the changes in (start_seqno, end_seqno] of branch `vb_uuid`.
 
     Args:
-        snapshot_end: up to where the branch must be the node's history for the range to be what was planned.
-        rollback: whether a `rollback` row (to `start_seqno`) comes first.
-        purged: why, if it is for deletions that were purged unread: the seqno up to which. 0 after a failover.
+        snapshot_end: the seqno up to which the branch must be the node's history for the range to be what was planned.
+        rollback: True if a `rollback` row (to `start_seqno`) comes first.
+        purged: if it comes because deletions were purged before they were read, the last purged seqno. 0 after a
+            failover.
     """
 
     vbucket: int
@@ -48,12 +50,12 @@ class Range:
 
     @property
     def cost(self) -> int:
-        """How much work this is, in changes; an upper bound, for seqnos have gaps."""
+        """The amount of work, in changes; an upper bound, for seqnos have gaps."""
         return self.end_seqno - self.start_seqno + VBUCKET_COST
 
 
 def newest(seen: Mapping[int, BranchHistory]) -> Offset:
-    """Return the offset that stands at the end of everything, where a `latest` start begins."""
+    """Return the offset at the end of everything, where a `latest` start begins."""
     return Offset({vb: _complete(vb, history) for vb, history in sorted(seen.items()) if history.high_seqno})
 
 
@@ -65,14 +67,14 @@ def plan(
     changes_max: int | None = None,
     targets: Mapping[int, int] | None = None,
 ) -> Offset:
-    """Return where the batch that starts at `start` ends; `start` itself when there is nothing to do.
+    """Return the end of the batch that starts at `start`; `start` itself if there is nothing to do.
 
     Args:
-        start: where the batch before ended. That batch must have been read when `seen` was observed.
-        seen: by vbucket, what the nodes say. Vbuckets of `start` that are missing stay where they are.
-        held: more points to return to, if any are remembered.
-        changes_max: how many changes at most. What replaces a lost branch is not cut: it comes on top.
-        targets: seqnos not to go beyond, by vbucket (a vbucket missing here gets nothing new); None for no bound.
+        start: the end of the batch before. That batch must have been read when `seen` was observed.
+        seen: the nodes' histories, by vbucket. Vbuckets of `start` that are missing keep their position.
+        held: further points to return to, if any are remembered.
+        changes_max: the most changes. A replacement of a lost branch is not cut: it comes in addition.
+        targets: seqnos to stop at, by vbucket (a vbucket missing here gets nothing new); None for no bound.
     """
     moves = {vb: _move(start, seen[vb], held, vb, targets) for vb in sorted(seen)}
     left = None if changes_max is None else changes_max - sum(move.owed for move in moves.values())
@@ -89,11 +91,11 @@ def plan(
 
 
 def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
-    """Return the offset with vbuckets as complete that stand at the end of their history; `end` itself if all do.
+    """Return the offset in which each vbucket at the end of its history is marked as complete; `end` itself if all are.
 
     Args:
-        end: where a batch ended.
-        seen: observed after it was read.
+        end: the end of a batch.
+        seen: as observed after it was read.
     """
     calm = {
         vb: _complete(vb, history)
@@ -108,7 +110,7 @@ def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """One vbucket's part: read from `start`, to `floor` at least, and `backlog` changes more if the limit allows."""
+    """One vbucket's part: from `start`, to `floor` at least, and `backlog` further changes if the limit allows."""
 
     start: int
     floor: int
@@ -152,9 +154,9 @@ def _complete(vb: int, history: BranchHistory) -> Position:
 
 
 def share_out(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:
-    """Divide `limit` changes among vbuckets: small backlogs whole, the others evenly, the remainder to the largest.
+    """Divide `limit` changes among vbuckets: small backlogs whole, others evenly, the remainder to the largest.
 
-    A vbucket that got nothing has the larger backlog next time, so none is left waiting for ever.
+    A vbucket that got nothing has a larger backlog next time, so none waits for ever.
     """
     if limit is None:
         return dict(backlogs)
@@ -168,10 +170,10 @@ def share_out(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:
 
 
 def ranges(start: Offset, end: Offset) -> list[Range]:
-    """Return what the batch between two offsets consists of, by vbucket; a pure function, so a replay is the same."""
+    """Return the parts of the batch between two offsets, by vbucket; a pure function, so a replay gets the same."""
     if start.latest:
         return []
-    return [made for vb in sorted(end.positions.keys() | end.rollbacks) if (made := _range(vb, start, end))]
+    return [part for vb in sorted(end.positions.keys() | end.rollbacks) if (part := _range(vb, start, end))]
 
 
 def _range(vb: int, start: Offset, end: Offset) -> Range | None:
@@ -186,9 +188,9 @@ def _range(vb: int, start: Offset, end: Offset) -> Range | None:
 
 
 def pack(parts: Iterable[Range], partitions: int) -> list[Sequence[Range]]:
-    """Pack ranges into at most `partitions` bins of about equal cost; a vbucket stays whole, vbuckets stay in order.
+    """Pack ranges into at most `partitions` bins of about equal cost; vbuckets stay whole and in order.
 
-    The rollback row of a vbucket and what follows it must be one task's, for Spark keeps order within a task only.
+    The rollback row of a vbucket and its later rows must belong to one task, for Spark keeps order only within a task.
     """
     bins: list[tuple[int, int, list[Range]]] = [(0, place, []) for place in range(partitions)]
     for part in sorted(parts, key=lambda part: (-part.cost, part.vbucket)):

@@ -1,6 +1,6 @@
-"""The planner's memory between batches of an endless read, whoever drives it: Spark, or a loop of our own.
+"""The planner's memory between the batches of an endless read, driven by Spark or by a loop of our own.
 
-Offsets go in and out as Spark hands them over, dicts of JSON types (offsets.py).
+Offsets go in and out in Spark's form, dicts of JSON types (offsets.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from headwater.errors import DataLoss, OptionError, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
-from headwater.spark.behind import told_ownerless
+from headwater.spark.behind import ownerless_entry
 from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
@@ -24,22 +24,22 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 def check(policy: str, start: Offset, end: Offset) -> None:
-    """Refuse a plan that takes delivered changes back, if that is what the user wants.
+    """Refuse a plan that takes delivered changes back, if the policy demands it.
 
     Raises:
         RollbackRequired: the policy is `fail` and the plan has a rollback.
     """
     if policy == "fail" and end.rollbacks:
         vb = min(end.rollbacks)
-        told = f"a failover or a purge, in {len(end.rollbacks)} vbuckets; rollbackPolicy is fail"
-        raise RollbackRequired(vb, start.position(vb).seqno, end.position(vb).snapshot_start, told)
+        reason = f"a failover or a purge, in {len(end.rollbacks)} vbuckets; rollbackPolicy is fail"
+        raise RollbackRequired(vb, start.position(vb).seqno, end.position(vb).snapshot_start, reason)
 
 
 def check_loss(start: Offset, end: Offset, *, fails: bool) -> None:
-    """Say aloud that deletions were purged before they were read; the batch reads their vbuckets again whole.
+    """Log that deletions were purged before they were read; the batch reads their vbuckets again whole.
 
     Raises:
-        DataLoss: that is not wanted (`failOnDataLoss`).
+        DataLoss: the option `failOnDataLoss` is set.
     """
     if not end.losses:
         return
@@ -50,49 +50,49 @@ def check_loss(start: Offset, end: Offset, *, fails: bool) -> None:
 
 
 def check_fits(start: Offset, vbuckets: int, url: str) -> None:
-    """Refuse to go on in a bucket that has not all the vbuckets that were read: of those that are missing nobody would
-    tell that their documents are gone.
+    """Refuse to continue in a bucket that lacks vbuckets which were read: nothing would report that their documents are
+    gone.
 
     Raises:
-        OptionError: it was made anew with fewer, or it is another bucket.
+        OptionError: it was created anew with fewer, or it is another bucket.
     """
     if start.positions and (highest := max(start.positions)) >= vbuckets:
-        told = f"a bucket with vbucket {highest}, at which the read begins: it has {vbuckets} vbuckets"
+        advice = f"a bucket with vbucket {highest}, at which the read begins: it has {vbuckets} vbuckets"
         anew = "begin anew, in another place, with an empty checkpoint"
         raise OptionError(
-            "url", url, f"{told}. Name its own in startingOffsets; if another one was read before, {anew}"
+            "url", url, f"{advice}. Name its own in startingOffsets; if another one was read before, {anew}"
         )
 
 
 def check_ends(ends: Mapping[int, int], seen: Mapping[int, BranchHistory], vbuckets: int) -> None:
-    """Refuse to end where no vbucket has come to: the rows up to there would be thought to be all there.
+    """Refuse an end that a vbucket has not reached: the rows up to it would be taken for complete.
 
     Raises:
-        OptionError: says how far the bucket is.
+        OptionError: gives the bucket's present seqno.
     """
     for vbucket, seqno in ends.items():
         if vbucket >= vbuckets:
             raise OptionError("endingOffsets", str(vbucket), f"a vbucket of this bucket: it has {vbuckets}")
         if vbucket in seen and seqno > seen[vbucket].readable_seqno:
-            told = f"a seqno that vbucket {vbucket} has come to: it is at {seen[vbucket].readable_seqno}"
-            raise OptionError("endingOffsets", str(seqno), f"{told}. latest, or no such option, reads what there is")
+            problem = f"a seqno that vbucket {vbucket} has come to: it is at {seen[vbucket].readable_seqno}"
+            raise OptionError("endingOffsets", str(seqno), f"{problem}. latest, or no such option, reads what there is")
 
 
 FURTHER_MAX = 3
-"""So often a run to the end goes further than its goal."""
+"""The number of times that a run to the end moves its goal."""
 
 SETTLE_SECONDS = 3.0
-"""Without changes for so long, an endless read says that it has everything."""
+"""After so many seconds without changes, an endless read reports that it has everything."""
 
 
 class Planning:
-    """The planner's memory: what the nodes said last, points to return to, and the goal of an AvailableNow run.
+    """The planner's memory: the last observation, points to return to, and the goal of an AvailableNow run.
 
     Args:
-        settings: the options of the read.
-        settle: end an AvailableNow run, and a while without changes, with an offset that says which vbuckets were read
-            to the end of a history that did not move meanwhile: whoever starts there later need not read them again
-            should that history get another name.
+        settings: options of the read.
+        settle: end an AvailableNow run, and a time without changes, with an offset that marks the vbuckets read to the
+            end of a history that did not change meanwhile. A later start from it need not read them again if that
+            history gets another vb uuid.
     """
 
     def __init__(self, settings: SourceSettings, *, settle: bool = False) -> None:
@@ -100,8 +100,8 @@ class Planning:
         self._settle = settle
         self.targets: dict[int, int] | None = None
         self.reported: dict[str, Any] | None = None
-        self._seen: dict[int, BranchHistory] = {}
-        self._asked_at = float("-inf")
+        self._histories: dict[int, BranchHistory] = {}
+        self._observed_at = float("-inf")
         self._start: dict[str, Any] | None = None
         self._calm_since = float("inf")
         self._idle = False
@@ -114,21 +114,21 @@ class Planning:
         self.nodes.close()
 
     def look_again(self) -> None:
-        """Ask the nodes before the next plan, however lately they were asked."""
-        self._asked_at, self._idle = float("-inf"), False
+        """Ask the nodes before the next plan, even if they were asked a moment ago."""
+        self._observed_at, self._idle = float("-inf"), False
 
     def aim(self) -> None:
-        """Make what there is now the end of this run."""
+        """Make the present end of the bucket the end of this run."""
         self._observe(whole=True)
-        self.targets = {vb: history.readable_seqno for vb, history in self._seen.items()}
+        self.targets = {vb: history.readable_seqno for vb, history in self._histories.items()}
 
     def latest(self, start: dict[str, Any], changes_max: int | None) -> dict[str, Any]:
         """Plan the batch that begins at `start`.
 
-        Spark asks a hundred times a second while nothing moves, so an answer is believed for a while. Not so with a
-        new `start`: its batch has just been read, and only what is observed after that tells whether it was whole.
+        Spark asks a hundred times a second while nothing changes, so an observation is reused for a while. Not after a
+        new `start`: its batch has just been read, and only a later observation shows whether it was whole.
         """
-        if start != self._start or time.monotonic() >= self._asked_at + self.settings.poll_interval_seconds:
+        if start != self._start or time.monotonic() >= self._observed_at + self.settings.poll_interval_seconds:
             # A run to the end is over when nothing is left; what nobody has at the moment is left, too. And a start at
             # the newest needs a place in each vbucket: one without would be read from its beginning, once it has one.
             whole = self.targets is not None or Offset.from_json(start).latest
@@ -138,31 +138,32 @@ class Planning:
         begun = self._covered(Offset.from_json(start))
         check_fits(begun, self.nodes.vbuckets, self.settings.url)
         if begun.latest:
-            return replace(newest(self._seen), coverage=begun.coverage).to_json()
+            return replace(newest(self._histories), coverage=begun.coverage).to_json()
         self._begun = self._begun or begun
-        self.held.record(begun.positions, self._seen, begun.rollbacks)
-        end = plan(begun, self._seen, held=self.held, changes_max=changes_max, targets=self.targets)
+        self.held.record(begun.positions, self._histories, begun.rollbacks)
+        end = plan(begun, self._histories, held=self.held, changes_max=changes_max, targets=self.targets)
         if end is begun and self._goes_further(begun):
-            end = plan(begun, self._seen, held=self.held, changes_max=changes_max, targets=self.targets)
+            end = plan(begun, self._histories, held=self.held, changes_max=changes_max, targets=self.targets)
         self._idle = end is begun
         if end is begun:
-            calm = settled(begun, self._seen) if self._settles() else begun
+            calm = settled(begun, self._histories) if self._settles() else begun
             return start if calm is begun else calm.to_json()
         check_loss(begun, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, begun, end)
         return end.to_json()
 
     def _goes_further(self, begun: Offset) -> bool:
-        """Move the goal of a run that has reached it, where there was writing while it read; not for ever.
+        """Move the goal of a run that has reached it, if there were writes while it read; a limited number of times.
 
-        A server that can't show the state of the goal leaves out what was replaced behind it, so a document that was
-        there all the time would be missing. What replaced it is read; who comes once a day has not to wait a day.
+        A server that can't show the state of the goal leaves out versions that were replaced after it, so a document
+        that existed all the time would be missing. The replacement is read now; otherwise a daily job would get it a
+        day later.
         """
         if self.targets is None or self._begun is None or not self._further:
             return False
         moved = {
             vb: history.readable_seqno
-            for vb, history in self._seen.items()
+            for vb, history in self._histories.items()
             if self._begun.position(vb) != begun.position(vb) and begun.position(vb).seqno < history.readable_seqno
         }
         self._further -= bool(moved)
@@ -170,21 +171,21 @@ class Planning:
         return bool(moved)
 
     def _covered(self, start: Offset) -> Offset:
-        """Return an offset with the collections that are read, by id; a beginning gets those that the names mean now.
+        """Return an offset with the collections to read, by id; at a beginning, those that the names mean now.
 
         Raises:
-            OptionError: it was read with another choice. UnknownCollection, UnknownScope: a name means nothing.
+            OptionError: it was read with another choice. UnknownCollection, UnknownScope: a name does not exist.
         """
         if self._coverage is None:
             self._coverage = (self.nodes.covered(start),)
         return replace(start, coverage=self._coverage[0])
 
     def _settles(self) -> bool:
-        self._calm_since = min(self._calm_since, self._asked_at)
-        calm = self._asked_at - self._calm_since
+        self._calm_since = min(self._calm_since, self._observed_at)
+        calm = self._observed_at - self._calm_since
         return self._settle and (self.targets is not None or calm >= SETTLE_SECONDS)
 
     def _observe(self, *, whole: bool = False, idle: bool = False) -> None:
-        self._seen = self.nodes.observe(whole=whole, idle=idle)
-        self._asked_at = time.monotonic()
-        self.reported = newest(self._seen).to_json() | told_ownerless(*self.nodes.ownerless)
+        self._histories = self.nodes.observe(whole=whole, idle=idle)
+        self._observed_at = time.monotonic()
+        self.reported = newest(self._histories).to_json() | ownerless_entry(*self.nodes.ownerless)

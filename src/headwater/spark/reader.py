@@ -1,8 +1,8 @@
-"""A task of a micro-batch: drain its vbuckets over one DCP connection a node, and hand the rows to Spark in batches.
+"""A task of a micro-batch: reads its vbuckets over one DCP connection a node, and yields the rows to Spark in batches.
 
-A task can tell the planner nothing. So whatever it finds must leave the data such that the planner's next look at the
+A task can't report to the planner. So in each case the data must be left such that the planner's next look at the
 failover logs repairs it: a range that is no longer in the nodes' history, or only in part, is read as far as both
-histories agree and no further. It is not an error and must not wait for seqnos that will never come.
+histories agree and no further. That is not an error, and the task must not wait for seqnos that will never come.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from headwater.client import ChangeBatch, Client, CollectionEvent
 
 LOOK_SECONDS = 1.0
-"""How often a task that hears nothing looks whether what it waits for can still come."""
+"""The interval at which a task that receives nothing checks whether its changes can still come."""
 
 DOUBT_SECONDS = 0.1
-"""Pause before a stream is asked for again that was refused without a reason to be seen."""
+"""The pause before a stream is requested again that was refused for no visible reason."""
 
 BATCH_BYTES = 4 << 20
-"""Smaller ones cost more a row than the cache gains (bench_spark: 0.27 us a row with 1 MiB, 0.22 with 4)."""
+"""The size of a batch; smaller ones cost more for each row than the cache gains (bench_spark: 0.27 us a row with 1 MiB,
+0.22 with 4)."""
 
 
 def read(
@@ -49,21 +50,20 @@ def read(
 
     Args:
         settings: the options.
-        names: the columns wanted, in order.
-        parts: what to read of which vbucket.
+        names: wanted columns, in order.
+        parts: range of each vbucket to read.
         connect: opens a client.
-        unread: gets the vbuckets of which not all was read that was planned, because a node has another history.
-        dropped: gets the ids of collections whose end the streams told. Their documents are gone, and no deletions tell
-            of them.
-        reached: gets the vbuckets whose node could not show the state at the end of the range any more and sent one of
-            later: vbucket to vb uuid and seqno of that. All rows up to there are yielded then. None: rows above a range
-            are left out, and with them documents that were replaced above it.
-        had: by vbucket, up to where whoever reads has had all rows: those that a replay brings again are left out, as
-            far as the history of that position still stands. None: all rows are wanted.
+        unread: gets the vbuckets that were not read as planned, because a node has another history.
+        dropped: gets the ids of collections whose end the streams reported. Their documents are gone without deletions.
+        reached: gets the vbuckets whose node could no longer show the state at the end of the range and sent a later
+            one: vbucket to vb uuid and seqno of that state. All rows up to it are yielded then. None: rows above a
+            range are left out, and with them documents that were replaced above it.
+        had: by vbucket, the position up to which the reader has all rows: rows that a replay brings again are left out,
+            as far as the history of that position still stands. None: all rows are wanted.
 
     Raises:
-        TransportError, StatusError: nothing came on for `retrySeconds`.
-        RollbackRequired: for as long a node refused a range without a reason that the planner could see.
+        TransportError, StatusError: there was no progress for `retrySeconds`.
+        RollbackRequired: for the same time a node refused a range without a reason that the planner could see.
         OptionError: a key or value is not text though its format is `string`.
     """
     maker = RowMaker(names, settings.key_format, settings.value_format, settings.transaction_records)
@@ -85,14 +85,14 @@ def read(
 
 
 def further(settings: SourceSettings) -> dict[int, tuple[int, int]] | None:
-    """Return what is to get the vbuckets of which `read` goes further than was planned: whoever wants a state needs
-    that, for what has a part of a snapshot lacks documents. None where only what is on the disks of other copies, too,
-    may be read (`minPersisted`): nobody knows that of what was written later."""
+    """Return the dict for vbuckets that `read` reads further than planned; a reader that wants a state needs them, for
+    part of a snapshot lacks documents. None with `minPersisted`: nobody knows whether other copies have the later
+    changes on disk."""
     return {} if settings.min_persisted is None else None
 
 
 class _Task:
-    """The vbuckets of a task that are still being read, and how far each has come."""
+    """The vbuckets of a task that are still being read, with their progress."""
 
     def __init__(self, settings: SourceSettings, maker: RowMaker, parts: Sequence[Range]) -> None:
         self.settings, self.maker = settings, maker
@@ -107,7 +107,7 @@ class _Task:
         self._refused_at: dict[int, float] = {}
 
     def drain(self, client: Client) -> Iterator[Any]:
-        """Yield batches until none is pending, or until one was refused, waits in vain or ended too early."""
+        """Yield batches until no vbucket is pending, or until one was refused, waits in vain or ended too early."""
         changes = client.batches(
             {vb: self.positions[vb] for vb in self.pending},
             vbuckets=list(self.pending),
@@ -153,7 +153,7 @@ class _Task:
                 self.pending[vb] = replace(part, end_seqno=place.snapshot_end)
 
     def _learn(self, logs: Any) -> None:
-        """A stream tells its failover log when it opens: once, and again whenever a connection had to be made anew."""
+        """Note the failover log that a stream reports when it opens: at first, and after each reconnection."""
         if logs is self.logs:
             return
         for vb, log in logs.items():
@@ -176,7 +176,8 @@ class _Task:
         return bool(lost)
 
     def give_up(self, client: Client, refused: RollbackRequired) -> None:
-        """Leave a vbucket to the planner, if it is going to see why the node refused; else ask again, for a while."""
+        """Leave a vbucket to the planner, if the planner can see why the node refused; otherwise ask again, for a
+        while."""
         part, place = self.pending[refused.vbucket], self.positions[refused.vbucket]
         log = tuple(client.failover_log(part.vbucket))
         parted = _shared(part.vb_uuid, log) < max(part.snapshot_end, part.end_seqno)
@@ -191,11 +192,12 @@ class _Task:
             self._doubt(refused)
 
     def check_dropped(self, client: Client) -> None:
-        """See to it that the collections are gone that were taken for it: a node refuses a stream of one that is not
-        there and of one in which the user has no rights alike, and leaves both out of the manifest.
+        """Check that collections taken for dropped are gone: a node refuses a stream in the same way if the collection
+        does not exist and if the user has no rights in it, and leaves both out of the manifest.
 
         Raises:
-            NoAccess: nobody can say so of a user who is shown a part of the bucket. ConnectionLost: one is there.
+            NoAccess: that can't be known for a user who sees only a part of the bucket. ConnectionLost: a collection
+                exists.
             TransportError, StatusError: a node did not answer.
         """
         from headwater.client.unread import required_manifest  # noqa: PLC0415 -- Spark loads the source in every session
@@ -207,7 +209,7 @@ class _Task:
             raise ConnectionLost(self.settings.url, "a collection is there that was not shown for a while")
 
     def _doubt(self, refused: RollbackRequired) -> None:
-        """Wait a little: a node that has just lost the vbucket to another may have refused by a log of its own."""
+        """Wait a little: a node that has just lost the vbucket to another may have refused by its own old log."""
         began = self._refused_at.setdefault(refused.vbucket, time.monotonic())
         if time.monotonic() - began >= self.settings.retry_seconds:
             raise refused
@@ -221,11 +223,11 @@ def _dropped(event: CollectionEvent) -> int | None:
 
 
 def claim(part: Range) -> Position:
-    """Return the position from which a stream is asked for.
+    """Return the position for the request of a stream.
 
-    Its snapshot reaches to what the planner had observed, so that the node refuses unless all of that is still its
-    history: then everything up to the end is, too. It starts one below, for a claim whose snapshot starts at its very
-    seqno would not be checked to its end (failover 2, rule 5). Nodes of headwater are told that it is a claim.
+    Its snapshot reaches to the high seqno that the planner observed, so that the node refuses unless all of it is still
+    its history: then everything up to the end is, too. It starts one below, for a claim whose snapshot starts at its
+    own seqno would not be checked to its end (failover 2, rule 5). Nodes of headwater know that it is a claim.
     """
     start = part.start_seqno
     if start == 0:
@@ -234,6 +236,6 @@ def claim(part: Range) -> Position:
 
 
 def _shared(vb_uuid: int, log: Any) -> int:
-    """Return the seqno up to which a stream has the history of a reader that last saw branch `vb_uuid`; endless if that
-    is the newest, or 0, which stands for it."""
+    """Return the seqno up to which a stream has the history of a reader that last saw branch `vb_uuid`; no bound if
+    that is the newest branch, or 0."""
     return BranchHistory(tuple(log), U64_MAX).shared_with(vb_uuid) if vb_uuid else U64_MAX

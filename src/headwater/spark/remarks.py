@@ -1,4 +1,5 @@
-"""Remarks of a planner that waits: what for and since when, now and then; nothing of what passes in a moment."""
+"""Log messages of a planner that waits: for what and since when, at intervals, and only if it takes more than a
+moment."""
 
 from __future__ import annotations
 
@@ -6,19 +7,19 @@ import logging
 from collections.abc import Callable
 
 GRACE_SECONDS = 5.0
-"""A vbucket that moves is nowhere for a moment, and a node may be starting: that long nobody is told."""
+"""The time without a message: a vbucket that moves has no node for a moment, and a node may be starting."""
 
 REMARK_SECONDS = 60.0
-"""The time from one remark to the next."""
+"""The time between two messages."""
 
 log: logging.Logger = logging.getLogger(__name__)
 
 
 class Remarks:
-    """Tells of one thing that is not as it should be.
+    """Logs one condition for as long as it lasts.
 
     Args:
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -27,7 +28,7 @@ class Remarks:
         self._said: float | None = None
 
     def waits(self, what: str) -> float:
-        """Take note that it still is so, and say it if that is due; returns for how many seconds it has been so."""
+        """Note that the condition lasts, and log it if that is due; return the seconds since it began."""
         now = self._clock()
         self._since = now if self._since is None else self._since
         seconds = now - self._since
@@ -37,7 +38,7 @@ class Remarks:
         return seconds
 
     def is_over(self, what: str) -> None:
-        """Take note that it is no longer so; who was told of it hears that, too."""
+        """Note that the condition is over; log it if it was logged before."""
         if self._said is not None and self._since is not None:
             log.warning("after %.0f s: %s", self._clock() - self._since, what)
         self._since = self._said = None

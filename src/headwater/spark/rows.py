@@ -1,7 +1,7 @@
-"""From the rows of a DataFrame to writes: which columns the writer takes, and what each row asks for.
+"""Converts the rows of a DataFrame to writes: the columns that the writer takes, and the write of each row.
 
-A frame of the `dcp` source can be written as it is with `withMeta`: columns that only tell where a change stood in
-its history (`vbucket`, `seqno`, ...) are passed over. Any other column is refused rather than lost.
+A frame of the `dcp` source can be written unchanged with `withMeta`: columns that only describe the place of a change
+in its history (`vbucket`, `seqno`, ...) are skipped. Any other column is refused, so that nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def check_columns(columns: Sequence[tuple[str, str]], *, with_meta: bool) -> tup
     """Check a frame's columns; return those that are written, in the order of `COLUMNS`.
 
     Args:
-        columns: (name, type as Spark writes it).
-        with_meta: whether revision and CAS are stored as they are.
+        columns: (name, type in Spark's spelling).
+        with_meta: True if revision and CAS are stored unchanged.
 
     Raises:
         OptionError: a column is missing, unknown, or of a type it can't have.
@@ -78,7 +78,7 @@ def check_columns(columns: Sequence[tuple[str, str]], *, with_meta: bool) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row as its columns say it; None for those that are not there."""
+    """A row of a DataFrame; None for columns that it does not have."""
 
     key: Any = None
     value: Any = None
@@ -94,7 +94,7 @@ class Row:
 
     @property
     def path(self) -> str | None:
-        """The collection that it goes to, "scope.collection"; None for the default one."""
+        """The row's collection, "scope.collection"; None for the default one."""
         if self.scope is None and self.collection is None:
             return None
         return f"{self.scope or DEFAULT}.{self.collection or DEFAULT}"
@@ -104,7 +104,7 @@ class Row:
         """True if it deletes.
 
         Raises:
-            OptionError: its event is none that can be written.
+            OptionError: its event can't be written.
         """
         if self.event not in _DELETES:
             hint = "; a rollback can't be written: `headwater copy` undoes what it takes back, or filter it out"
@@ -113,10 +113,10 @@ class Row:
 
     @property
     def expiry_seconds(self) -> int:
-        """Unix seconds.
+        """The expiry in Unix seconds.
 
         Raises:
-            OptionError: it would be taken for seconds from now.
+            OptionError: the server would take it for seconds from now.
         """
         seconds = int(self.expiry.timestamp()) if hasattr(self.expiry, "timestamp") else self.expiry or 0
         if 0 < seconds <= RELATIVE_SECONDS_MAX and not self.deletes:
@@ -124,7 +124,7 @@ class Row:
         return seconds
 
     def write(self) -> Write:
-        """Return what this row asks for.
+        """Return the write that this row means.
 
         Raises:
             OptionError: it can't be written.
@@ -138,8 +138,8 @@ class Row:
         return Write(self._key(), self._value(), self.flags or 0, self.expiry_seconds, (self.cas or 0) & _U64)
 
     def write_with_meta(self, *, force: bool = False) -> WriteWithMeta:
-        """Return the same as it is in the bucket where the row comes from; OptionError as `write`. `force`: over
-        whatever is there."""
+        """Return the write that stores the row's revision and CAS unchanged; OptionError as for `write`. `force`: over
+        any version."""
         from headwater.client.writes import WriteWithMeta  # noqa: PLC0415
 
         attributes = (self.datatype or 0) & Datatype.XATTR

@@ -36,23 +36,23 @@ OF_COLLECTIONS: dict[str, tuple[str, str]] = {
     "scope": ("string", "name of the scope; null in a `rollback` row, and where nobody knows it any more"),
     "collection": ("string", "name of the collection within the scope; null as `scope`"),
 }
-"""More columns where the options choose collections; they come last."""
+"""Additional columns if the options choose collections; they come last."""
 
 ON_REQUEST: dict[str, tuple[str, str]] = {
     "collection_id": ("bigint", "id of the collection, 32 bits unsigned; never given twice, as a name may be"),
 }
-"""Columns that are there, where collections are chosen, only if the schema that the user gives names them."""
+"""Columns that, with chosen collections, are included only if the user's schema names them."""
 
 
 def types(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> dict[str, str]:
-    """Return column -> type in Spark, with key and value as their options want them, and whether some `collections` are
+    """Return column -> type in Spark, with the options' types of key and value; `collections`: whether some are
     chosen."""
     chosen = {name: kind for name, (kind, _) in (COLUMNS | (OF_COLLECTIONS if collections else {})).items()}
     return chosen | {"key": key_format, "value": value_format}
 
 
 def ddl(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> str:
-    """Return the schema the way Spark writes it; the arguments are those of `types`."""
+    """Return the schema in Spark's spelling; the arguments are those of `types`."""
     kinds = types(key_format, value_format, collections=collections)
     return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
@@ -62,16 +62,16 @@ def choose(
 ) -> tuple[str, ...]:
     """Check a schema that the user gave with `.schema(...)`: some of our columns, in any order.
 
-    It is the one way to leave columns out: Spark tells a Python source of no other wish. Without `value`, nodes do not
-    even send the values.
+    It is the only way to leave columns out: Spark passes no other wish on to a Python source. Without `value`, nodes do
+    not even send the values.
 
     Args:
-        wanted: (name, type as Spark writes it).
+        wanted: (name, type in Spark's spelling).
         key_format: "binary" or "string"; `value_format` the same.
         collections: whether some are chosen.
 
     Raises:
-        OptionError: a column we do not have, or of another type.
+        OptionError: an unknown column, or one of another type.
     """
     ours = types(key_format, value_format, collections=collections)
     ours |= {name: kind for name, (kind, _) in (ON_REQUEST if collections else {}).items()}

@@ -1,6 +1,6 @@
-"""The options of a read or a write, checked and typed: what the reader, the planner and the writer go by.
+"""The options of a read or a write, checked and typed, for reader, planner and writer.
 
-Spark hands options over as strings, in a mapping that ignores case, together with a few of its own (`SPARKS_OWN`).
+Spark passes options as strings, in a mapping that ignores case, together with a few of its own (`SPARKS_OWN`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from headwater.spark.options import OPTIONS, WRITE_OPTIONS, SourceSettings, Writ
 __all__ = ["SourceSettings", "WriteSettings", "parse", "parse_write"]
 
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation"})
-"""Options that Spark itself puts among a source's; `path` is the argument of `load(...)`, taken for `url`."""
+"""Options that Spark itself adds; `path` is the argument of `load(...)`, taken for `url`."""
 OF_TABLES = frozenset({"owner"})
-"""Properties that Spark hands over as options when a table is made in its catalog."""
+"""Properties that Spark passes as options when a table is created in its catalog."""
 VIEW_INSTEAD = (
     "possible: of a table in its catalog Spark gives a Python source no options when it is read; "
     "CREATE TEMPORARY VIEW name USING dcp OPTIONS (url 'couchbase://...') makes one that can be"
@@ -25,14 +25,14 @@ VIEW_INSTEAD = (
 
 
 def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceSettings:
-    """Check what the user wrote and return it typed.
+    """Return the user's options, checked and typed.
 
     Args:
-        given: option names (any case) and texts, as Spark hands them over.
-        streaming: whether this is for `readStream`; some options fit only one of the two. None: not known yet.
+        given: option names (any case) and texts, in Spark's form.
+        streaming: True for `readStream`, False for `read`; some options fit only one of them. None: not known yet.
 
     Raises:
-        OptionError: an unknown option, a value it can't have, or one that does not fit this kind of read.
+        OptionError: an unknown option, an invalid value, or an option that does not fit this kind of read.
     """
     values = {}
     for option, text in _recognised(given, OPTIONS):
@@ -51,7 +51,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceS
 
 
 def parse_write(given: Mapping[str, str]) -> WriteSettings:
-    """Check what the user wrote and return it typed; the arguments and errors are those of `parse`."""
+    """Return the user's options of a write, checked and typed; arguments and errors are those of `parse`."""
     values = {option.field: option.parse(text, option.camel) for option, text in _recognised(given, WRITE_OPTIONS)}
     _require_url(values, "save(url)")
     _split_login(values)
@@ -59,7 +59,7 @@ def parse_write(given: Mapping[str, str]) -> WriteSettings:
 
 
 def _split_login(values: dict[str, Any]) -> None:
-    """Take a name and a password out of the url, which is shown, logged and handed to tasks."""
+    """Move a name and a password out of the url, which is shown, logged and passed to tasks."""
     from headwater.client.routing import parse as parse_url  # noqa: PLC0415 -- Spark loads the source in every session
 
     if "@" in values["url"]:

@@ -1,9 +1,9 @@
-"""The data source that Spark sees: `spark.read.format("dcp")`, `spark.readStream.format("dcp")`, and its writer.
+"""The data source for Spark: `spark.read.format("dcp")`, `spark.readStream.format("dcp")`, and its writer.
 
-Who runs where: `latestOffset`, `partitions` and `commit` in one planner process that lives as long as the query;
-`read` in other processes, with a reader unpickled for every task, so a reader holds settings only and opens nothing
-when it is made. Filters are never pushed down: in Spark 4.2 and 4.3 a source with `pushFilters` gives wrong results as
-soon as a DataFrame is used twice. Leave out columns with `.schema(...)`, vbuckets with an option.
+`latestOffset`, `partitions` and `commit` run in one planner process that lives as long as the query; `read` runs in
+other processes, with a reader unpickled for every task, so a reader holds only settings and opens nothing when it is
+created. Filters are never pushed down: in Spark 4.2 and 4.3 a source with `pushFilters` gives wrong results as soon as
+a DataFrame is used twice. Leave out columns with `.schema(...)`, vbuckets with an option.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from headwater.spark.target import DcpBatchWriter, DcpStreamWriter
 
 
 class DcpDataSource(DataSource):
-    """Changes of a Couchbase-family bucket as rows, one DCP connection a task and node.
+    """Changes of a Couchbase-family bucket as rows, over one DCP connection for each task and node.
 
     Attributes:
-        slots: how many tasks run at once, where `register` could find out; None for the driver's cores.
+        slots: number of tasks that run at once, if `register` could find it; None for the driver's cores.
     """
 
     slots: ClassVar[int | None] = None
@@ -46,28 +46,28 @@ class DcpDataSource(DataSource):
 
     @brief
     def schema(self) -> str:
-        """All columns; every option is checked here, as early as Spark lets us."""
+        """All columns; every option is checked here, as early as Spark allows."""
         settings = parse(self.options)
         return ddl(settings.key_format, settings.value_format, collections=settings.chooses)
 
     @brief
     def reader(self, schema: StructType) -> DcpBatchReader:
-        """The reader of a batch: everything up to what the nodes hold when the first action plans it."""
+        """Return the reader of a batch: everything up to the nodes' seqnos when the first action plans it."""
         return DcpBatchReader(parse(self.options, streaming=False), schema, self.slots)
 
     @brief
     def streamReader(self, schema: StructType) -> DcpStreamReader:
-        """The reader of a stream."""
+        """Return the reader of a stream."""
         return DcpStreamReader(parse(self.options, streaming=True), schema, self.slots)
 
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DcpBatchWriter:
-        """The writer of a DataFrame."""
+        """Return the writer of a DataFrame."""
         return DcpBatchWriter(self.options, schema, overwrite)
 
     @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DcpStreamWriter:
-        """The writer of a stream."""
+        """Return the writer of a stream."""
         return DcpStreamWriter(self.options, schema)
 
 
@@ -79,7 +79,7 @@ class DcpPartition(InputPartition):
 
 
 class _Reading:
-    """The base of both readers: the settings, and how a task reads its partition."""
+    """The base of both readers: the settings, and reading a partition in a task."""
 
     def __init__(self, settings: SourceSettings, schema: StructType, slots: int | None) -> None:
         self.settings = settings
@@ -91,8 +91,8 @@ class _Reading:
         """Return the partitions that read these ranges, about as many as there are slots.
 
         Args:
-            known: the nodes that the planner knows; from there a task follows the cluster map by itself.
-            coverage: the collections to read, by id.
+            known: nodes that the planner knows; from these a task follows the cluster map itself.
+            coverage: collections to read, by id.
         """
         return [DcpPartition(members, known, coverage) for members in pack(parts, self.partitions_wanted)]
 
@@ -101,12 +101,12 @@ class _Reading:
         """Yield a partition's rows as Arrow batches; runs in a task."""
         # Spark turns "no partitions" into one without content.
         if isinstance(partition, DcpPartition):
-            settings = replace(partition.known.told(self.settings), coverage=partition.coverage)
+            settings = replace(partition.known.for_task(self.settings), coverage=partition.coverage)
             yield from self.rows_of(settings, partition.parts)
         set_aside()
 
     def rows_of(self, settings: SourceSettings, parts: Sequence[Range]) -> Iterator[Any]:
-        """Yield the rows of these ranges. What was not read of them is what the next batch begins with."""
+        """Yield the rows of these ranges. The next batch begins with the rows that could not be read."""
         from headwater.spark.reader import read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
         yield from read(settings, self.names, parts)
@@ -115,14 +115,14 @@ class _Reading:
 class DcpBatchReader(_Reading, DataSourceReader):
     """A bounded read. Spark plans it once for each `load()`: a second action reads to the same seqnos.
 
-    Without `endingOffsets` it has every document that there was when it was planned. A node that can't show that state
-    any more, since documents were replaced, sends one of later: then the newest version of each, with a seqno above the
-    end. With `endingOffsets` no row lies above them, and who goes on from there finds what was replaced.
+    Without `endingOffsets` it has every document that existed when it was planned. A node that can't show that state
+    any more, since documents were replaced, sends a later one: then the newest version of each, with a seqno above the
+    end. With `endingOffsets` no row has a higher seqno, and a read that continues from there gets the replacements.
     """
 
     @brief
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan: from `startingOffsets` to `endingOffsets`, or to what the nodes hold now."""
+        """Plan the read: from `startingOffsets` to `endingOffsets`, or to the nodes' present seqnos."""
         nodes, start, ends = SourceNodes(self.settings), self.settings.starting_offsets, self.settings.ending_seqnos
         try:
             coverage = nodes.covered(start)
@@ -142,7 +142,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
         """Yield the rows of these ranges.
 
         Raises:
-            HistoryChanged: a failover took a part of them back: there is no next batch that could put it right.
+            HistoryChanged: a failover took a part of them back, and there is no next batch to repair it.
         """
         from headwater.spark.reader import further, read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
@@ -154,7 +154,7 @@ class DcpBatchReader(_Reading, DataSourceReader):
 
 
 class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An endless read, batch after batch. All state but the settings is the planner's and never pickled."""
+    """An endless read, batch after batch. All state except the settings belongs to the planner and is never pickled."""
 
     def __init__(self, settings: SourceSettings, schema: StructType, slots: int | None) -> None:
         super().__init__(settings, schema, slots)
@@ -165,17 +165,17 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     @property
     def planning(self) -> Planning:
-        """The planner's state, made when first asked for."""
+        """The planner's state, created on first use."""
         self._planning = self._planning or Planning(self.settings)
         return self._planning
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start as the user wished it, without asking a node: Spark may ask twice, and needs one answer."""
+        """Return the user's start without asking a node: Spark may call it twice, and needs one answer."""
         return self.settings.starting_offsets.to_json()
 
     @brief
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember what there is now; this run ends with it."""
+        """Remember the present end; this run ends there."""
         self.planning.aim()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -184,11 +184,12 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     @brief
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; the very `start` when nothing moved, or Spark would run empty batches for ever."""
+        """Return the end of the next batch; the same `start` if nothing changed, or Spark would run empty batches for
+        ever."""
         return self.planning.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest offset the nodes were seen to hold: progress reports show the backlog from it."""
+        """Return the newest offset seen on the nodes, from which progress reports compute the backlog."""
         return self.planning.reported
 
     @brief
@@ -198,7 +199,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         return self.packed(ranges(Offset.from_json(start), until), self.planning.nodes.known(), until.coverage)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the nodes keep their history anyway. An exception here would end the query."""
+        """Do nothing: the nodes keep their history in any case. An exception here would end the query."""
 
     def stop(self) -> None:
         """Close the planner's connection."""

@@ -1,7 +1,7 @@
-"""The writer that Spark sees: `df.write.format("dcp")` and `writeStream.format("dcp")`.
+"""The writer for Spark: `df.write.format("dcp")` and `writeStream.format("dcp")`.
 
-Spark writes in tasks, and may run a task twice; nothing is held back until a commit, for a bucket knows none. That is
-why each write can be repeated (writing.py). Commit and abort have nothing to do.
+Spark writes in tasks, and may run a task twice; nothing is held back until a commit, for buckets have none. So each
+write can be repeated (writing.py), and commit and abort do nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DcpStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Writes each micro-batch of a stream. With output mode complete all rows of the result are stored each time."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: what is written is written."""
+        """Do nothing: the rows are written already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: the batch is written again."""
+        """Do nothing: the batch is written again."""

@@ -1,8 +1,7 @@
 """The part of a write that runs in a task: rows to pipelined requests, answers to counts and dead letters.
 
-Whatever is written may be written again, by a retried task or a repeated micro-batch, and must then change nothing:
-an upsert and a deletion are what they were; a row that is behind is passed over (`withMeta`); a row under a CAS that
-meets its own value was written before.
+A retried task or a repeated micro-batch writes the same rows again, which must change nothing: an upsert and a deletion
+are idempotent; an older row is skipped (`withMeta`); a row under a CAS that meets its own value was written before.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ if TYPE_CHECKING:
     from headwater.client.writes import Failed, Write, WriteWithMeta
 
 ROWS_PER_CALL = 20_000
-"""Enough to fill the pipeline; what of a call is kept in memory twice is bounded by it."""
+"""The rows of one call: enough to fill the pipeline, and a bound for the memory that holds them twice."""
 
 _OF_THE_ROW = (OptionError, TooBig, InvalidArguments, KeyExists, KeyNotFound, CasInvalid, XattrInvalid)
-"""Refusals that say something about the row. Any other says that nothing can be written now, so the task fails."""
+"""Refusals that concern the row. Any other refusal means that nothing can be written now, so the task fails."""
 
 
 @dataclass
 class WriteCounts:
-    """The outcome of rows.
+    """The outcome of writes.
 
     Attributes:
-        stored, deleted: rows carried out.
-        absent: deletions of what was not there.
-        behind: rows that changed nothing because a later version was there (`withMeta`).
+        stored, deleted: rows that were written.
+        absent: deletions of missing documents.
+        behind: rows that changed nothing because the bucket had a later version (`withMeta`).
         repeated: rows under a CAS that had been written before.
         refused: rows that went to the dead letters.
     """
@@ -89,11 +88,11 @@ def write(
         settings: the options.
         names: the columns to write, as `rows.check_columns` returned them.
         batches: Arrow batches.
-        name: of this task's dead letters; the same when it is repeated.
+        name: name of this task's dead letters; the same when it is repeated.
         connect: opens a client.
 
     Raises:
-        RowsRefused: a node refused rows for good and there is no place for dead letters.
+        RowsRefused: a node refused rows permanently and there is no place for dead letters.
         TransportError, StatusError: nodes did not answer, or could not write, for `retrySeconds`.
     """
     letters = DeadLetters(settings.dead_letters, name) if settings.dead_letters else None
@@ -120,70 +119,70 @@ Refused = list[tuple[Row, StatusError | OptionError]]
 
 
 class _Task:
-    """Writes rows by the call, and tells what became of each."""
+    """Writes rows in calls of limited size, and counts the outcomes."""
 
     def __init__(self, settings: WriteSettings, client: Client) -> None:
         self.settings, self._client = settings, client
         self.client: Client | CollectionClient = client
 
     def write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
-        """Write some rows, each into its collection; what is refused for good comes back."""
+        """Write rows, each into its collection; return the counts and the rows that were refused permanently."""
         by_path: dict[str | None, list[Row]] = {}
         for row in wanted:
             by_path.setdefault(self.settings.collection or row.path, []).append(row)
-        told = WriteCounts()
+        counts = WriteCounts()
         refused: Refused = []
-        for path, found in by_path.items():
+        for path, of_path in by_path.items():
             self.client = self._client if path is None else self._client.collection(path)
-            written, more = self._write(found)
-            told, refused = told + written, refused + more
-        return told, refused
+            written, more = self._write(of_path)
+            counts, refused = counts + written, refused + more
+        return counts, refused
 
     def _write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
-        asked: list[tuple[Row, Write | WriteWithMeta]] = []
+        writes_of_rows: list[tuple[Row, Write | WriteWithMeta]] = []
         refused: Refused = []
         for row in wanted:
             try:
                 meta, force = self.settings.with_meta, self.settings.force
-                asked.append((row, row.write_with_meta(force=force) if meta else row.write()))
+                writes_of_rows.append((row, row.write_with_meta(force=force) if meta else row.write()))
             except OptionError as error:
                 if row.event == "rollback":
                     raise
                 refused.append((row, error))
         # A connection that broke leaves open what was written: all of it is written again.
-        writes = [write for _, write in asked]
+        writes = [write for _, write in writes_of_rows]
         failed = patiently(lambda: self.client.write_many(writes), self.settings.retry_seconds)
-        told, more = self._told(asked, failed)
-        told.refused = len(refused) + len(more)
-        return told, refused + more
+        counts, more = self._count(writes_of_rows, failed)
+        counts.refused = len(refused) + len(more)
+        return counts, refused + more
 
-    def _told(self, asked: list[tuple[Row, Write | WriteWithMeta]], failed: Failed) -> tuple[WriteCounts, Refused]:
-        told = WriteCounts()
+    def _count(self, writes: list[tuple[Row, Write | WriteWithMeta]], failed: Failed) -> tuple[WriteCounts, Refused]:
+        counts = WriteCounts()
         refused: Refused = []
-        held = self._held([asked[place][0] for place, error in failed.items() if isinstance(error, KeyExists)])
-        for place, (row, _) in enumerate(asked):
+        held = self._held([writes[place][0] for place, error in failed.items() if isinstance(error, KeyExists)])
+        for place, (row, _) in enumerate(writes):
             error = failed.get(place)
             if error is None:
-                told.deleted, told.stored = told.deleted + row.deletes, told.stored + (not row.deletes)
+                counts.deleted, counts.stored = counts.deleted + row.deletes, counts.stored + (not row.deletes)
             elif isinstance(error, KeyNotFound) and row.deletes:
-                told.absent += 1
+                counts.absent += 1
             elif isinstance(error, KeyExists) and self.settings.with_meta:
-                told.behind += 1
+                counts.behind += 1
             elif isinstance(error, KeyExists) and not row.deletes and held.get(_bytes(row.key)) == _document(row):
-                told.repeated += 1
+                counts.repeated += 1
             elif isinstance(error, _OF_THE_ROW):
                 refused.append((row, error))
             else:
                 raise error
-        return told, refused
+        return counts, refused
 
     def _held(self, met: list[Row]) -> dict[bytes, tuple[bytes, int]]:
-        """Return what is stored under the keys of rows that met another version than their CAS."""
+        """Return the stored documents for rows that met another version than their CAS."""
         if not met or self.settings.with_meta:
             return {}
         keys = [_bytes(row.key) for row in met]
-        found = patiently(lambda: self.client.get_many(keys), self.settings.retry_seconds)
-        return {key: (document.value, document.flags) for key, document in found.items()}
+        documents = patiently(lambda: self.client.get_many(keys), self.settings.retry_seconds)
+        return {key: (document.value, document.flags) for key, document in documents.items()}
 
 
 def _document(row: Row) -> tuple[bytes, int]:

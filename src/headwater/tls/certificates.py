@@ -1,6 +1,6 @@
-"""The facts in a certificate: whose it is, who signed it, which names it has, and from when to when it counts.
+"""The facts in a certificate: subject, issuer, names, and period of validity.
 
-Read by the `cryptography` library, and only for people: what is trusted is OpenSSL's decision.
+Read by the `cryptography` library, and only to show them: OpenSSL decides about trust.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Certificate", "read_der", "read_pem"]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate, as far as people ask.
+    """The facts of a certificate that people ask for.
 
     Attributes:
         subject, issuer: as text, RFC 4514.
         common_name: of the subject; empty if it has none.
         dns_names, addresses, emails, uris: the alternative names.
-        begins, ends: from when to when it counts, UTC.
-        end_point: its hash, by which a login is bound to whoever shows it (RFC 5929, 4.1).
+        begins, ends: the period of validity, UTC.
+        end_point: its hash, by which a login is bound to the peer that has the certificate (RFC 5929, 4.1).
     """
 
     subject: str
@@ -45,13 +45,13 @@ class Certificate:
         return f'"{self.subject}" by "{self.issuer}" (for {names}; {days})'
 
     def problem(self, now: datetime) -> str:
-        """Why it does not count at a moment; empty if it does."""
+        """Return why it is not valid at a time; empty if it is."""
         if now < self.begins:
             return f"it counts from {self.begins:%Y-%m-%d %H:%M} UTC on"
         return f"it has expired on {self.ends:%Y-%m-%d %H:%M} UTC" if now >= self.ends else ""
 
     def seconds_left(self, now: float) -> float:
-        """How long it still counts at a Unix time; below 0 when it has expired."""
+        """Return the seconds of validity left at a Unix time; below 0 if it has expired."""
         return self.ends.timestamp() - now
 
 
@@ -59,41 +59,42 @@ def read_der(data: bytes) -> Certificate:
     """Read a certificate in DER; ValueError if it is none."""
     from cryptography import x509  # noqa: PLC0415 - 50 ms, which only those pay who speak TLS
 
-    return _told(x509.load_der_x509_certificate(data))
+    return _facts(x509.load_der_x509_certificate(data))
 
 
 def read_pem(data: bytes) -> Certificate:
     """Read the first certificate of a PEM file; ValueError if it has none."""
     from cryptography import x509  # noqa: PLC0415 - as above
 
-    return _told(x509.load_pem_x509_certificate(data))
+    return _facts(x509.load_pem_x509_certificate(data))
 
 
-def _told(found: x509.Certificate) -> Certificate:
+def _facts(certificate: x509.Certificate) -> Certificate:
     from cryptography import x509  # noqa: PLC0415 - as above
 
     try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         names = x509.SubjectAlternativeName([])
-    common = found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return Certificate(
-        subject=found.subject.rfc4514_string(),
-        issuer=found.issuer.rfc4514_string(),
+        subject=certificate.subject.rfc4514_string(),
+        issuer=certificate.issuer.rfc4514_string(),
         common_name=str(common[0].value) if common else "",
         dns_names=tuple(names.get_values_for_type(x509.DNSName)),
         addresses=tuple(map(str, names.get_values_for_type(x509.IPAddress))),
         emails=tuple(names.get_values_for_type(x509.RFC822Name)),
         uris=tuple(names.get_values_for_type(x509.UniformResourceIdentifier)),
-        begins=found.not_valid_before_utc.astimezone(UTC),
-        ends=found.not_valid_after_utc.astimezone(UTC),
-        end_point=_end_point(found),
+        begins=certificate.not_valid_before_utc.astimezone(UTC),
+        ends=certificate.not_valid_after_utc.astimezone(UTC),
+        end_point=_end_point(certificate),
     )
 
 
-def _end_point(found: x509.Certificate) -> bytes:
-    """RFC 5929, 4.1: by the hash of its signature; SHA-256 in the place of MD5 and SHA-1, and where there is none."""
+def _end_point(certificate: x509.Certificate) -> bytes:
+    """Return the hash of RFC 5929, 4.1: by the algorithm of its signature; SHA-256 instead of MD5 and SHA-1, or if
+    there is none."""
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - as above
 
-    name = getattr(found.signature_hash_algorithm, "name", "sha256")
-    return hashlib.new("sha256" if name in ("md5", "sha1") else name, found.public_bytes(Encoding.DER)).digest()
+    name = getattr(certificate.signature_hash_algorithm, "name", "sha256")
+    return hashlib.new("sha256" if name in ("md5", "sha1") else name, certificate.public_bytes(Encoding.DER)).digest()

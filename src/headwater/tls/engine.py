@@ -3,8 +3,8 @@
     received from the network --receive--> engine --read_into--> plaintext
     plaintext --write--> engine --data_to_send--> to the network
 
-Many records are opened with one call, and many sealed before anything is sent: an event loop's own TLS goes to the
-system for each record of 16 KiB, which costs more than opening it (docs/decisions/0060).
+Many records are decrypted with one call, and many encrypted before anything is sent: an event loop's own TLS makes a
+system call for each record of 16 KiB, which costs more than decrypting it (docs/decisions/0060).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ RECORD_BYTES_MAX = 16 << 10
 
 
 class TlsEngine:
-    """The state of one connection. Every call may raise ssl.SSLError, after which there is only an alert to send.
+    """The state of one connection. Every call may raise ssl.SSLError, after which only an alert is left to send.
 
     Args:
-        context: whom to trust, and who we are.
-        is_server: which end this is.
-        host: whom the other end must prove to be; for a client.
-        end_point: the hash of our own certificate by which a login may be bound to it; for a server.
+        context: trusted CAs, and our own certificate.
+        is_server: True for the server's end.
+        host: the name that the server's certificate must prove; for a client.
+        end_point: hash of our own certificate, to which a login may be bound; for a server.
 
     Attributes:
         is_server, end_point: as given.
-        is_established: the handshake is over; plaintext can be written.
-        has_more: plaintext may be there that the last room did not hold; nothing of it will come from the network.
-        is_over: the peer sends no more.
+        is_established: True once the handshake is over; plaintext can be written.
+        has_more: True if plaintext may be left that the last room did not hold; the network will not announce it.
+        is_over: True if the peer sends no more.
     """
 
     __slots__ = ("_incoming", "_object", "_outgoing", "end_point", "has_more", "is_established", "is_over", "is_server")
@@ -46,15 +46,15 @@ class TlsEngine:
         self.is_over: bool = False
 
     def receive(self, data: memoryview | bytes) -> None:
-        """Take what came from the network."""
+        """Take bytes from the network."""
         self._incoming.write(data)
 
     def receive_eof(self) -> None:
-        """Nothing more will come from the network."""
+        """Note that the network brings nothing more."""
         self._incoming.write_eof()
 
     def shake(self) -> bool:
-        """Go on with the handshake; whether it is over. To be called first by a client: it speaks first."""
+        """Continue the handshake; return True once it is over. A client calls it first, for it sends first."""
         if not self.is_established:
             try:
                 self._object.do_handshake()
@@ -64,7 +64,8 @@ class TlsEngine:
         return True
 
     def read_into(self, room: memoryview) -> int:
-        """Put plaintext into `room`, as many records as it holds; the number of bytes, 0 when there is none now."""
+        """Put plaintext into `room`, as many records as it holds; return the number of bytes, 0 if there is none
+        now."""
         if not self.shake():
             return 0
         taken, size, read = 0, len(room), self._object.read
@@ -84,13 +85,13 @@ class TlsEngine:
         return taken
 
     def write(self, data: memoryview) -> None:
-        """Seal plaintext; all of it is ours then."""
+        """Encrypt plaintext; all of it is taken."""
         done, size, write = 0, len(data), self._object.write
         while done < size:
             done += write(data[done:])
 
     def data_to_send(self) -> bytes:
-        """Take what must go to the network."""
+        """Return the bytes to send to the network, and forget them."""
         return self._outgoing.read()
 
     @property
@@ -99,7 +100,7 @@ class TlsEngine:
         return bool(self._outgoing.pending)
 
     def close(self) -> None:
-        """Say that no more is written, if the handshake came so far; the peer's own end is not waited for."""
+        """Announce the end of writing, if the handshake came so far; the peer's own end is not waited for."""
         if self.is_established:
             try:
                 self._object.unwrap()

@@ -1,6 +1,6 @@
-"""A certificate authority for first steps and tests, and certificates it signs: EC P-256 keys, SHA-256, PEM files.
+"""Creates a certificate authority for first steps and tests, and its certificates: EC P-256 keys, SHA-256, PEM files.
 
-No revocation, no intermediate authorities: who needs those has tools of their own, and brings the files.
+There are no revocations or intermediate authorities: users who need them have tools of their own, and bring the files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pair:
 
 
 class Authority:
-    """A CA in a folder: `ca.pem`, which others are given, and `ca.key`, which stays.
+    """A CA in a folder: `ca.pem`, which is given to others, and `ca.key`, which stays.
 
     Args:
         certificate, key: its own.
@@ -44,7 +44,7 @@ class Authority:
 
     @classmethod
     def make(cls, folder: Path, name: str = "headwater", days: int = CA_DAYS) -> Authority:
-        """Make a CA in a folder.
+        """Create a CA in a folder.
 
         Raises:
             OptionError: there is one already, or the folder can't be written.
@@ -55,11 +55,11 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} CA")])
         usage = _usage(key_cert_sign=True, crl_sign=True)
-        made = _builder(subject, subject, key.public_key(), datetime.now(UTC), timedelta(days=days))
-        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        made = made.add_extension(usage, critical=True)
+        builder = _builder(subject, subject, key.public_key(), datetime.now(UTC), timedelta(days=days))
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(usage, critical=True)
         own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-        signed = made.add_extension(own, critical=False).sign(key, _hash())
+        signed = builder.add_extension(own, critical=False).sign(key, _hash())
         _write_pair(Pair(folder / "ca.pem", folder / "ca.key"), [signed], key)
         return cls(signed, key)
 
@@ -68,7 +68,7 @@ class Authority:
         """Open the CA of a folder.
 
         Raises:
-            OptionError: there is none, or it can't be read.
+            OptionError: there is no CA, or it can't be read.
         """
         from cryptography import x509  # noqa: PLC0415 - as above
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
@@ -98,11 +98,11 @@ class Authority:
         lifetime: timedelta = timedelta(days=DAYS),
         replace: bool = False,
     ) -> None:
-        """Make a certificate for a node (its host names and addresses) or a user (its name), with a new key.
+        """Create a certificate for a node (its host names and addresses) or a user (its name), with a new key.
 
         Args:
-            begins: from when on it counts; None: from now.
-            replace: over one that is there.
+            begins: begin of its validity; None: now.
+            replace: overwrite an existing one.
 
         Raises:
             OptionError: a file is there already, or can't be written.
@@ -113,16 +113,16 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
         names = [*map(_host, hosts), *map(x509.RFC822Name, emails), *map(x509.UniformResourceIdentifier, uris)]
-        made = _builder(subject, self._certificate.subject, key.public_key(), begins or datetime.now(UTC), lifetime)
-        made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        made = made.add_extension(_usage(digital_signature=True), critical=True)
+        builder = _builder(subject, self._certificate.subject, key.public_key(), begins or datetime.now(UTC), lifetime)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_usage(digital_signature=True), critical=True)
         both = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
-        made = made.add_extension(x509.ExtendedKeyUsage(both if hosts else both[1:]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(both if hosts else both[1:]), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        made = made.add_extension(issuer, critical=False)
+        builder = builder.add_extension(issuer, critical=False)
         if names:
-            made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        _write_pair(files, [made.sign(self._key, _hash())], key, replace=replace)
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        _write_pair(files, [builder.sign(self._key, _hash())], key, replace=replace)
 
 
 def _builder(
@@ -130,9 +130,9 @@ def _builder(
 ) -> x509.CertificateBuilder:
     from cryptography import x509  # noqa: PLC0415 - as above
 
-    made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    made = made.serial_number(x509.random_serial_number())
-    return made.not_valid_before(begins - _CLOCKS_DIFFER).not_valid_after(begins + lifetime)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    return builder.not_valid_before(begins - _CLOCKS_DIFFER).not_valid_after(begins + lifetime)
 
 
 def _host(text: str) -> x509.GeneralName:
@@ -161,7 +161,7 @@ def _hash() -> Any:
 def _write_pair(
     files: Pair, chain: list[x509.Certificate], key: EllipticCurvePrivateKey, *, replace: bool = False
 ) -> None:
-    """Write the key, which nobody else may read, and the certificate; each whole or not at all."""
+    """Write the key, which only its owner may read, and the certificate; each whole or not at all."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
 
     pem = serialization.Encoding.PEM

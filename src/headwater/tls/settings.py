@@ -1,7 +1,7 @@
-"""The settings of a client: whom to trust, how much is verified, and as whom to come.
+"""The TLS settings of a client: trusted CAs, the amount of verification, and its own certificate.
 
-The files are read when a connection is made, and again only when they have changed: certificates that live for a day
-are renewed under a client that runs for months.
+Files are read when a connection is opened, and again only if they have changed: certificates that are valid for a day
+are renewed during a client that runs for months.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ QUERY = {
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How to speak TLS to a node.
+    """A client's settings for TLS with a node.
 
     Args:
         trust_store: PEM file of the CAs that sign nodes; None: those that the system trusts.
-        certificate, key: PEM files of the certificate to come with (and its chain) and its key, which may be in the
-            same file; None: none.
-        verify: "full": the chain and the name of the node; "chain": any name will do; "none": anybody may be there.
+        certificate, key: PEM files of the client's certificate (with its chain) and key, which may be the same file;
+            None: no certificate.
+        verify: "full": the chain and the name of the node; "chain": with any name; "none": no check.
 
     Raises:
-        OptionError: a value that can't be.
+        OptionError: an invalid value.
     """
 
     trust_store: str | None = None
@@ -54,27 +54,27 @@ class TlsSettings:
             raise OptionError("client_key", self.key, "complete: give client_certificate, whose key it is")
 
     @classmethod
-    def from_query(cls, told: Mapping[str, str]) -> TlsSettings:
-        """Read the parameters of a connection string; those that are none of ours are left alone."""
-        return cls(**{field: told[name] for name, field in QUERY.items() if name in told})
+    def from_query(cls, parameters: Mapping[str, str]) -> TlsSettings:
+        """Read the parameters of a connection string; others are ignored."""
+        return cls(**{field: parameters[name] for name, field in QUERY.items() if name in parameters})
 
     @property
     def query(self) -> str:
-        """The parameters as a connection string has them; empty where all is by default."""
-        told = {name: getattr(self, field) for name, field in QUERY.items()}
+        """Return the parameters in the form of a connection string; empty if all have their defaults."""
+        values = {name: getattr(self, field) for name, field in QUERY.items()}
         default = dict.fromkeys(QUERY) | {"tls_verify": "full"}
-        return "&".join(f"{name}={quote(text)}" for name, text in told.items() if text != default[name])
+        return "&".join(f"{name}={quote(text)}" for name, text in values.items() if text != default[name])
 
     @property
     def is_verified(self) -> bool:
-        """True if it is known who is at the other end."""
+        """True if the peer's name is verified."""
         return self.verify == "full"
 
     def context(self) -> ssl.SSLContext:
-        """Return what connections are made with.
+        """Return the context for new connections.
 
         Raises:
-            OptionError: a file can't be read, or is not what it has to be.
+            OptionError: a file can't be read, or has not the right content.
         """
         files = (self.trust_store, self.certificate, self.key)
         return _context(self, tuple(_signature(file) for file in files))
@@ -82,29 +82,29 @@ class TlsSettings:
 
 def _signature(file: str | None) -> tuple[int, int, int] | None:
     try:
-        found = Path(file).stat() if file is not None else None
+        status = Path(file).stat() if file is not None else None
     except OSError:
         return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino) if found is not None else None
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else None
 
 
 @lru_cache(maxsize=32)
 def _context(settings: TlsSettings, _: object) -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.check_hostname = settings.verify == "full"
-    made.verify_mode = ssl.CERT_NONE if settings.verify == "none" else ssl.CERT_REQUIRED
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = settings.verify == "full"
+    context.verify_mode = ssl.CERT_NONE if settings.verify == "none" else ssl.CERT_REQUIRED
     if settings.trust_store is None:
-        made.load_default_certs()
+        context.load_default_certs()
     else:
-        load_trusted(made, settings.trust_store, "trust_store")
+        load_trusted(context, settings.trust_store, "trust_store")
     if settings.certificate is not None:
-        load_pair(made, settings.certificate, settings.key, ("client_certificate", "client_key"))
-    return made
+        load_pair(context, settings.certificate, settings.key, ("client_certificate", "client_key"))
+    return context
 
 
 def load_trusted(context: ssl.SSLContext, file: str, option: str) -> None:
-    """Let a context trust the CAs of a PEM file; OptionError if that can't be."""
+    """Let a context trust the CAs of a PEM file; OptionError if that is impossible."""
     try:
         context.load_verify_locations(cafile=file)
     except OSError as error:  # ssl.SSLError is one
@@ -112,7 +112,7 @@ def load_trusted(context: ssl.SSLContext, file: str, option: str) -> None:
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str | None, options: tuple[str, str]) -> None:
-    """Give a context a certificate with its key; OptionError if that can't be."""
+    """Give a context a certificate with its key; OptionError if that is impossible."""
     for option, file in zip(options, (certificate, key), strict=True):
         try:
             if file is not None:

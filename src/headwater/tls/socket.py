@@ -1,7 +1,7 @@
-"""A connected, non-blocking socket that speaks TLS: read and written as the plain one is.
+"""A connected, non-blocking socket with TLS: read and written as a plain socket is.
 
-It shows two things besides, since the system does not see them: `has_more` (plaintext is there though nothing will
-arrive) and `unsent_bytes` (sealed, and still to leave: wait for room, then `flush`).
+It has two more properties, since the system can't report them: `has_more` (plaintext is left though nothing will
+arrive) and `unsent_bytes` (encrypted, and not sent yet: wait for room, then `flush`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class TlsSocket:
-    """The socket, its engine, and sealed bytes that have not left.
+    """The socket, its engine, and encrypted bytes that are not sent yet.
 
     Args:
-        peer: for messages. arena: where to receive; sockets that are read one after the other may share it.
-        other_port: where the peer's mistake would have been right, if there is such a port.
+        peer: for messages. arena: receive buffer; sockets that are read one after the other may share it.
+        other_port: the port at which the peer's mistake (with or without TLS) would have been right, if there is one.
     """
 
     __slots__ = ("_arena", "_looked", "_other_port", "_socket", "_unsent", "engine", "peer")
@@ -50,15 +50,15 @@ class TlsSocket:
 
     @property
     def raw(self) -> socket:
-        """The socket below, for what is asked of the system."""
+        """The socket below, for the system's own options."""
         return self._socket
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """As the socket's."""
+        """Set an option of the socket."""
         self._socket.setsockopt(level, option, value)
 
     def setblocking(self, flag: bool) -> None:
-        """As the socket's; all this needs one that does not block."""
+        """Set the socket's blocking mode; everything here needs a non-blocking one."""
         self._socket.setblocking(flag)
 
     @property
@@ -68,16 +68,16 @@ class TlsSocket:
 
     @property
     def has_more(self) -> bool:
-        """True if to read again without waiting: the system has nothing more to tell."""
+        """True if reading again needs no wait: the system has nothing more to report."""
         return self.engine.has_more
 
     @property
     def unsent_bytes(self) -> int:
-        """Sealed bytes that wait for room in the socket."""
+        """Encrypted bytes that wait for room in the socket."""
         return len(self._unsent)
 
     def shake(self) -> bool:
-        """Go on with the handshake as far as that goes now; whether it is over.
+        """Continue the handshake as far as possible now; return True once it is over.
 
         Raises:
             TlsError: it failed. OSError: the connection is broken.
@@ -89,10 +89,11 @@ class TlsSocket:
         return self.is_established
 
     def recv_into(self, room: memoryview) -> int:
-        """Receive plaintext, as a socket: the number of bytes, 0 at the end, BlockingIOError when nothing is there now.
+        """Receive plaintext, as a socket: return the number of bytes, 0 at the end; BlockingIOError if there are none
+        now.
 
         Raises:
-            TlsError: the handshake failed, or what came is no TLS. OSError: the connection is broken.
+            TlsError: the handshake failed, or the bytes are not TLS. OSError: the connection is broken.
         """
         if not self.engine.has_more and not self._fill():
             raise BlockingIOError
@@ -102,10 +103,10 @@ class TlsSocket:
         return taken
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Seal and send; how much was taken, which may leave later. BlockingIOError while what was sealed before waits.
+        """Encrypt and send; return the size taken, which may be sent later. BlockingIOError while earlier bytes wait.
 
         Raises:
-            TlsError: the connection can not be used any more. OSError: it is broken.
+            TlsError: the connection can't be used any more. OSError: it is broken.
         """
         if not self.is_established or not self.flush():
             raise BlockingIOError
@@ -114,7 +115,7 @@ class TlsSocket:
         return len(piece)
 
     def flush(self) -> bool:
-        """Send sealed bytes; whether all have left."""
+        """Send encrypted bytes; return True if all were sent."""
         while self._unsent or self.engine.wants_to_send:
             if not self._unsent:
                 self._unsent = memoryview(self.engine.data_to_send())
@@ -126,7 +127,7 @@ class TlsSocket:
         return True
 
     def close(self) -> None:
-        """Close, having told the peer if there is room for that."""
+        """Close, after an announcement to the peer if there is room for it."""
         with suppress(OSError):
             if not self._unsent:
                 self.engine.close()
@@ -138,7 +139,7 @@ class TlsSocket:
         return not self._unsent or self.flush()
 
     def _fill(self) -> bool:
-        """Receive what is there; False when nothing is."""
+        """Receive available bytes; return False if there are none."""
         try:
             count = self._socket.recv_into(self._arena)
         except (BlockingIOError, InterruptedError):
@@ -151,13 +152,13 @@ class TlsSocket:
         if not self._looked:
             self._looked = True
             if self._arena[0] not in _BEGINNINGS:
-                told = bytes(self._arena[: min(count, 16)])
-                raise TlsError(self.peer, not_tls(told, self._other_port, is_server=self.engine.is_server))
+                beginning = bytes(self._arena[: min(count, 16)])
+                raise TlsError(self.peer, not_tls(beginning, self._other_port, is_server=self.engine.is_server))
         self.engine.receive(self._arena[:count])
         return True
 
     def _guarded(self, work: Callable[[], T]) -> T:
-        """Let the engine work, and send what it has to say to that; its alert too, when it fails."""
+        """Let the engine work, and send the bytes that result; after a failure its alert, too."""
         try:
             result = work()
         except ssl.SSLError as error:

@@ -1,4 +1,4 @@
-"""Words for all that goes wrong with TLS: OpenSSL's reasons name what it found, ours what to do."""
+"""Messages for all failures of TLS: OpenSSL's reasons name the failure, ours the next step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HTTP = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"PATC", b"OPTI")
 
 
 def in_words(error: ssl.SSLError) -> str:
-    """Return what an error of OpenSSL means."""
+    """Return the meaning of an error of OpenSSL."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     reason = str(error.reason or "")
@@ -44,8 +44,8 @@ def in_words(error: ssl.SSLError) -> str:
 
 
 def next_step(code: int, host: str) -> str:
-    """Return what to do about a certificate that was refused, by OpenSSL's number; empty where nothing helps but time
-    or another certificate."""
+    """Return the next step after a refused certificate, by OpenSSL's number; empty if only time or another certificate
+    helps."""
     if code in _UNKNOWN_ISSUER:
         return ". trust_store=FILE names a PEM file of the CA that signed it"
     if code in _OTHER_NAME:
@@ -54,7 +54,7 @@ def next_step(code: int, host: str) -> str:
 
 
 def not_tls(data: bytes, other_port: int | None, *, is_server: bool) -> str:
-    """Return what to say about bytes that begin no handshake."""
+    """Return the message for bytes that do not begin a handshake."""
     http = data.startswith(_HTTP)
     what = "HTTP without TLS" if http else f"no TLS (its first byte is 0x{data[0]:02x})"
     if not is_server:
@@ -65,6 +65,6 @@ def not_tls(data: bytes, other_port: int | None, *, is_server: bool) -> str:
 
 
 def hung_up(*, is_server: bool) -> str:
-    """Return what to say about a peer that went in the middle of the handshake."""
+    """Return the message for a peer that closed the connection during the handshake."""
     hint = "" if is_server else "; is this its port for TLS?"
     return f"it hung up in the middle of the TLS handshake{hint}"

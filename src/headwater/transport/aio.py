@@ -1,7 +1,7 @@
-"""Wait inside asyncio: the event loop watches the channels, other tasks run meanwhile.
+"""Waits inside asyncio: the event loop watches the channels, and other tasks run meanwhile.
 
-A channel has one waiter at a time. It may be closed by another task while somebody waits for it: then it is taken out
-of the loop at once, before its descriptor can come back as another connection.
+A channel has one waiter at a time. Another task may close it meanwhile: then it is removed from the loop at once,
+before its descriptor can belong to another connection.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ class Waiters:
         with closing(steps):
             while True:
                 try:
-                    asked = steps.send(answer)
+                    wanted = steps.send(answer)
                 except StopIteration as stop:
                     result: Result = stop.value
                     return result
                 finally:
                     self.sweep()
                 answer = None
-                if isinstance(asked, Resolve):
-                    answer = await resolve(asked)
+                if isinstance(wanted, Resolve):
+                    answer = await resolve(wanted)
                 else:
-                    await self._wait(asked)
+                    await self._wait(wanted)
 
     def sweep(self) -> None:
-        """Look at what a task did to channels that others wait for.
+        """Check channels that other tasks wait for, after a task has worked on them.
 
-        One that was closed is watched no more, and who waits for it is woken. Where bytes were sent for which there was
-        no room, who waits for the channel is the one to send the rest: its sender waits for an answer, not for room.
+        A closed channel is no longer watched, and its waiter is woken. If bytes were sent without room, the waiter of
+        that channel sends the rest: their sender waits for an answer, not for room.
         """
         for channel, watched in list(self._watched.items()):
             if channel.fileno() < 0:
@@ -69,27 +69,27 @@ class Waiters:
             elif channel.wants_to_write:
                 watched.for_room_too()
 
-    async def _wait(self, asked: Ready) -> None:
-        timeout = None if asked.deadline is None else max(0.0, asked.deadline - self._clock())
-        if timeout == 0.0 or any(channel.fileno() < 0 for channel in asked.channels):
+    async def _wait(self, ready: Ready) -> None:
+        timeout = None if ready.deadline is None else max(0.0, ready.deadline - self._clock())
+        if timeout == 0.0 or any(channel.fileno() < 0 for channel in ready.channels):
             await asyncio.sleep(0)
             return
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for channel in asked.channels:
+        for channel in ready.channels:
             self._watch(channel, woken)
-        if asked.signal is not None:
-            asked.signal.wake = lambda: _wake(woken)
+        if ready.signal is not None:
+            ready.signal.wake = lambda: _wake(woken)
         try:
             # Not asyncio.wait_for: in Python 3.11 a task that is cancelled in the turn in which it is woken goes on.
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await woken
         finally:
-            for channel in asked.channels:
+            for channel in ready.channels:
                 if channel in self._watched:
                     self._unwatch(channel)
-            if asked.signal is not None:
-                asked.signal.wake = None
+            if ready.signal is not None:
+                ready.signal.wake = None
 
     def _watch(self, channel: Channel, woken: asyncio.Future[None]) -> None:
         loop, descriptor = asyncio.get_running_loop(), channel.fileno()
@@ -110,13 +110,13 @@ def _wake(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-async def resolve(asked: Resolve) -> list[SocketAddress] | OSError:
-    """Look a host up without blocking the loop."""
+async def resolve(request: Resolve) -> list[SocketAddress] | OSError:
+    """Look up a host without blocking the loop."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(asked.host, asked.port, type=socket.SOCK_STREAM)
+        entries = await loop.getaddrinfo(request.host, request.port, type=socket.SOCK_STREAM)
     except OSError as error:
         return error
     except UnicodeError:
         return no_name()
-    return [(family, address) for family, _, _, _, address in found]
+    return [(family, address) for family, _, _, _, address in entries]

@@ -1,4 +1,4 @@
-"""Wait by blocking the thread: poll(2) for channels, the system's resolver for names."""
+"""Waits by blocking the thread: poll(2) for channels, the system's resolver for names."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ def run(steps: Steps[Result], clock: Clock = time.monotonic) -> Result:
     with closing(steps):
         while True:
             try:
-                asked = steps.send(answer)
+                wanted = steps.send(answer)
             except StopIteration as stop:
                 result: Result = stop.value
                 return result
-            if isinstance(asked, Resolve):
-                answer = resolve(asked)
+            if isinstance(wanted, Resolve):
+                answer = resolve(wanted)
             else:
                 answer = None
-                wait(asked, clock)
+                wait(wanted, clock)
 
 
-def resolve(asked: Resolve) -> list[SocketAddress] | OSError:
-    """Look a host up; blocks as long as the system's resolver does."""
+def resolve(request: Resolve) -> list[SocketAddress] | OSError:
+    """Look up a host; blocks as long as the system's resolver does."""
     try:
-        found = socket.getaddrinfo(asked.host, asked.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(request.host, request.port, type=socket.SOCK_STREAM)
     except OSError as error:
         return error
     except UnicodeError:
         return no_name()
-    return [(family, address) for family, _, _, _, address in found]
+    return [(family, address) for family, _, _, _, address in entries]
 
 
 def no_name() -> OSError:
-    """Return the error of a host that can be no name: one of its parts is empty, too long or has letters of no name."""
+    """Return the error of an invalid host name: one of its parts is empty, too long or has invalid letters."""
     return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def wait(asked: Ready, clock: Clock) -> None:
+def wait(ready: Ready, clock: Clock) -> None:
     """Return when one of the channels can go on, or the deadline has come."""
     poll = select.poll()
-    for channel in asked.channels:
+    for channel in ready.channels:
         if channel.fileno() < 0:
             return
         poll.register(channel.fileno(), select.POLLIN | (select.POLLOUT if channel.wants_to_write else 0))
     # Rounded up: waking a fraction of a millisecond early would mean going round without anything to do.
-    poll.poll(None if asked.deadline is None else max(0.0, asked.deadline - clock()) * 1000 + 0.999)
+    poll.poll(None if ready.deadline is None else max(0.0, ready.deadline - clock()) * 1000 + 0.999)

@@ -1,4 +1,4 @@
-"""One TCP connection that never blocks: connect, receive what is there, send what fits, keep the rest. With TLS or not.
+"""One TCP connection that never blocks: connect, receive, send what fits and keep the rest. With TLS or without.
 
 Errors of the operating system become `ConnectionLost` with the peer's address here, and nowhere else.
 """
@@ -25,34 +25,34 @@ _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 
 
 def refuse_itself(connected: socket.socket, address: object) -> None:
-    """Raise the error of an address where nobody listens when a socket that is connected there is so to itself.
+    """Raise "connection refused" if a socket is connected to itself.
 
-    Where nobody listens on this machine, the system may give a socket that calls there the very port it calls: TCP
-    takes that for two who call each other at once. It would hear its own words, and hold the port against its owner.
+    If nobody listens at an address of this machine, the system may give the calling socket that very port: TCP takes
+    that for two ends that call each other. The socket would receive its own bytes, and block the port for its owner.
     """
     if connected.getsockname() == address:
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 def _socket(family: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setblocking(False)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened.setblocking(False)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        made.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
-    return made
+        opened.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
+    return opened
 
 
 class Channel:
-    """A connection under way or made.
+    """A connection, or the attempt to open one.
 
     Args:
-        engine: the client's end of TLS; None for a connection without it.
+        engine: the client's end of TLS; None without TLS.
 
     Attributes:
         peer: "host:port", for messages.
-        tls: the socket as TLS; None without it, or as long as nobody has answered.
+        tls: the socket as TLS; None without it, or until the peer has answered.
     """
 
     __slots__ = ("_connecting", "_engine", "_outgoing", "_socket", "peer", "tls")
@@ -63,11 +63,11 @@ class Channel:
         self._engine = engine
         self._outgoing: deque[memoryview] = deque()
         try:
-            made = _socket(address[0])
+            opened = _socket(address[0])
         except OSError as error:  # too many files are open, or the system knows no IPv6
             raise self._error(error) from None
-        self._socket: socket.socket | TlsSocket = made
-        code = made.connect_ex(address[1])
+        self._socket: socket.socket | TlsSocket = opened
+        code = opened.connect_ex(address[1])
         self._connecting = code in {0, *_CONNECTING}
         if not self._connecting:
             raise self._lost(OSError(code, os.strerror(code)))
@@ -78,19 +78,19 @@ class Channel:
 
     @property
     def wants_to_write(self) -> bool:
-        """True if room to write is worth waiting for: a connect under way, or bytes kept."""
+        """True if there is a reason to wait for room to write: a connect under way, or bytes kept."""
         return self._connecting or bool(self._outgoing) or (self.tls is not None and self.tls.unsent_bytes > 0)
 
     @property
     def has_more(self) -> bool:
-        """True if to receive again without waiting: TLS holds what the system will not tell of."""
+        """True if receiving again needs no wait: TLS holds plaintext that the system can't report."""
         return self.tls is not None and self.tls.has_more
 
     def connected(self) -> bool:
-        """Return True if the connect, and TLS's handshake after it, are over, one way or the other.
+        """Return True once the connect, and TLS's handshake after it, are over.
 
         Raises:
-            ConnectionLost: it failed. TlsError: the handshake did.
+            ConnectionLost: the connect failed. TlsError: the handshake failed.
         """
         if self._connecting and isinstance(self._socket, socket.socket):
             if code := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -109,7 +109,7 @@ class Channel:
         return self._shaken(self._engine)
 
     def _shaken(self, engine: TlsEngine) -> bool:
-        """Return True if TLS's handshake is over; it goes on as far as it can now."""
+        """Continue TLS's handshake as far as possible now; return True once it is over."""
         if self.tls is None and isinstance(self._socket, socket.socket):
             self.tls = TlsSocket(self._socket, engine, self.peer, memoryview(bytearray(SEALED_BYTES)))
             self._socket = self.tls
@@ -122,7 +122,7 @@ class Channel:
             raise self._lost(error) from None
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Receive what is there: the number of bytes, 0 when the peer closed, None when nothing is there now."""
+        """Receive available bytes; return their number, 0 if the peer closed, None if there are none now."""
         try:
             return self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
@@ -140,10 +140,11 @@ class Channel:
             self.flush()
 
     def send_some(self, data: memoryview) -> int:
-        """Send as much of `data` as fits now and return how much that was; for who keeps the rest itself.
+        """Send as much of `data` as fits now and return its size; for callers that keep the rest themselves.
 
         Raises:
-            ConnectionLost: the connection is broken. It is left open: what the peer said before that can be received.
+            ConnectionLost: the connection is broken. It is left open, so that earlier bytes of the peer can be
+                received.
         """
         try:
             return self._socket.send(data)
@@ -153,7 +154,7 @@ class Channel:
             raise self._error(error) from None
 
     def flush(self) -> None:
-        """Send as much of what is kept as fits now.
+        """Send as much of the kept bytes as fits now.
 
         Raises:
             ConnectionLost: the connection is broken.
@@ -177,7 +178,7 @@ class Channel:
             self._outgoing[0] = self._outgoing[0][sent:]
 
     def close(self) -> None:
-        """Close the connection; what was not sent is dropped. May be called again."""
+        """Close the connection; unsent bytes are dropped. May be called again."""
         self._outgoing.clear()
         with suppress(OSError):
             self._socket.close()

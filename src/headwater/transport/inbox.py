@@ -1,9 +1,9 @@
 """The receive buffer of a connection: one, reused for its whole life.
 
-Half a MiB takes two of the pieces a node sends, and stays in the processor's cache while it is decoded: with less, the
-price of a decoder's call shows (measured). A frame that does not fit makes the buffer grow, but only as its bytes
-really arrive: at most double each time, never beyond the largest frame there may be. So a peer can't make us allocate
-by announcing.
+Half a MiB takes two of the pieces that a node sends, and stays in the processor's cache while it is decoded; in a
+smaller buffer the price of each decoder call shows (measured). A frame that does not fit makes the buffer grow, but
+only as its bytes really arrive: at most double each time, never beyond the largest frame. So a peer can't make us
+allocate memory by announcing a large frame.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INBOX_BYTES = 512 * 1024
 
 
 class Inbox:
-    """Received bytes, oldest first: `unread` shows them, `consume` drops what was understood."""
+    """Received bytes, oldest first: `unread` shows them, `consume` drops those that were handled."""
 
     __slots__ = ("_buffer", "_end", "_start")
 
@@ -31,7 +31,7 @@ class Inbox:
 
     @property
     def room_bytes(self) -> int:
-        """How much `fill` could receive now, without growing."""
+        """The number of bytes that `fill` could receive now without growing."""
         return len(self._buffer) - (self._end - self._start)
 
     def consume(self, count: int) -> None:
@@ -43,10 +43,10 @@ class Inbox:
             self._start = self._end = 0
 
     def fill(self, channel: Channel, needed: int = HEADER_BYTES) -> int | None:
-        """Receive what is there behind what is unread; as `Channel.receive_into`.
+        """Receive available bytes after the unread ones; returns as `Channel.receive_into`.
 
         Args:
-            needed: size of the frame that `unread` begins with, so that the buffer can hold it at last.
+            needed: size of the frame at the beginning of `unread`, so that the buffer can become large enough for it.
         """
         self._make_room(needed)
         count = channel.receive_into(self._buffer[self._end :])

@@ -1,8 +1,8 @@
-"""Waiting as values: steps say what they wait for, a driver does the waiting.
+"""Waiting as values: steps yield what they wait for, and a driver waits.
 
-A step generator runs until it would block, then yields a `Ready` (some of these channels, or a moment in time) or a
-`Resolve` (a name to look up). Whoever drives it waits in its own way, sends the answer in, and finally gets the
-result: psycopg's idea, and the reason why the blocking and the asyncio client are the same code.
+A step generator runs until it would block, then yields a `Ready` (some of these channels, or a time) or a `Resolve` (a
+name to look up). Its driver waits in its own way, sends the answer in, and finally gets the result: psycopg's idea, and
+the reason why the blocking and the asyncio client share their code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Signal:
-    """Wakes one waiter from the code of another: "what you wait for has come, I read it"."""
+    """Wakes one waiter from another task: "the bytes that you wait for have come, and I have read them"."""
 
     __slots__ = ("wake",)
 
@@ -26,7 +26,7 @@ class Signal:
         self.wake: Callable[[], None] | None = None
 
     def fire(self) -> bool:
-        """Wake the waiting tasks; False if there is none."""
+        """Wake the waiting task; return False if there is none."""
         if self.wake is None:
             return False
         self.wake()
@@ -35,12 +35,12 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Go on when one of `channels` has something to read (or room to write what it holds), or at `deadline`, or when
-    the signal fires.
+    """Continue when one of `channels` has something to read (or room to write its kept bytes), or at `deadline`, or
+    when the signal fires.
 
-    The deadline is a moment of the monotonic clock; None waits for the others alone. Answered with None: the generator
-    looks for itself, and may be woken without a reason. A signal can only come from another task, so a driver that
-    runs one generator at a time need not care for it.
+    The deadline is a time of the monotonic clock; None waits for the others alone. The answer is None: the generator
+    checks for itself, and may be woken without a reason. A signal can only come from another task, so a driver that
+    runs one generator at a time need not support it.
     """
 
     channels: tuple[Channel, ...] = ()
@@ -50,7 +50,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Look up a host. Answered with a list of SocketAddress, or with the OSError that came of it."""
+    """Look up a host. The answer is a list of SocketAddress, or the OSError."""
 
     host: str
     port: int
