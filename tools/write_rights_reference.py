@@ -16,7 +16,7 @@ from headwater.node.rest.pages import PAGES, REFUSED
 from headwater.node.users.roles import FINE, ROLES, Grant, granted
 from headwater.protocol.text import classic, meta
 from headwater.protocol.text.commands import steps
-from headwater.protocol.text.line import TAKES_DATA, Asked
+from headwater.protocol.text.line import TAKES_DATA, TextCommand
 from headwater.wire.dialect import requests
 from headwater.wire.layout import Request
 from headwater.wire.opcodes import name_of
@@ -161,7 +161,7 @@ def _lines() -> Iterator[tuple[str, ...]]:
         raise LookupError(f"no line of {', '.join(sorted(lacking))}")
     for line in TEXT.values():
         words = tuple(line.encode().split())
-        step = next(steps(Asked(words, 0, b"x" if words[0] in TAKES_DATA else None), 0))
+        step = next(steps(TextCommand(words, 0, b"x" if words[0] in TAKES_DATA else None), 0))
         asked = step.layout.opcode if isinstance(step, Request) else None
         needed = 0 if asked is None else rule_of(asked).privilege
         told = "nothing" if asked is None else name_of(asked)

@@ -1,4 +1,4 @@
-"""The pages that change the cluster, each thing with its plan and a confirmation; and the page about mirrors."""
+"""The pages that change the cluster, each operation with its plan and a confirmation; and the page about mirrors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.errors import HeadwaterError, NoAccess
 
 CHANGED = "The nodes are not as they were: this is the plan now."
 OF_TABLES = frozenset({"fold", "vacuum"})
-"""Work in folders, of which nodes know nothing."""
+"""Work in folders, which needs no node."""
 HOMES = {
     "bucket-create": "/buckets",
     "bucket-quota": "/buckets",
@@ -27,11 +27,11 @@ HOMES = {
     "fold": "/mirrors",
     "vacuum": "/mirrors",
 }
-"""The pages that have the forms of work; /actions has those of all other."""
+"""The pages with the forms of some work; /actions has the forms of all other work."""
 
 
 async def actions(request: Request) -> Response:
-    """The work under way and what came of the last, and the forms for more."""
+    """Show the work under way, the outcome of earlier work, and the forms for more."""
     desk = desk_of(request)
     context = {
         "title": "Actions",
@@ -44,42 +44,42 @@ async def actions(request: Request) -> Response:
 
 
 async def plan(request: Request) -> Response:
-    """The plan of some work, and what must be typed to begin it. It touches nothing, so it may be asked for again: by
-    the browser's way back, or after it was reloaded."""
+    """Show the plan of some work, and the words to type before it begins. It changes nothing, so the browser may
+    request it again."""
     desk, kind = desk_of(request), request.path_params["kind"]
     fields = dict(request.query_params)
     try:
-        asked, shown = await _planned(desk, kind, fields)
+        work, shown = await _planned(desk, kind, fields)
     except HeadwaterError as error:
         return _refused(request, kind, error)
-    return _confirm(request, fields, asked, shown)
+    return _confirm(request, fields, work, shown)
 
 
 async def begin(request: Request) -> Response:
-    """Begin what was planned, if the plan is still the one that was shown and the words were typed."""
+    """Begin planned work, if the plan is still the one that was shown and the words were typed."""
     desk, kind = desk_of(request), request.path_params["kind"]
     fields = await form_of(request, desk.secrets.token)
     ticket = fields.get("ticket", "")
     if desk.foreman.has_begun(ticket):  # sent twice, by a double click or by the browser: its work is done once
         return RedirectResponse("/actions", 303)
     try:
-        asked, shown = await _planned(desk, kind, fields)
-        words = asked.confirmation(desk.settings.target.bucket)
+        work, shown = await _planned(desk, kind, fields)
+        words = work.confirmation(desk.settings.target.bucket)
         if desk.foreman.has_begun(ticket):  # by the other one, while this one was planned
             return RedirectResponse("/actions", 303)
         if fields.get("digest") != shown.digest:
-            return _confirm(request, fields, asked, shown, problem=CHANGED, status=409)
+            return _confirm(request, fields, work, shown, problem=CHANGED, status=409)
         if " ".join(fields.get("words", "").split()) != words:
             missing = f"Nothing was begun: type {words} to begin."
-            return _confirm(request, fields, asked, shown, problem=missing, status=400)
-        desk.foreman.begin(asked, ticket)
+            return _confirm(request, fields, work, shown, problem=missing, status=400)
+        desk.foreman.begin(work, ticket)
     except HeadwaterError as error:
         return _refused(request, kind, error)
     return RedirectResponse("/actions", 303)
 
 
 async def stop(request: Request) -> Response:
-    """Let the work under way come to an end."""
+    """Stop the work under way in order."""
     desk = desk_of(request)
     await form_of(request, desk.secrets.token)
     desk.foreman.stop()
@@ -87,7 +87,7 @@ async def stop(request: Request) -> Response:
 
 
 def _home(kind: str) -> tuple[str, str]:
-    """The page that has the form for a kind of work: its address and name."""
+    """Return address and name of the page with the form for a kind of work."""
     page = HOMES.get(kind, "/actions")
     return page, dict(PAGES)[page]
 
@@ -98,33 +98,33 @@ def _refused(request: Request, kind: str, error: HeadwaterError) -> Response:
 
 
 def _confirm(
-    request: Request, fields: dict[str, str], asked: Work, shown: Shown, *, problem: str = "", status: int = 200
+    request: Request, fields: dict[str, str], work: Work, shown: Shown, *, problem: str = "", status: int = 200
 ) -> Response:
     desk = desk_of(request)
     kept = {name: value for name, value in fields.items() if name not in ("words", "digest", "ticket", "token")}
     context = {
-        "title": asked.title,
-        "kind": asked.kind,
+        "title": work.title,
+        "kind": work.kind,
         "fields": kept,
         "shown": shown,
         "ticket": secrets.token_hex(8),
-        "words": asked.confirmation(desk.settings.target.bucket),
+        "words": work.confirmation(desk.settings.target.bucket),
         "problem": problem,
-        "home": _home(asked.kind),
+        "home": _home(work.kind),
     }
     return desk.render(request, "plan.html", context, status)
 
 
 async def _planned(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[Work, Shown]:
-    """The work that a form asks for, if the user may do it, and its plan as it is now."""
+    """Return the work that a form describes, if the user may do it, and its present plan."""
     if kind not in OF_TABLES:
         await check_rights(desk, kind)
-    asked = asked_work(kind, fields, desk.settings)
-    return asked, await desk.foreman.plan(asked)
+    work = asked_work(kind, fields, desk.settings)
+    return work, await desk.foreman.plan(work)
 
 
 async def check_rights(desk: Desk, kind: str) -> None:
-    """Refuse by name what the user may not do; the nodes would as well, in the middle of it.
+    """Refuse work that the user may not do, by its name; the nodes would refuse it as well, but in the middle.
 
     Raises:
         NoAccess: the user has not the role.
@@ -134,7 +134,7 @@ async def check_rights(desk: Desk, kind: str) -> None:
 
 
 async def mirrors(request: Request) -> Response:
-    """The tables of the folders that the console was given."""
+    """Show the tables in the console's folders."""
     desk = desk_of(request)
     said = await desk.lookout.look()
     rows = figures.vbucket_rows(said.answer.survey) if said.answer is not None else []

@@ -1,4 +1,4 @@
-"""The console as an ASGI application: which page is where, behind the guard."""
+"""The console as an ASGI application: its pages and their paths, behind the guard."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ NEVER_ENDS_SECONDS = 7 * 86400
 
 @dataclass(frozen=True, slots=True)
 class ConsolePage:
-    """A page or a form: its method and path, who answers it, and what it needs of the user that the console asks as.
+    """A page or a form: its method and path, its handler, and the privilege that the user needs.
 
-    NONE is for what asks no node, or is shown without what a node refused. Nodes check each request all the same.
+    NONE is for pages that ask no node, or are shown without the parts that a node refused. Nodes check each request in
+    any case.
     """
 
     method: str
@@ -69,7 +70,7 @@ ROUTES = tuple(Route(each.path, each.handler, methods=[each.method]) for each in
 
 
 def make_app(settings: ConsoleSettings, kept: Secrets | None = None) -> Starlette:
-    """Return the application of one console; it connects when it is first asked."""
+    """Return the application of one console; it connects on its first request."""
     known = kept if kept is not None else Secrets()
     cookie = f"headwater-console-{settings.port}"
 

@@ -1,6 +1,6 @@
-"""Work on what a cluster holds: its buckets and collections, its founding, TLS among its nodes, mirrors' tables.
+"""Work on the contents of a cluster: its buckets and collections, its founding, TLS among its nodes, mirrors' tables.
 
-Each kind says what it would do, which words begin it, and does it with the code of the command of the same name.
+Each kind of work has a plan and words that confirm it, and runs the code of the command of the same name.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class _SetQuota:
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
         before = await buckets.quotas(members, seeds, self.name)
         rows = tuple((str(node), _room(mib), _room(self.mib)) for node, mib in before.items())
-        told = (
+        limit = (
             "Over its quota a bucket refuses documents as on a full disk. Less than its files take already is refused."
         )
-        return Shown(("node", "may take", "then"), rows, (told,), set(before.values()) == {self.mib})
+        return Shown(("node", "may take", "then"), rows, (limit,), set(before.values()) == {self.mib})
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         nodes = await buckets.set_quota(members, seeds, self.name, self.mib)
@@ -133,14 +133,14 @@ class _MakeCollection:
         return ""
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
-        found = await collections.current(members, seeds)
+        manifest = await collections.current(members, seeds)
         limit = "" if self.max_ttl is None else f" No document in it lives longer than {self.max_ttl:,} s."
-        is_there = self.path.is_in(found)
+        is_there = self.path.is_in(manifest)
         return Shown(sentences=(f"{self.path} is made in this bucket, on all nodes.{limit}",), is_empty=is_there)
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
-        made = await _changed(members, seeds, collections.creation(self.path, self.max_ttl))
-        return "done", f"{self.path} is there; manifest {made.uid:x}"
+        manifest = await _changed(members, seeds, collections.creation(self.path, self.max_ttl))
+        return "done", f"{self.path} is there; manifest {manifest.uid:x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +157,17 @@ class _DropCollection:
         return str(self.path)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
-        found = await collections.current(members, seeds)
-        if not self.path.is_in(found):
+        manifest = await collections.current(members, seeds)
+        if not self.path.is_in(manifest):
             raise OptionError("name", str(self.path), "a scope or a collection that is there")
-        paths = [CollectionPath(scope.name, each.name) for scope in found.scopes for each in scope.collections]
+        paths = [CollectionPath(scope.name, each.name) for scope in manifest.scopes for each in scope.collections]
         gone = [each for each in paths if self.path in (each, CollectionPath(each.scope))]
-        told = [f"{each} goes with all its documents." for each in gone] or [f"{self.path} goes; nothing is in it."]
-        return Shown(sentences=(*told, NO_WAY_BACK))
+        lines = [f"{each} goes with all its documents." for each in gone] or [f"{self.path} goes; nothing is in it."]
+        return Shown(sentences=(*lines, NO_WAY_BACK))
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
-        made = await _changed(members, seeds, collections.removal(self.path))
-        return "done", f"{self.path} is dropped; manifest {made.uid:x}"
+        manifest = await _changed(members, seeds, collections.removal(self.path))
+        return "done", f"{self.path} is dropped; manifest {manifest.uid:x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +186,14 @@ class _Init:
         return "yes"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
-        made = await founding.planned(members, self.nodes, self.replicas, encrypted=self.encrypted)
-        rows = [(str(each), *(f"{len(held):,}" for held in made.map.held_by(each))) for each in made.map.servers]
-        told = [f"{made.data_on} has data and owns them all; a rebalance spreads them."] if made.data_on else []
-        return Shown(("node", "active", "replicas"), tuple(rows), tuple(told))
+        plan = await founding.planned(members, self.nodes, self.replicas, encrypted=self.encrypted)
+        rows = [(str(each), *(f"{len(held):,}" for held in plan.map.held_by(each))) for each in plan.map.servers]
+        lines = [f"{plan.data_on} has data and owns them all; a rebalance spreads them."] if plan.data_on else []
+        return Shown(("node", "active", "replicas"), tuple(rows), tuple(lines))
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
-        made = await founding.found(members, self.nodes, self.replicas, encrypted=self.encrypted)
-        return "done", f"{len(made.map.servers):,} nodes are a cluster, map {made.map.epoch}:{made.map.rev}"
+        plan = await founding.found(members, self.nodes, self.replicas, encrypted=self.encrypted)
+        return "done", f"{len(plan.map.servers):,} nodes are a cluster, map {plan.map.epoch}:{plan.map.rev}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,10 @@ class _Encryption:
         return "yes"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
-        found = (await members.survey(seeds)).map
-        now, then = ("by" if on else "without" for on in (found.encrypted, self.on))
-        told = f"The {len(found.servers):,} nodes call each other {now} TLS now, and then {then} TLS."
-        return Shown(sentences=(told, "Ports for TLS are taken up as they are now."))
+        map_ = (await members.survey(seeds)).map
+        now, then = ("by" if on else "without" for on in (map_.encrypted, self.on))
+        sentence = f"The {len(map_.servers):,} nodes call each other {now} TLS now, and then {then} TLS."
+        return Shown(sentences=(sentence, "Ports for TLS are taken up as they are now."))
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         known = await encryption.set_encryption(members, seeds, encrypted=self.on)
@@ -247,11 +247,11 @@ class _TableUpkeep:
         log, _ = open_table(self.place)
         if self.kind == "fold":
             chosen = len(upkeep.choose(log.state))
-            told = f"{chosen:,} of {len(log.state.files):,} files are folded. A mirror may run meanwhile."
-            return Shown(sentences=(told,), is_empty=not chosen)
+            sentence = f"{chosen:,} of {len(log.state.files):,} files are folded. A mirror may run meanwhile."
+            return Shown(sentences=(sentence,), is_empty=not chosen)
         gone = upkeep.vacuum(log, None, dry=True)
-        told = f"{len(gone):,} files are removed that no version within the table's retention needs."
-        return Shown(sentences=(told, "Versions older than that can't be read any more."), is_empty=not gone)
+        sentence = f"{len(gone):,} files are removed that no version within the table's retention needs."
+        return Shown(sentences=(sentence, "Versions older than that can't be read any more."), is_empty=not gone)
 
     def _run(self) -> str:
         from headwater.lake import upkeep  # noqa: PLC0415
@@ -269,10 +269,10 @@ NO_WAY_BACK = "There is no way back but a backup."
 
 
 def asked_work(kind: str, fields: Fields, settings: ConsoleSettings) -> Work:
-    """Read a form about work of any kind.
+    """Read a form for work of any kind.
 
     Raises:
-        OptionError: a kind that there is not, or a field has a value it can't have.
+        OptionError: an unknown kind, or an invalid value of a field.
     """
     reading = _READING.get(kind)
     return AskedWork.of(kind, fields, settings.target) if reading is None else reading(fields, settings)
@@ -299,12 +299,12 @@ def _init(fields: Fields, settings: ConsoleSettings) -> Work:
 
 
 def _upkeep(kind: str) -> Callable[[Fields, ConsoleSettings], Work]:
-    def made(fields: Fields, settings: ConsoleSettings) -> Work:
+    def upkeep(fields: Fields, settings: ConsoleSettings) -> Work:
         if (place := fields.get("table", "")) not in settings.lakes:
             raise OptionError("table", place[:80], "one that this console was given by --lake")
         return _TableUpkeep(place, kind)
 
-    return made
+    return upkeep
 
 
 _READING: dict[str, Callable[[Fields, ConsoleSettings], Work]] = {
@@ -347,7 +347,7 @@ def _room(mib: int) -> str:
 
 
 async def _changed(members: Members, seeds: Sequence[Address], edit: Any) -> CollectionsManifest:
-    """Change the manifest; one that can't be is a refusal of the cluster, as the command tells it."""
+    """Change the manifest; raise an impossible change as a ClusterError, as the command does."""
     try:
         return await collections.change(members, seeds, edit)
     except ManifestRefused as error:

@@ -1,4 +1,4 @@
-"""The pages of what a cluster holds: the collections of the bucket, and the buckets. Their forms ask for work."""
+"""The pages of a cluster's contents: the collections of the bucket, and the buckets. Their forms request work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["BucketRow", "buckets", "collections"]
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """A bucket, and how much its files may take on each node; `problem`: why that is not known."""
+    """A bucket and the limit of its files' size on each node; `problem`: why that is unknown."""
 
     name: str
     rooms: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class BucketRow:
 
 
 async def collections(request: Request) -> Response:
-    """The scopes and collections of the bucket, and the forms that make and drop them."""
+    """Show the scopes and collections of the bucket, and the forms that create and drop them."""
     desk = desk_of(request)
     manifest, problem, status = None, "", 200
     try:
@@ -42,12 +42,12 @@ async def collections(request: Request) -> Response:
     except HeadwaterError as error:
         problem, status = plain(error), status_of(error)
     rows = [each for scope in manifest.scopes for each in scope.collections] if manifest else []
-    told = {"manifest": manifest, "rows": rows, "problem": problem, "rights": await desk.rights()}
-    return desk.render(request, "collections.html", {"title": "Collections"} | told, status)
+    context = {"manifest": manifest, "rows": rows, "problem": problem, "rights": await desk.rights()}
+    return desk.render(request, "collections.html", {"title": "Collections"} | context, status)
 
 
 async def buckets(request: Request) -> Response:
-    """The buckets and their quotas, and the forms that make, limit and drop them."""
+    """Show the buckets and their quotas, and the forms that create, limit and drop them."""
     desk = desk_of(request)
     rows: Sequence[BucketRow] = ()
     problem, status = "", 200
@@ -58,16 +58,16 @@ async def buckets(request: Request) -> Response:
             rows = await asyncio.gather(*(_row(members, seeds, each) for each in names))
     except HeadwaterError as error:
         problem, status = plain(error), status_of(error)
-    told = {"rows": rows, "problem": problem, "rights": await desk.rights()}
-    return desk.render(request, "buckets.html", {"title": "Buckets"} | told, status)
+    context = {"rows": rows, "problem": problem, "rights": await desk.rights()}
+    return desk.render(request, "buckets.html", {"title": "Buckets"} | context, status)
 
 
 async def _row(members: Members, seeds: Sequence[Address], name: str) -> BucketRow:
     try:
-        told = await known_buckets.quotas(members, seeds, name)
+        quotas = await known_buckets.quotas(members, seeds, name)
     except HeadwaterError as error:
         return BucketRow(name, problem=f"Its quota is not known: {plain(error)}.")
-    rooms = [f"{mib:,} MiB" if mib else "the disk" for mib in told.values()]
+    rooms = [f"{mib:,} MiB" if mib else "the disk" for mib in quotas.values()]
     if len(set(rooms)) == 1:
         return BucketRow(name, (rooms[0],))
-    return BucketRow(name, tuple(f"{node}: {room}" for node, room in zip(told, rooms, strict=True)))
+    return BucketRow(name, tuple(f"{node}: {room}" for node, room in zip(quotas, rooms, strict=True)))

@@ -67,7 +67,7 @@ class ConsoleSettings:
 
 
 class Desk:
-    """One console at work; made in the event loop that serves it.
+    """One console at work; created in the event loop that serves it.
 
     Attributes:
         tails: how many are open. is_ending: whether pages that wait for events are to end.
@@ -88,12 +88,12 @@ class Desk:
         self._templates = _templates()
 
     def end_pages(self) -> None:
-        """Let pages that wait for events come to an end; they would be cut, with a traceback."""
+        """End pages that wait for events; otherwise they would be cut, with a traceback."""
         self.is_ending = True
         self.rates.stop()
 
     async def close(self) -> None:
-        """Let work come to an end, and close all connections."""
+        """Stop work in order, and close all connections."""
         await self.foreman.close()
         self.rates.stop()
         await self.lookout.close()
@@ -101,12 +101,12 @@ class Desk:
             await self._client.close()
 
     def members(self) -> Members:
-        """Return connections for one piece of work, of their own; nothing is called yet."""
-        told = self.settings
-        return Members(told.target.bucket, told.user, told.password, tls=told.target.tls)
+        """Return separate connections for one piece of work; none is opened yet."""
+        settings = self.settings
+        return Members(settings.target.bucket, settings.user, settings.password, tls=settings.target.tls)
 
     async def client(self) -> aio.AsyncClient:
-        """The client of the bucket, connected by its first use.
+        """Return the client of the bucket, connected on first use.
 
         Raises:
             TransportError, StatusError: as `aio.connect`.
@@ -125,7 +125,7 @@ class Desk:
         return self._client
 
     async def documents(self, collection: str) -> aio.AsyncDocuments:
-        """The documents of a collection, `scope.collection`; of the default one where none is named.
+        """Return the documents of a collection, `scope.collection`; of the default one if none is named.
 
         Raises:
             OptionError: that is no name of a collection. TransportError, StatusError: as `client`.
@@ -134,12 +134,12 @@ class Desk:
         return client.collection(collection) if collection else client
 
     async def rights(self) -> frozenset[str]:
-        """The privileges by which pages offer what they do: all where no node tells."""
-        told = await self.lookout.rights()
-        return all_rights() if told is None else told
+        """Return the privileges that decide which operations pages offer: all of them if no node answers."""
+        rights = await self.lookout.rights()
+        return all_rights() if rights is None else rights
 
     def render(self, request: Request, name: str, context: Mapping[str, Any], status: int = 200) -> Response:
-        """Make a page of a template."""
+        """Return a page made from a template."""
         shared = {
             "bucket": self.settings.target.bucket,
             "user": self.settings.user,
@@ -153,30 +153,30 @@ class Desk:
 
 
 def status_of(error: HeadwaterError) -> int:
-    """Return the status of a page that says what was not done."""
+    """Return the HTTP status of a page that reports an error."""
     kinds = {OptionError: 400, NoAccess: 403, KeyNotFound: 404}
     return next((status for kind, status in kinds.items() if isinstance(error, kind)), 502)
 
 
 def desk_of(request: Request) -> Desk:
-    """The desk of the console that a request came to."""
-    found: Desk = request.app.state.desk
-    return found
+    """Return the desk of the console that received a request."""
+    desk: Desk = request.app.state.desk
+    return desk
 
 
 # --------------------------------------------------------------------------- what templates call
 
 
 def _templates() -> Environment:
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["may"] = may
-    made.filters |= {
+    templates.globals["may"] = may
+    templates.filters |= {
         "count": count,
         "clock": clock,
         "datatype": datatype,
@@ -187,26 +187,26 @@ def _templates() -> Environment:
         "version": version,
         "staleness": staleness,
     }
-    return made
+    return templates
 
 
 def may(rights: Collection[str], name: str) -> bool:
-    """Return True if a user may do something in the bucket, or in one of its scopes or collections at least."""
+    """Return True if a user may do something in the bucket, or in at least one of its scopes or collections."""
     return name in rights or f"{name}_somewhere" in rights
 
 
 def count(number: float | None) -> str:
-    """336776 as `336,776`; a dash for what is not known."""
+    """Return 336776 as `336,776`; a dash for None."""
     return DASH if number is None else f"{number:,}"
 
 
 def clock(seconds: float) -> str:
-    """Unix seconds as every page, the log and the commands tell them: UTC, RFC 3339."""
+    """Return Unix seconds in the form of every page, the log and the commands: UTC, RFC 3339."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def datatype(number: int) -> str:
-    """A datatype byte in words."""
+    """Return a datatype byte in words."""
     names = (
         (Datatype.JSON, "JSON"),
         (Datatype.SNAPPY, "compressed with Snappy"),
@@ -217,31 +217,31 @@ def datatype(number: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """90 as `1 min 30 s`."""
+    """Return 90 as `1 min 30 s`."""
     whole = max(0, int(seconds))
     parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
-    told = [f"{number} {unit}" for number, unit in parts if number]
-    return " ".join(told[:2]) or "0 s"
+    parts_shown = [f"{number} {unit}" for number, unit in parts if number]
+    return " ".join(parts_shown[:2]) or "0 s"
 
 
 def key(data: bytes) -> str:
-    """A key as a page shows it: control characters escaped, long ones cut."""
+    """Return a key in the form for a page: control characters escaped, long keys cut."""
     shown = printable(text(data))
     return shown if len(shown) <= KEY_SHOWN_CHARACTERS else f"{shown[:KEY_SHOWN_CHARACTERS]}\u2026 ({len(data)} bytes)"
 
 
 def vb_uuid(number: int) -> str:
-    """A branch's name, as everywhere."""
+    """Return a vb uuid in the usual form."""
     return f"{number:016x}"
 
 
-def version(found: ClusterMap) -> str:
-    """The revision of a map."""
-    return f"{found.epoch}:{found.rev}"
+def version(map_: ClusterMap) -> str:
+    """Return the revision of a map."""
+    return f"{map_.epoch}:{map_.rev}"
 
 
 def staleness(said: Said[Any], now: float) -> str:
-    """A sentence about an answer that is not the latest; empty for one that is."""
+    """Return a sentence about an answer that is not the latest; empty for the latest."""
     if said.is_fresh:
         return ""
     if said.answer is None:

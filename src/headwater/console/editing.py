@@ -1,4 +1,4 @@
-"""Documents as forms show them and send them back: every byte survives the way through a browser, or is not offered.
+"""Documents in forms: every byte survives the way through a browser and back, or the document can't be edited.
 
 A text field of HTML changes what goes through it: all line ends become CR LF. So only what is UTF-8 without a carriage
 return and without control characters is edited as text; everything else is shown and edited as hexadecimal digits.
@@ -18,7 +18,7 @@ from headwater.console.json_view import indented
 from headwater.errors import OptionError
 
 EDIT_BYTES_MAX = 1 << 20
-"""Larger documents are shown in part and not edited here."""
+"""The largest document that can be edited here; larger ones are shown in part."""
 SHOWN_BYTES_MAX = 64 << 10
 XATTR_CHARACTERS_MAX = 4096
 HEX_GROUPS = 16
@@ -27,7 +27,7 @@ _TURNING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u20
 
 
 class Form(StrEnum):
-    """The way in which bytes are written in a field."""
+    """The notation of bytes in a field."""
 
     TEXT = "text"
     HEX = "hex"
@@ -35,7 +35,7 @@ class Form(StrEnum):
 
     @classmethod
     def of(cls, text: str) -> Form:
-        """The form of this name; TEXT where there is none."""
+        """Return the form with this name; TEXT if there is none."""
         return next((each for each in cls if each == text), cls.TEXT)
 
     @property
@@ -50,8 +50,8 @@ class ShownDocument:
 
     Attributes:
         form, text: the value as it stands in the field; cut to its beginning where it can't be edited.
-        editable: whether it is whole, and can be sent back. shown_bytes: how many of the value's bytes stand there.
-        json: a text for reading, a line for each member; None where that says nothing new.
+        editable: True if it is whole, and can be sent back. shown_bytes: number of the value's bytes in the field.
+        json: indented text for reading; None if it would show nothing new.
         xattrs: the extended attributes, by name their JSON text; long ones cut.
     """
 
@@ -69,7 +69,7 @@ class ShownDocument:
 def shown(
     document: Document, meta: DocumentMeta, form: Form | None = None, xattrs: Mapping[str, bytes] | None = None
 ) -> ShownDocument:
-    """Return a document for a page, in the form asked for if its value bears it."""
+    """Return a document for a page, in the requested form if its value allows it."""
     chosen = form if form in (Form.HEX, Form.BASE64) else form_for(document.value)
     editable = len(document.value) <= EDIT_BYTES_MAX
     part = document.value if editable else document.value[:SHOWN_BYTES_MAX]
@@ -87,7 +87,7 @@ def _cut(text: str) -> str:
 
 
 def form_for(data: bytes) -> Form:
-    """Return the form in which bytes come back from a browser as they were."""
+    """Return the form in which bytes come back from a browser unchanged."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -96,15 +96,14 @@ def form_for(data: bytes) -> Form:
 
 
 def _is_unsafe(character: str) -> bool:
-    """Return True if a field would change a character, or it turns the direction of writing and so hides what is
-    there."""
+    """Return True if a field would change a character, or if it turns the direction of writing and so hides text."""
     if unicodedata.category(character) == "Cc":
         return character not in _KEPT_CONTROLS
     return character in _TURNING
 
 
 def written(data: bytes, form: Form) -> str:
-    """Return bytes as a field has them; those of a text that was cut inside of a character lose its rest."""
+    """Return bytes in the notation of a field; a text that was cut inside a character loses that character."""
     if form is Form.TEXT:
         return data.decode(errors="ignore")
     if form is Form.BASE64:
@@ -114,7 +113,7 @@ def written(data: bytes, form: Form) -> str:
 
 
 def read_field(text: str, form: Form) -> bytes:
-    """Return the bytes that a field was filled with; the browser's line ends become line feeds again.
+    """Return the bytes in a field; the browser's line ends become line feeds again.
 
     Raises:
         OptionError: no hexadecimal digits, no base64, or too many bytes.
@@ -148,11 +147,11 @@ def read_key(text: str, form: Form) -> bytes:
 
 
 def read_part(text: str, form: Form) -> bytes:
-    """Return a part of a key, maybe empty, as `read_key`."""
+    """Return a part of a key, which may be empty; otherwise as `read_key`."""
     return as_part("prefix", text.encode() if form is Form.TEXT else read_field(text, form))
 
 
 def key_field(key: bytes) -> tuple[str, Form]:
-    """Return a key as a field of one line has it, and in which form; such a field drops line ends."""
+    """Return a key in the notation of a one-line field, and its form; such a field drops line ends."""
     form = Form.HEX if b"\n" in key or b"\t" in key else form_for(key)
     return (written(key, form) if form is Form.TEXT else key.hex()), form

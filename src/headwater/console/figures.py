@@ -1,6 +1,6 @@
-"""Tables for pages, made of what nodes said. No I/O.
+"""Tables for pages, made from the nodes' answers. No I/O.
 
-Where nodes did not say something there is None, which a page shows as a dash: never a 0 that nobody told.
+A missing answer is None, which a page shows as a dash: never a 0 that no node reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OWNER_COLOURS = 8
 
 @dataclass(frozen=True, slots=True)
 class CopyRow:
-    """A vbucket on one node. `planned`: the part the map gives it there; empty for none."""
+    """A vbucket on one node. `planned`: its role there by the map; empty for none."""
 
     address: Address
     state: State | None
@@ -28,7 +28,7 @@ class CopyRow:
 
     @property
     def agrees(self) -> bool:
-        """True if the node has what the map gives it."""
+        """True if the node's state of the vbucket is that of the map."""
         return self.planned == (self.state.name.lower() if self.state is not None else "")
 
 
@@ -37,9 +37,9 @@ class VbucketRow:
     """A vbucket on all nodes.
 
     Attributes:
-        owner: by the map; None for nobody.
-        seqno, items: of the copy that the map's owner has active; None if it does not say.
-        behind: changes that the worst replica lacks; None where an end of it is not known.
+        owner: owner by the map; None if there is none.
+        seqno, items: of the owner's active copy; None if the node does not report it.
+        behind: changes that the worst replica lacks; None if unknown.
         copies: node by node, those that do not answer left out.
         silent: nodes of its chain that do not answer.
     """
@@ -55,58 +55,58 @@ class VbucketRow:
 
     @property
     def trouble(self) -> str:
-        """One sentence about what is not as the map says; empty when all is."""
+        """A sentence about the differences from the map; empty if there are none."""
         active = [each.address for each in self.copies if each.state is State.ACTIVE]
         if self.silent:
             return f"{', '.join(map(str, self.silent))} does not answer"
         if len(active) != 1:
             return "active nowhere" if not active else f"active on {', '.join(map(str, active))}"
         wrong = [each for each in self.copies if not each.agrees]
-        return "; ".join(f"{each.address}: {_told(each.state)}, by the map {each.planned or 'none'}" for each in wrong)
+        return "; ".join(f"{each.address}: {_name(each.state)}, by the map {each.planned or 'none'}" for each in wrong)
 
 
-def _told(state: State | None) -> str:
+def _name(state: State | None) -> str:
     return state.name.lower() if state is not None else "missing"
 
 
 def vbucket_row(survey: Survey, vbucket: int) -> VbucketRow:
-    """Return what there is of a vbucket."""
-    found = survey.map
-    chain = dict.fromkeys((*found.copies(vbucket), *survey.nodes))
+    """Return the row of a vbucket."""
+    map_ = survey.map
+    chain = dict.fromkeys((*map_.copies(vbucket), *survey.nodes))
     views = [survey.nodes[each] for each in chain if each in survey.nodes]
-    owner = found.owner(vbucket)
+    owner = map_.owner(vbucket)
     copies = tuple(
         CopyRow(
             view.address,
             view.states.get(vbucket),
-            "active" if view.address == owner else "replica" if view.address in found.replicas(vbucket) else "",
+            "active" if view.address == owner else "replica" if view.address in map_.replicas(vbucket) else "",
             view.seqnos.get(vbucket),
             view.items.get(vbucket),
         )
         for view in views
-        if view.answers and (vbucket in view.states or view.address in found.copies(vbucket))
+        if view.answers and (vbucket in view.states or view.address in map_.copies(vbucket))
     )
     own = next((each for each in copies if each.address == owner and each.state is State.ACTIVE), None)
     seqno = own.seqno if own is not None else None
-    silent = tuple(view.address for view in views if not view.answers and view.address in found.copies(vbucket))
-    replicas = found.replicas(vbucket)
+    silent = tuple(view.address for view in views if not view.answers and view.address in map_.copies(vbucket))
+    replicas = map_.replicas(vbucket)
     lacking = [_behind(copies, each, seqno) for each in replicas]
     behind = None if None in lacking else max((each for each in lacking if each is not None), default=0)
     return VbucketRow(vbucket, owner, tuple(replicas), seqno, own.items if own else None, behind, copies, silent)
 
 
 def _behind(copies: Sequence[CopyRow], address: Address, seqno: int | None) -> int | None:
-    found = next((each.seqno for each in copies if each.address == address), None)
-    return None if found is None or seqno is None else max(0, seqno - found)
+    replica_seqno = next((each.seqno for each in copies if each.address == address), None)
+    return None if replica_seqno is None or seqno is None else max(0, seqno - replica_seqno)
 
 
 def vbucket_rows(survey: Survey) -> list[VbucketRow]:
-    """Return what there is of every vbucket of the map."""
+    """Return the rows of all vbuckets of the map."""
     return [vbucket_row(survey, each) for each in range(survey.map.vbuckets)]
 
 
 def owner_classes(rows: Sequence[VbucketRow], servers: Sequence[Address]) -> list[str]:
-    """Return for each vbucket by what a picture shows it: its owner's place by colour, or that there is trouble."""
+    """Return for each vbucket the CSS class of its picture: its owner's colour, or trouble."""
     places = {address: f"owner{place % OWNER_COLOURS}" for place, address in enumerate(servers)}
     return ["trouble" if row.trouble or row.owner is None else places[row.owner] for row in rows]
 
@@ -124,7 +124,7 @@ class Paged:
 
 
 def paged(rows: Sequence[VbucketRow], page: int, size: int = PAGE_ROWS) -> Paged:
-    """Return a page of rows; the nearest that there is."""
+    """Return a page of rows; the nearest existing page."""
     pages = max(1, -(-len(rows) // size))
     page = min(max(page, 1), pages)
     part = rows[(page - 1) * size : page * size]
@@ -133,6 +133,6 @@ def paged(rows: Sequence[VbucketRow], page: int, size: int = PAGE_ROWS) -> Paged
 
 
 def number_of(stats: Mapping[str, str] | None, name: str) -> int | None:
-    """Return a statistic that is a whole number; None where it is not told."""
+    """Return a statistic that is an integer; None if it is missing."""
     text = (stats or {}).get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None

@@ -1,4 +1,4 @@
-"""Who may talk to the console: it acts with an operator's credentials, and every page in a browser can send to it.
+"""Decides who may use the console: it acts with an operator's credentials, and every page in a browser can send to it.
 
 | what                                   | against                                                               |
 |----------------------------------------|-----------------------------------------------------------------------|
@@ -26,7 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headwater.protocol.browser import LOOPBACK, READING, is_own, name_of
 
 BODY_BYTES_MAX = 8 << 20
-"""A form with the largest document that can be edited here fits: a line end takes six bytes, all else three at most."""
+"""The largest form: one with the largest document that can be edited; a line end takes six bytes, all else three at
+most."""
 FIELDS_MAX = 4096
 FORM = "application/x-www-form-urlencoded"
 POLICY = (
@@ -50,10 +51,10 @@ def _secret() -> str:
 
 @dataclass(frozen=True)
 class Secrets:
-    """The secrets of one process; made anew at each start.
+    """The secrets of one process; new at each start.
 
     Attributes:
-        key: opens the console, once for each browser. session: what its cookie holds. token: what each form brings.
+        key: opens the console, once for each browser. session: content of its cookie. token: sent with each form.
     """
 
     key: str = field(default_factory=_secret, repr=False)
@@ -62,17 +63,17 @@ class Secrets:
 
 
 def same(given: str, secret: str) -> bool:
-    """Compare in a time that does not tell where they differ."""
+    """Compare in a time that does not depend on the place of the first difference."""
     return secrets.compare_digest(given.encode(), secret.encode())
 
 
 class Guard:
-    """The outermost layer: refuses what is not the operator's own browser, and seals every answer with the headers.
+    """The outermost layer: refuses requests of other browsers and pages, and adds the security headers to every answer.
 
     Args:
         hosts: names by which the console may be called, besides this machine's own.
-        open_paths: what is served without the cookie: the login and the style of its page.
-        cookie: its name; one for each port, since cookies know no ports.
+        open_paths: paths without the cookie: the login and the style of its page.
+        cookie: name of the cookie; one for each port, since cookies know no ports.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class Guard:
 
 
 async def form_of(request: Request, token: str) -> dict[str, str]:
-    """Read a form that a page of this console sent; of a name that comes twice the last value.
+    """Read a form that a page of this console sent; of a repeated name the last value counts.
 
     Raises:
-        HTTPException: 413, it is too large; 415, it is none; 400, it can't be read; 403, it has not our token.
+        HTTPException: 413, it is too large; 415, it is not a form; 400, it can't be read; 403, it has not our token.
     """
     if request.headers.get("content-type", "").partition(";")[0] != FORM:
         raise HTTPException(415, f"a form is {FORM}")

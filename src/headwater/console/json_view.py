@@ -1,7 +1,7 @@
-"""JSON as people read it: a line for each member, and characters in place of their escapes.
+"""JSON for reading: a line for each member, and characters instead of their escapes.
 
-It is made of the text and not of the values: numbers keep all of their digits, members their order, and names that come
-twice come twice. It is for reading only; what is edited and stored are the bytes themselves.
+It is made from the text and not from the values: numbers keep all of their digits, members their order, and a name that
+comes twice is shown twice. It is for reading only; the bytes themselves are edited and stored.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from headwater.wire.json_text import read_json
 
 INDENT = "  "
 CHARACTERS_MAX = 256 << 10
-"""Short members deep inside take many times as much as the text; what goes beyond this is cut."""
+"""The longest result; deeply nested short members take many times as much as the text."""
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})?|.)")
 
 
 def indented(value: bytes) -> str | None:
-    """Return a JSON text with a line for each member; None where the bytes are none, or nested over 64 levels deep."""
+    """Return a JSON text with a line for each member; None if it is not JSON, or nested over 64 levels deep."""
     try:
         read_json(value)
         text = value.decode()
@@ -34,7 +34,7 @@ def indented(value: bytes) -> str | None:
                 lines.append(INDENT * depth)
         elif before in ("{", "[", ","):
             lines.append(INDENT * depth)
-        shown = _shown(part) if part[0] == '"' else ": " if part == ":" else part
+        shown = _plain_string(part) if part[0] == '"' else ": " if part == ":" else part
         lines[-1] += shown
         depth += part in "{["
         before = part
@@ -46,9 +46,9 @@ def indented(value: bytes) -> str | None:
     return "\n".join(lines)
 
 
-def _shown(text: str) -> str:
-    """A string with its characters in place of escapes, but for those that would not be seen as what they are."""
-    return ESCAPE.sub(lambda found: _character(found[0]), text)
+def _plain_string(text: str) -> str:
+    """Return a string with characters instead of escapes, except for characters that would be invisible or misread."""
+    return ESCAPE.sub(lambda escape: _character(escape[0]), text)
 
 
 def _character(escape: str) -> str:

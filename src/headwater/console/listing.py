@@ -1,8 +1,8 @@
-"""Keys by their prefix, a page at a time, as far as the nodes bring them in a few seconds.
+"""Keys by their prefix, a page at a time, with a time limit of a few seconds.
 
-A bucket has no order of keys: each vbucket is looked through by itself, in the order of their numbers, several at once
-where they bring little. A page ends with so many keys, or when its time is over; the next goes on behind it, by the
-vbucket and the key in its address. What is written meanwhile may be missed or shown, as in any list that is paged.
+A bucket has no order of keys: the vbuckets are searched in the order of their numbers, several at once if they have few
+keys. A page ends after a number of keys, or when its time is over; the next one continues after the vbucket and the key
+in its address. Keys written meanwhile may be missed or shown, as in any paged list.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 
 KEYS_SHOWN = 100
 LOOK_SECONDS = 4.0
-"""For a page: with a hundred million documents a rare prefix takes longer, and the page says how far it looked."""
+"""The time for a page: with a hundred million documents a rare prefix takes longer, and the page shows how far it
+looked."""
 AT_ONCE_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ListPlace:
-    """A place in the list: in a vbucket behind a key, or before all of its keys."""
+    """A place in the list: after a key of a vbucket, or before all of its keys."""
 
     vbucket: int = 0
     after: bytes = b""
 
     @classmethod
     def of(cls, fields: Mapping[str, str], vbuckets: int) -> ListPlace:
-        """Read the place in a page's address.
+        """Return the place in a page's address.
 
         Raises:
-            OptionError: it is none.
+            OptionError: it is not a valid place.
         """
         text = fields.get("from", "") or "0"
         if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < vbuckets):
@@ -47,13 +48,13 @@ class ListPlace:
         return cls(int(text), read_part(fields.get("after", ""), Form.HEX))
 
     def fields(self) -> dict[str, str]:
-        """The same for an address."""
+        """Return the place as fields of an address."""
         return {"from": str(self.vbucket)} | ({"after": self.after.hex()} if self.after else {})
 
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A key of the list: its vbucket, and how a field of a form has it."""
+    """A key of the list: its vbucket, and its notation in a field of a form."""
 
     key: bytes
     vbucket: int
@@ -67,8 +68,8 @@ class KeyList:
 
     Attributes:
         rows: in the order of vbuckets and keys.
-        looked, vbuckets: up to which vbucket, of how many, it was looked through.
-        more: where the next part begins; None at the end.
+        looked, vbuckets: the vbucket up to which it was searched, and the number of all.
+        more: beginning of the next part; None at the end.
         problem: why vbucket `looked` was left out; empty if it was not.
     """
 
@@ -86,10 +87,10 @@ async def list_keys(
     place: ListPlace,
     clock: Callable[[], float] = time.monotonic,
 ) -> KeyList:
-    """Return the keys that begin with a prefix from a place on: KEYS_SHOWN at most, and those of LOOK_SECONDS.
+    """Return the keys with a prefix from a place on: at most KEYS_SHOWN, and as many as LOOK_SECONDS allow.
 
     Raises:
-        StatusError: it is refused, for all vbuckets alike.
+        StatusError: the request is refused, which would be so for all vbuckets.
     """
     until, at_once, rows, at = clock() + LOOK_SECONDS, 1, list[ListedKey](), place.vbucket
     while at < vbuckets and len(rows) < KEYS_SHOWN and clock() < until:
@@ -110,7 +111,7 @@ async def list_keys(
 
 
 def _problem(error: BaseException) -> str:
-    """Why a vbucket was not looked through, if others may be; what is refused for all of them is raised."""
+    """Return why a vbucket was not searched, if others may be; raise an error that concerns all of them."""
     if isinstance(error, TransportError) or (isinstance(error, StatusError) and error.retriable):
         return plain(error)
     raise error
@@ -119,7 +120,7 @@ def _problem(error: BaseException) -> str:
 async def _together(
     documents: AsyncDocuments, prefix: bytes, afters: Mapping[int, bytes], most: int
 ) -> list[KeyPage | BaseException]:
-    """Ask for several vbuckets at once: for each its keys, or why there are none."""
+    """Search several vbuckets at once: return for each its keys, or the error."""
     pages = (documents.keys_of_vbucket(vb, prefix, after=after, most=most) for vb, after in afters.items())
     return await asyncio.gather(*pages, return_exceptions=True)
 

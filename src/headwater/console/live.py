@@ -1,4 +1,4 @@
-"""The pages that move: streams, rates, the tail; and the server-sent events that move them."""
+"""The pages that move: streams, rates, the tail; and the server-sent events that update them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from headwater.console.rates import MEASURES, TICK_SECONDS
 from headwater.errors import HeadwaterError
 
 TAILS_MAX = 4
-"""A browser opens six connections to the console, of all its tabs together; the other pages need some of them."""
+"""The most open tails: a browser opens six connections to the console for all its tabs, and the other pages need
+some."""
 STREAMS_SHOWN_MAX = 50
 
 
 async def streams(request: Request) -> Response:
-    """The connections on which changes flow, of each node, and how far behind they are."""
+    """Show the DCP and TAP connections of each node, and their lag."""
     desk = desk_of(request)
     said = await desk.lookout.look()
     groups = await desk.lookout.groups_by_node(("dcp", "tap", "replication"), STREAMS_SECONDS)
@@ -36,21 +37,21 @@ async def streams(request: Request) -> Response:
 
 
 async def rates(request: Request) -> Response:
-    """The charts; their points come by events."""
+    """Show the charts; their points come by events."""
     context = {"title": "Rates", "measures": MEASURES, "seconds": TICK_SECONDS}
     return desk_of(request).render(request, "rates.html", context)
 
 
 async def tail(request: Request) -> Response:
-    """The form of the filter, and the table that events fill."""
+    """Show the form of the filter, and the table that events fill."""
     desk = desk_of(request)
-    asked = request.query_params
-    context = {"title": "Tail", "asked": asked, "kinds": tuple(tailing.KINDS), "rights": await desk.rights()}
+    fields = request.query_params
+    context = {"title": "Tail", "asked": fields, "kinds": tuple(tailing.KINDS), "rights": await desk.rights()}
     return desk.render(request, "tail.html", context)
 
 
 async def rate_events(request: Request) -> Response:
-    """Each point there is, then each as it comes."""
+    """Send the existing points, then each new one."""
     return _events(_points(desk_of(request)))
 
 
@@ -61,18 +62,18 @@ async def _points(desk: Desk) -> AsyncIterator[str]:
 
 
 async def tail_events(request: Request) -> Response:
-    """The changes that a filter lets through."""
+    """Send the changes that pass a filter."""
     return _events(_changes(desk_of(request), dict(request.query_params)))
 
 
-async def _changes(desk: Desk, asked: dict[str, str]) -> AsyncIterator[str]:
+async def _changes(desk: Desk, fields: dict[str, str]) -> AsyncIterator[str]:
     if desk.tails >= TAILS_MAX:
         yield event("end", {"why": f"{TAILS_MAX} tails are open already; close one of them"})
         return
     desk.tails += 1
     try:
         client = await desk.client()
-        wanted = tailing.TailFilter.of(asked, client.map.vbuckets)
+        wanted = tailing.TailFilter.of(fields, client.map.vbuckets)
         async with aclosing(tailing.follow(client, wanted)) as deliveries:
             async for delivery in deliveries:
                 if desk.is_ending:
@@ -84,10 +85,10 @@ async def _changes(desk: Desk, asked: dict[str, str]) -> AsyncIterator[str]:
         desk.tails -= 1
 
 
-def event(name: str, told: Any) -> str:
-    """One server-sent event; JSON has no line ends, so its data is one line."""
-    return f"event: {name}\ndata: {json.dumps(told)}\n\n"
+def event(name: str, data: Any) -> str:
+    """Return one server-sent event; JSON has no line ends, so its data is one line."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _events(told: AsyncIterator[str]) -> Response:
-    return StreamingResponse(told, media_type="text/event-stream")
+def _events(events: AsyncIterator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream")

@@ -1,8 +1,7 @@
-"""The answers of a bucket's nodes, asked for at most so often, with the moment at which each was given.
+"""The answers of a bucket's nodes, requested at a limited rate, each with its time.
 
-Several pages and browsers look at the same nodes; each answer is kept for a moment and shared. A node that does not
-answer keeps the last answer it gave, and its age with it: a page shows both, and no page shows a number that nobody
-said.
+Several pages and browsers look at the same nodes; each answer is kept for a moment and shared. For a node that does not
+answer, its last answer is kept with its age: a page shows both, and no page shows a number that no node reported.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from headwater.wire.privilege import EVERYTHING
 from headwater.wire.vbucket import State
 
 SURVEY_SECONDS = 4.0
-"""A survey makes each node count all its vbuckets, so it is not asked for more often."""
+"""The interval of surveys; a survey makes each node count all its vbuckets."""
 FIGURES_SECONDS = 1.5
 STREAMS_SECONDS = 2.5
 RIGHTS_SECONDS = 15.0
 REFUSED_SECONDS = 60.0
-"""How long nobody is asked after a login was refused: a node writes each one down, and answers the next ever later."""
+"""The pause after a refused login: a node logs each one, and answers the next one later each time."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Said(Generic[Answer]):
-    """An answer, and how it stands now.
+    """The last answer to a question, and whether it is fresh.
 
     Attributes:
         answer: the last one; None if there never was one.
-        at: when it came, Unix seconds; 0 for never.
+        at: time of the answer, Unix seconds; 0 for never.
         problem: why a later question was not answered; empty while the answer is the latest.
-        seconds: how long it took to come.
+        seconds: how long the answer took.
     """
 
     answer: Answer | None = None
@@ -64,12 +63,12 @@ class Said(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All nodes at one moment.
+    """All nodes at one time.
 
     Attributes:
-        survey: the members, and the seeds that are none.
-        in_cluster: whether the map was given to the nodes; without, a node that stands alone has one of its own making.
-        known: of nodes that do not answer now, what they said last, and when (Unix seconds).
+        survey: the members, and the seeds that are not members.
+        in_cluster: True if the nodes have a cluster's map; a node that stands alone makes its own.
+        known: for nodes that do not answer now, their last view and its time (Unix seconds).
     """
 
     survey: Survey
@@ -85,11 +84,11 @@ class _Kept(Generic[Answer]):
 
 
 class Lookout:
-    """Asks the nodes of one bucket; made in the event loop that uses it.
+    """Asks the nodes of one bucket; created in the event loop that uses it.
 
     Args:
-        target: the seeds, the bucket, TLS. user, password: who asks.
-        clock, wall: seconds, monotonic and Unix.
+        target: the seeds, the bucket, TLS. user, password: the login.
+        clock, wall: return seconds, monotonic and Unix.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Lookout:
         self._clock, self._wall = clock, wall
         self._look: _Kept[Look] = _Kept()
         self._groups: dict[tuple[Address, str], _Kept[Mapping[str, str]]] = {}
-        self._seen: dict[Address, tuple[NodeView, float]] = {}
+        self._views: dict[Address, tuple[NodeView, float]] = {}
         self._refusal, self._refused_until = "", float("-inf")
 
     async def close(self) -> None:
@@ -115,51 +114,52 @@ class Lookout:
         await self.members.__aexit__()
 
     def now(self) -> float:
-        """The time by which answers are dated, Unix seconds."""
+        """Return the time with which answers are dated, Unix seconds."""
         return self._wall()
 
     @property
     def latest(self) -> Look | None:
-        """The last look there was; asks nobody."""
+        """The last look, if there was one; asks no node."""
         return self._look.said.answer
 
     async def look(self, seconds: float = SURVEY_SECONDS) -> Said[Look]:
-        """Look at all nodes, as they were at most so many seconds ago; the last look there was if no node answers."""
+        """Return a look at all nodes that is at most `seconds` old; the last one if no node answers."""
         return await self._fresh(self._look, seconds, self._take)
 
     async def stats(self, address: Address, group: str, seconds: float = FIGURES_SECONDS) -> Said[Mapping[str, str]]:
-        """A group of statistics of one node."""
+        """Return a group of statistics of one node."""
         kept = self._groups.setdefault((address, group), _Kept())
         return await self._fresh(kept, seconds, lambda: self.members.admin(address).stats(group))
 
     async def stats_by_node(
         self, group: str, seconds: float = FIGURES_SECONDS
     ) -> dict[Address, Said[Mapping[str, str]]]:
-        """Ask all members and seeds for a group of statistics."""
+        """Return a group of statistics of all members and seeds."""
         return (await self.groups_by_node((group,), seconds))[group]
 
     async def groups_by_node(
         self, groups: Sequence[str], seconds: float = FIGURES_SECONDS
     ) -> dict[str, dict[Address, Said[Mapping[str, str]]]]:
-        """Ask for several groups, each of the same nodes: who joins or leaves meanwhile is in all or in none."""
+        """Return several groups, each of the same nodes: a node that joins or leaves meanwhile is in all or in none."""
         nodes = await self.nodes()
         answers = iter(await asyncio.gather(*(self.stats(each, group, seconds) for group in groups for each in nodes)))
         return {group: {each: next(answers) for each in nodes} for group in groups}
 
     async def nodes(self) -> list[Address]:
-        """The members and seeds, by the names of the map."""
+        """Return the members and seeds, with their names in the map."""
         look = self._look.said if self._look.said.answer is not None else await self.look()
         return list(look.answer.survey.nodes) if look.answer is not None else self._known_seeds()
 
     async def rights(self) -> frozenset[str] | None:
-        """The names of the user's privileges; None where no node tells (it may be of another kind, or away)."""
+        """Return the names of the user's privileges; None if no node has them (it may be of another kind, or not
+        answer)."""
         for said in (await self.stats_by_node("rights", RIGHTS_SECONDS)).values():
             if said.is_fresh and said.answer is not None:
-                return frozenset(name for name, told in said.answer.items() if told == "true")
+                return frozenset(name for name, value in said.answer.items() if value == "true")
         return None
 
     async def logs(self, address: Address, vbucket: int) -> list[tuple[int, int]]:
-        """The failover log of a node's copy of a vbucket, newest branch first.
+        """Return the failover log of a node's copy of a vbucket, newest branch first.
 
         Raises:
             TransportError, StatusError: as NodeAdmin.
@@ -169,7 +169,7 @@ class Lookout:
     # ------------------------------------------------------------------ inside
 
     async def _fresh(self, kept: _Kept[Answer], seconds: float, ask: Callable[[], Awaitable[Answer]]) -> Said[Answer]:
-        """Ask, unless the latest question is recent; whoever comes while somebody asks gets the same answer."""
+        """Ask, unless the latest question is recent; callers during a question share its answer."""
         began = self._clock()
         async with kept.lock:
             if self._clock() - kept.asked_at < seconds or kept.asked_at > began:
@@ -194,24 +194,25 @@ class Lookout:
         except ClusterError:
             survey, in_cluster = await self._alone(), False
         now = self._wall()
-        self._seen |= {address: (view, now) for address, view in survey.nodes.items() if view.answers}
-        known = {address: self._seen[address] for address, view in survey.nodes.items() if _is_away(view, self._seen)}
+        self._views |= {address: (view, now) for address, view in survey.nodes.items() if view.answers}
+        known = {address: self._views[address] for address, view in survey.nodes.items() if _is_away(view, self._views)}
         return Look(survey, in_cluster, known)
 
     def dialled(self) -> list[Address]:
-        """Where the seeds and the members of the last map are called: by their ports for TLS, if that is spoken."""
+        """Return the addresses at which the seeds and the members of the last map are called: by their ports for TLS if
+        it is used."""
         said = self._look.said.answer
         members = said.survey.map.servers if said is not None else ()
         return list(dict.fromkeys([*self.target.seeds, *(self.members.endpoint(each).dialled for each in members)]))
 
     def _known_seeds(self) -> list[Address]:
-        """The seeds, and the members of the last map: one of them may live when all seeds are gone."""
+        """Return the seeds, and the members of the last map: one of them may live when all seeds are gone."""
         said = self._look.said.answer
         seeds = map(self.members.named, self.target.seeds)
         return list(dict.fromkeys([*seeds, *(said.survey.map.servers if said is not None else ())]))
 
     async def _alone(self) -> Survey:
-        """Look at nodes that are in no cluster: each has a map of its own making, the first one's is shown.
+        """Return a survey of nodes that are in no cluster: each has a map of its own, of which the first is used.
 
         Raises:
             ClusterError: none of them answers.
@@ -220,8 +221,8 @@ class Lookout:
         views = {each: await self.members.view(each) for each in seeds}
         answering = next((view for view in views.values() if view.answers), None)
         if answering is None:
-            told = "; ".join(f"{address}: {view.error}" for address, view in views.items())
-            raise ClusterError(told, "start it, or name a node that runs")
+            errors = "; ".join(f"{address}: {view.error}" for address, view in views.items())
+            raise ClusterError(errors, "start it, or name a node that runs")
         config = await self.members.admin(answering.address).config()
         if config is None:
             return Survey(_made_up(self.target.bucket, answering), views)
@@ -229,7 +230,7 @@ class Lookout:
 
 
 def _made_up(bucket: str, view: NodeView) -> ClusterMap:
-    """The map of a server that hands out none: it owns the vbuckets that it has active."""
+    """Return a map for a server without one: the server owns the vbuckets that it has active."""
     count = max(view.states, default=0) + 1
     chains = tuple((0 if view.states.get(vb) is State.ACTIVE else NOBODY,) for vb in range(count))
     return ClusterMap(bucket, "", 0, 0, (view.address,), chains)
@@ -240,11 +241,12 @@ def _is_away(view: NodeView, seen: Mapping[Address, object]) -> bool:
 
 
 def plain(error: HeadwaterError) -> str:
-    """An error as one line that may be shown: no login in it."""
+    """Return an error as one line for a page, without a login."""
     return hide_logins(" ".join(str(error).split()))
 
 
 def all_rights() -> frozenset[str]:
-    """The names of all privileges: what is offered where no node tells, which refuses what it does not allow."""
+    """Return the names of all privileges: offered if no node reports them; a node then refuses what it does not
+    allow."""
     names = [(each.name or "").lower() for each in EVERYTHING]
     return frozenset([*names, *(f"{name}_somewhere" for name in names)])

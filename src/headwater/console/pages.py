@@ -24,12 +24,12 @@ DONE = {
     "stored": "The document is stored, and on disk.",
     "deleted": "The document is deleted, and that is on disk.",
 }
-"""The things a page may say that it did, by the word in its address."""
+"""Messages about a finished operation, by the word in the address."""
 EXPIRY = frozenset({"keep", "never", "in"})
 
 
 async def overview(request: Request) -> Response:
-    """The cluster: its nodes, what is wrong, who owns which vbucket."""
+    """Show the cluster: its nodes, their problems, the owners of vbuckets."""
     desk = desk_of(request)
     said = await desk.lookout.look()
     if said.answer is None:
@@ -50,7 +50,7 @@ async def overview(request: Request) -> Response:
 
 
 async def vbuckets(request: Request) -> Response:
-    """All vbuckets, a page at a time, by owner or those in trouble."""
+    """Show all vbuckets, a page at a time, by owner or those in trouble."""
     desk = desk_of(request)
     look, said = await _look(desk)
     rows = figures.vbucket_rows(look.survey)
@@ -71,7 +71,7 @@ async def vbuckets(request: Request) -> Response:
 
 
 async def vbucket(request: Request) -> Response:
-    """One vbucket: each copy, and its failover log."""
+    """Show one vbucket: each copy, and its failover log."""
     desk, number = desk_of(request), int(request.path_params["number"])
     look, said = await _look(desk)
     if number >= look.survey.map.vbuckets:
@@ -107,29 +107,29 @@ def _whole(text: str) -> int:
 
 
 async def documents(request: Request) -> Response:
-    """A document by its key, the keys that begin with a prefix, or the forms that ask for them."""
-    asked = request.query_params
-    done = DONE.get(asked.get("done", ""), "")
-    if "key" not in asked:
-        return await (_listed(request) if "prefix" in asked else _documents(request, done=done))
+    """Show a document by its key, the keys with a prefix, or the forms for both."""
+    fields = request.query_params
+    done = DONE.get(fields.get("done", ""), "")
+    if "key" not in fields:
+        return await (_listed(request) if "prefix" in fields else _documents(request, done=done))
     try:
-        key = editing.read_key(asked["key"], Form.of(asked.get("form", "")))
+        key = editing.read_key(fields["key"], Form.of(fields.get("form", "")))
     except OptionError as error:
-        return await _documents(request, problem=plain(error), status=400, asked=asked["key"])
-    return await _documents(request, key=key, done=done, form=Form.of(asked["as"]) if asked.get("as") else None)
+        return await _documents(request, problem=plain(error), status=400, typed=fields["key"])
+    return await _documents(request, key=key, done=done, form=Form.of(fields["as"]) if fields.get("as") else None)
 
 
 async def _listed(request: Request) -> Response:
-    """A page of the keys that begin with a prefix."""
-    desk, asked = desk_of(request), request.query_params
+    """Show a page of the keys with a prefix."""
+    desk, fields = desk_of(request), request.query_params
     try:
-        prefix = editing.read_part(asked["prefix"], Form.of(asked.get("form", "")))
+        prefix = editing.read_part(fields["prefix"], Form.of(fields.get("form", "")))
         vbuckets = (await desk.client()).map.vbuckets
-        documents = await desk.documents(_collection(asked))
-        found = await list_keys(documents, vbuckets, prefix, ListPlace.of(asked, vbuckets))
+        documents = await desk.documents(_collection(fields))
+        keys = await list_keys(documents, vbuckets, prefix, ListPlace.of(fields, vbuckets))
     except HeadwaterError as error:
         return await _documents(request, problem=_not_listed(error), status=status_of(error))
-    return await _documents(request, listed=found)
+    return await _documents(request, listed=keys)
 
 
 def _not_listed(error: HeadwaterError) -> str:
@@ -138,19 +138,19 @@ def _not_listed(error: HeadwaterError) -> str:
 
 
 async def value(request: Request) -> Response:
-    """The value of a document as a file, byte for byte, whatever its size; the browser is not to look into it."""
-    desk, asked = desk_of(request), request.query_params
+    """Send the value of a document as a file, byte for byte, whatever its size; the browser must not interpret it."""
+    desk, fields = desk_of(request), request.query_params
     try:
-        key = editing.read_key(asked.get("key", ""), Form.of(asked.get("form", "")))
-        found = await (await desk.documents(asked.get("collection", ""))).get(key)
+        key = editing.read_key(fields.get("key", ""), Form.of(fields.get("form", "")))
+        document = await (await desk.documents(fields.get("collection", ""))).get(key)
     except HeadwaterError as error:
         raise HTTPException(status_of(error), plain(error)) from None
     name = {"content-disposition": f"attachment; filename*=UTF-8''{quote(key, safe='')}"}
-    return Response(found.value, media_type="application/octet-stream", headers=name)
+    return Response(document.value, media_type="application/octet-stream", headers=name)
 
 
 async def store(request: Request) -> Response:
-    """Store a document over the version that the form was made from, a new one only where there is none."""
+    """Store a document over the version that the form was made from; a new one only if there is none."""
     desk = desk_of(request)
     fields = await form_of(request, desk.secrets.token)
     key, form = b"", Form.of(fields.get("value_form", ""))
@@ -159,12 +159,14 @@ async def store(request: Request) -> Response:
         value = editing.read_field(fields.get("value", ""), form)
         await _write(desk, key, value, fields)
     except KeyExists:
-        told = "It was changed by somebody else after you read it, and nothing was stored. Below is what you wrote, "
-        told += "over the version of now: store it again to replace that one, or read the document again to drop yours."
+        problem = "It was changed by somebody else after you read it, and nothing was stored. Below is what you wrote, "
+        problem += (
+            "over the version of now: store it again to replace that one, or read the document again to drop yours."
+        )
         return await _documents(
             request,
             key=key,
-            problem=told,
+            problem=problem,
             status=409,
             draft=(fields.get("value", ""), form),
             collection=_collection(fields),
@@ -191,9 +193,9 @@ async def _write(desk: Desk, key: bytes, value: bytes, fields: dict[str, str]) -
 
 
 async def _expiry(desk: Desk, key: bytes, fields: dict[str, str]) -> int:
-    """Return the expiry to store: a plain SET would take away the one that a document has.
+    """Return the expiry to store: a plain SET would remove the document's own.
 
-    That of a version which somebody replaced meanwhile is not stored: the CAS refuses it.
+    If somebody replaced that version meanwhile, the CAS refuses the write.
     """
     chosen = fields.get("expiry", "never")
     if chosen not in EXPIRY:
@@ -221,8 +223,8 @@ async def delete(request: Request) -> Response:
             raise OptionError("cas", 0, "that of the version which is to go")
         await (await desk.documents(_collection(fields))).delete(key, cas=cas)
     except KeyExists:
-        told = "It was changed by somebody else after you read it, and nothing was deleted. Look at it again."
-        return await _documents(request, key=key, problem=told, status=409, collection=_collection(fields))
+        problem = "It was changed by somebody else after you read it, and nothing was deleted. Look at it again."
+        return await _documents(request, key=key, problem=problem, status=409, collection=_collection(fields))
     except HeadwaterError as error:
         problem, status = plain(error), status_of(error)
         return await _documents(request, key=key, problem=problem, status=status, collection=_collection(fields))
@@ -231,8 +233,8 @@ async def delete(request: Request) -> Response:
 
 def _back(key: bytes, done: str, collection: str) -> Response:
     text, form = editing.key_field(key)
-    told = {"key": text, "form": form.value, "done": done} | ({"collection": collection} if collection else {})
-    return RedirectResponse("/documents?" + urlencode(told), 303)
+    params = {"key": text, "form": form.value, "done": done} | ({"collection": collection} if collection else {})
+    return RedirectResponse("/documents?" + urlencode(params), 303)
 
 
 def _collection(fields: Mapping[str, str]) -> str:
@@ -246,13 +248,13 @@ async def _documents(
     done: str = "",
     problem: str = "",
     status: int = 200,
-    asked: str = "",
+    typed: str = "",
     form: Form | None = None,
     collection: str | None = None,
     draft: tuple[str, Form] | None = None,
     listed: KeyList | None = None,
 ) -> Response:
-    """Fill in the page: what was done or went wrong, the forms, and the document or the list if there is one."""
+    """Render the page: the outcome or the problem, the forms, and the document or the list if there is one."""
     desk = desk_of(request)
     rights = await desk.rights()
     collection = _collection(request.query_params) if collection is None else collection
@@ -264,7 +266,7 @@ async def _documents(
             missing, status = True, 404 if not done and status == 200 else status
         except HeadwaterError as error:
             problem, status = problem or plain(error), status_of(error) if status == 200 else status
-    text, key_form = editing.key_field(key) if key else (asked, Form.TEXT)
+    text, key_form = editing.key_field(key) if key else (typed, Form.TEXT)
     context = {
         "title": "Documents",
         "key": key,
@@ -288,14 +290,14 @@ async def _documents(
 
 
 def _address(request: Request, place: ListPlace) -> str:
-    """The address of the part of a list that begins at a place."""
+    """Return the address of the part of a list that begins at a place."""
     params = request.query_params
     kept = {name: params[name] for name in ("form", "collection") if params.get(name)}
     return "/documents?" + urlencode({"prefix": params["prefix"]} | kept | place.fields())
 
 
 def desk_vbucket(desk: Desk, key: bytes) -> int | None:
-    """The vbucket of a key; None while the map is not known."""
+    """Return the vbucket of a key; None while the map is unknown."""
     look = desk.lookout.latest
     return look.survey.map.vbucket_of(key) if look is not None and key else None
 
@@ -304,7 +306,7 @@ async def read(desk: Desk, key: bytes, collection: str = "", form: Form | None =
     """Read a document, and the metadata and attributes of the same version.
 
     Raises:
-        KeyNotFound, TransportError, StatusError: as `get`; KeyExists if it was changed each time in between.
+        KeyNotFound, TransportError, StatusError: as for `get`; KeyExists if it was changed at each try.
     """
     documents = await desk.documents(collection)
     for _ in range(READ_TRIES):

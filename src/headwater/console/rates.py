@@ -1,7 +1,7 @@
-"""Rates and latencies over time: statistics of each node, asked for again and again, as points of charts.
+"""Rates and latencies over time: statistics of each node at intervals, as points of charts.
 
-A rate is the difference of two answers of one node by the time between them. Where one of them is missing, or a counter
-went back because the node was started anew, there is no point: a chart has a gap there, and no line across it.
+A rate is the difference of two answers of one node, divided by the time between them. If one of them is missing, or a
+counter went back because the node was restarted, there is no point: the chart has a gap there, and no line across it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headwater.console.lookout import Lookout, Said
 
 TICK_SECONDS = 2.0
 POINTS_MAX = 450
-"""A quarter of an hour."""
+"""The most points: a quarter of an hour."""
 LOOK_SECONDS = 20.0
 COUNTERS = {"reads": "cmd_get", "writes": "cmd_set", "deletions": "cmd_delete", "commits": "ep_commit_num"}
 COMMIT = "disk_commit_"
@@ -38,13 +38,13 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """All nodes at one moment, Unix seconds; by node and measure, without those that are not known."""
+    """All nodes at one time, Unix seconds; by node and measure, unknown values left out."""
 
     at: float
     nodes: Mapping[str, Mapping[str, float]]
 
     def to_json(self) -> dict[str, Any]:
-        """The same for a page."""
+        """Return the point for a page."""
         return {"at": self.at, "nodes": self.nodes}
 
 
@@ -66,19 +66,19 @@ class RateWatch:
         self._next: asyncio.Future[RatePoint] | None = None
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start asking."""
         self._next = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Ask no more; whoever follows hears of an end."""
+        """Stop asking; those who follow get an end."""
         if self._task is not None:
             self._task.cancel()
         if self._next is not None and not self._next.done():
             self._next.cancel()
 
     async def follow(self) -> AsyncIterator[RatePoint]:
-        """Yield each point as it comes, without an end but that of the watch."""
+        """Yield each point as it comes, until the watch stops."""
         with contextlib.suppress(asyncio.CancelledError):
             while self._next is not None and not self._next.cancelled():
                 yield await asyncio.shield(self._next)
@@ -88,23 +88,23 @@ class RateWatch:
         while True:
             point = await self.look()
             self.points.append(point)
-            told, self._next = self._next, loop.create_future()
-            if told is not None and not told.done():
-                told.set_result(point)
+            waiting, self._next = self._next, loop.create_future()
+            if waiting is not None and not waiting.done():
+                waiting.set_result(point)
             await asyncio.sleep(self._seconds)
 
     async def look(self) -> RatePoint:
-        """Ask all nodes once, and return what came of it."""
+        """Ask all nodes once, and return the point."""
         await self._lookout.look(LOOK_SECONDS)  # a node that joined meanwhile has its line as well
         seconds = self._seconds / 2
         general, timings = (await self._lookout.groups_by_node(("", "timings"), seconds)).values()
-        found = {}
+        measured = {}
         for address, said in general.items():
             if said.is_fresh and said.answer is not None:
-                found[str(address)] = self._measured(address, said, timings[address])
+                measured[str(address)] = self._measured(address, said, timings[address])
             else:
                 self._before.pop(address, None)
-        return RatePoint(self._lookout.now(), found)
+        return RatePoint(self._lookout.now(), measured)
 
     def _measured(
         self, address: Address, said: Said[Mapping[str, str]], timings: Said[Mapping[str, str]]
@@ -112,41 +112,41 @@ class RateWatch:
         counters = {name: number_of(said.answer, statistic) for name, statistic in COUNTERS.items()}
         commits = histogram(timings.answer or {}) if timings.is_fresh else {}
         before = self._before.get(address)
-        found = {"answer_ms": 1000 * said.seconds}
+        measured = {"answer_ms": 1000 * said.seconds}
         if (connections := number_of(said.answer, "curr_connections")) is not None:
-            found["connections"] = connections
+            measured["connections"] = connections
         if before is not None and said.at > before.at:
-            found |= rates(before.counters, counters, said.at - before.at)
-            found |= percentiles(before.commits, commits)
+            measured |= rates(before.counters, counters, said.at - before.at)
+            measured |= percentiles(before.commits, commits)
         if before is None or said.at > before.at:
             self._before[address] = _Before(said.at, counters, commits)
-        return found
+        return measured
 
 
 def rates(before: Mapping[str, int | None], now: Mapping[str, int | None], seconds: float) -> dict[str, float]:
-    """Return by how much counters rose a second; those that are not told, or went back, are left out."""
-    found = {}
+    """Return the rise of counters for each second; counters that are missing, or went back, are left out."""
+    rises = {}
     for name, value in now.items():
         last = before.get(name)
         if value is not None and last is not None and value >= last:
-            found[name] = (value - last) / seconds
-    return found
+            rises[name] = (value - last) / seconds
+    return rises
 
 
 def histogram(stats: Mapping[str, str]) -> dict[int, int]:
-    """Return how many commits took up to so many microseconds and longer than the bound before: of STAT timings."""
-    found = {}
+    """Return the number of commits for each upper bound in microseconds, from STAT timings."""
+    counts = {}
     for name, value in stats.items():
         bounds = name.removeprefix(COMMIT).split(",")
         if name.startswith(COMMIT) and len(bounds) == 2 and bounds[1].isdecimal() and value.isdecimal():
-            found[int(bounds[1])] = int(value)
-    return found
+            counts[int(bounds[1])] = int(value)
+    return counts
 
 
 def percentiles(before: Mapping[int, int], now: Mapping[int, int]) -> dict[str, float]:
     """Return the bounds, in milliseconds, that half and 99 of 100 commits between two histograms did not exceed.
 
-    Nothing where there was no commit, a histogram is not told, or it went back; nor for commits beyond the last bound.
+    Empty if there was no commit, a histogram is missing, or it went back; without commits beyond the last bound.
     """
     if before.keys() != now.keys():
         return {}
@@ -154,11 +154,11 @@ def percentiles(before: Mapping[int, int], now: Mapping[int, int]) -> dict[str, 
     total = sum(count for _, count in counts)
     if total <= 0 or any(count < 0 for _, count in counts):
         return {}
-    found: dict[str, float] = {}
+    bounds: dict[str, float] = {}
     passed = 0
     for bound, count in counts[:-1]:
         passed += count
         for name, part in (("commit_p50_ms", 0.5), ("commit_p99_ms", 0.99)):
             if passed >= part * total:
-                found.setdefault(name, bound / 1000)
-    return found
+                bounds.setdefault(name, bound / 1000)
+    return bounds

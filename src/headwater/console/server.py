@@ -16,11 +16,11 @@ from headwater.errors import OptionError
 from headwater.protocol.browser import LOOPBACK
 
 GOODBYE_SECONDS = 5
-"""How long open pages may take to end; a tail whose node is away looks up every four seconds."""
+"""The time that open pages have to end; a tail whose node is away checks every four seconds."""
 
 
 class _Server(uvicorn.Server):
-    """A server whose live pages end before it waits for them."""
+    """A server that ends its live pages before it waits for them."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
@@ -36,7 +36,7 @@ class ConsoleServer:
     """A console that listens.
 
     Args:
-        settings: its `port` is asked for; 0 takes a free one.
+        settings: with the `port`; 0 takes a free one.
         host: the address to listen on.
 
     Raises:
@@ -48,34 +48,34 @@ class ConsoleServer:
         self._socket = socket.create_server((host, settings.port), family=family)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self.secrets = Secrets()
-        made = make_app(replace(settings, port=self.port), self.secrets)
+        app = make_app(replace(settings, port=self.port), self.secrets)
         config = uvicorn.Config(
-            made,
+            app,
             log_config=None,
             access_log=False,  # addresses have keys of documents in them, and one has the console's
             server_header=False,
             loop="asyncio",
             timeout_graceful_shutdown=GOODBYE_SECONDS,
         )
-        self._server = _Server(config, made)
+        self._server = _Server(config, app)
 
     @property
     def url(self) -> str:
-        """Where to open it, with the key."""
+        """The address to open, with the key."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.port}/login?key={self.secrets.key}"
 
     def run(self, started: Callable[[str], None]) -> None:
-        """Serve until SIGINT or SIGTERM; `started` is told the address once it listens."""
+        """Serve until SIGINT or SIGTERM; `started` is called with the address once it listens."""
         started(self.url)
         self._server.run(sockets=[self._socket])
 
     def close(self) -> None:
-        """Give the port back, if it never ran."""
+        """Release the port, if the server never ran."""
         self._socket.close()
 
     def stop(self) -> None:
-        """End; from any thread."""
+        """Stop; may be called from any thread."""
         self._server.should_exit = True
 
 
@@ -83,12 +83,12 @@ def names_of(host: str, names: Sequence[str], *, insecure: bool) -> frozenset[st
     """Return the names by which a console on an address may be called, besides this machine's own.
 
     Raises:
-        OptionError: it could be reached from the network, and nobody said that this is meant.
+        OptionError: it could be reached from the network, and that was not confirmed.
     """
-    told = f"[{host}]" if ":" in host else host
-    if told not in LOOPBACK and not insecure:
+    name = f"[{host}]" if ":" in host else host
+    if name not in LOOPBACK and not insecure:
         allowed = (
             "127.0.0.1, for pages and their cookie cross a network as they are (better: ssh -L), or with --insecure"
         )
         raise OptionError("host", host, allowed)
-    return frozenset({told, *names})
+    return frozenset({name, *names})

@@ -1,6 +1,6 @@
-"""Mirrors' tables, looked at in their folders: how far each is behind the bucket, and what its last batches did.
+"""Mirrors' tables, read from their folders: the lag of each behind the bucket, and its last batches.
 
-The table's own record says up to where it holds the bucket; nothing is asked of the mirror, which may not run at all.
+The table's own record has the offset up to which it holds the bucket; the mirror, which may not even run, is not asked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 BATCHES_SHOWN = 25
 ROLLBACKS_SHOWN = 25
 HISTORY = 500
-"""Commits that are looked through for rollbacks."""
+"""The number of commits that are searched for rollbacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """A commit of a table; counts that it does not tell are None."""
+    """A commit of a table; None for counts that it does not have."""
 
     version: int
     at: float
@@ -38,12 +38,12 @@ class TableBatch:
 
 @dataclass(frozen=True, slots=True)
 class MirrorTable:
-    """A table as it is now, or why it could not be read.
+    """The present state of a table, or why it could not be read.
 
     Attributes:
-        facts: as `headwater lake describe`. behind: changes that it lacks; None where the bucket's seqnos are unknown.
-        worst: the vbucket that lacks the most, and how many. unknown: vbuckets whose seqno nobody tells now.
-        rolled_back: the batches that took changes back, the newest first, among the last HISTORY commits.
+        facts: as of `headwater lake describe`. behind: changes that it lacks; None if the bucket's seqnos are unknown.
+        worst: the vbucket that lacks the most, and its number. unknown: vbuckets whose seqno no node reports now.
+        rolled_back: batches that took changes back, the newest first, among the last HISTORY commits.
     """
 
     place: str
@@ -63,11 +63,11 @@ class MirrorTables:
     def __init__(self, places: tuple[str, ...]) -> None:
         self.places = places
         self._logs: dict[str, TableLog] = {}
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def look(self, bucket: str, seqnos: Mapping[int, int | None]) -> list[MirrorTable]:
-        """Look at all of them; `seqnos` are the bucket's by vbucket, None for those that are not known."""
-        async with self._one:
+        """Look at all tables; `seqnos` are the bucket's by vbucket, None for unknown ones."""
+        async with self._lock:
             return [await asyncio.to_thread(self._look, place, bucket, seqnos) for place in self.places]
 
     def _look(self, place: str, bucket: str, seqnos: Mapping[int, int | None]) -> MirrorTable:
@@ -116,21 +116,21 @@ class MirrorTables:
 
 
 def behind(held: Mapping[int, int], seqnos: Mapping[int, int | None]) -> dict[int, int | None]:
-    """Return how many changes of each vbucket are not held; None where the bucket's seqno is not known."""
+    """Return the number of changes of each vbucket that are missing; None if the bucket's seqno is unknown."""
     return {vb: None if seqno is None else max(0, seqno - held.get(vb, 0)) for vb, seqno in seqnos.items()}
 
 
-def _batch(told: Mapping[str, Any]) -> TableBatch:
-    metrics = told["operationMetrics"]
+def _batch(commit: Mapping[str, Any]) -> TableBatch:
+    metrics = commit["operationMetrics"]
 
     def number(name: str) -> int | None:
         text = str(metrics.get(name, ""))
         return int(text) if text.isdecimal() else None
 
     return TableBatch(
-        told["version"],
-        told["timestamp"] / 1000,
-        told["operation"],
+        commit["version"],
+        commit["timestamp"] / 1000,
+        commit["operation"],
         number("mutations"),
         number("deletions"),
         number("rollbacks"),

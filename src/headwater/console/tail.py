@@ -1,7 +1,7 @@
 """The live tail: the changes of a bucket as they become durable, filtered, no more at a time than a page can show.
 
-What is left out is counted and told. Nothing is kept but the rows of one delivery, with the beginnings of their values;
-when the page reads slowly, the drain does, and its window makes the nodes wait.
+Changes that are left out are counted and reported. Only the rows of one delivery are kept, with the beginnings of their
+values; if the page reads slowly, so does the drain, and its window makes the nodes wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headwater.client.options import Start
 
 pc: Any = pyarrow.compute
-"""Without its stubs, which know no patterns of bytes."""
+"""The module without its type stubs, which have no patterns of bytes."""
 
 ROWS_MAX = 100
 """Rows of one delivery; more would only push each other out of sight."""
@@ -58,11 +58,11 @@ AGAIN = "Connected again; what changed meanwhile is not shown."
 
 @dataclass(frozen=True, slots=True)
 class TailFilter:
-    """The changes that are wanted.
+    """The changes to show.
 
     Attributes:
-        key: bytes that the key holds; empty for any. kind: mutation, deletion, expiration, or empty for all.
-        vbuckets: None for all. keys_only: without values, which are not even sent.
+        key: bytes that the key contains; empty for any. kind: mutation, deletion, expiration, or empty for all.
+        vbuckets: None for all. keys_only: without values, which are then not even sent.
         collection: `scope.collection`, "all", or empty for the default one.
     """
 
@@ -73,42 +73,42 @@ class TailFilter:
     collection: str = ""
 
     @classmethod
-    def of(cls, asked: Mapping[str, str], vbuckets: int) -> TailFilter:
-        """Read it from the fields of a form; `vbuckets` is how many the bucket has.
+    def of(cls, fields: Mapping[str, str], vbuckets: int) -> TailFilter:
+        """Read the filter from the fields of a form; `vbuckets` is the bucket's number of them.
 
         Raises:
-            OptionError: a kind or a vbucket that there is not.
+            OptionError: an unknown kind or vbucket.
         """
-        kind, listed = asked.get("kind", ""), asked.get("vbuckets", "").strip()
+        kind, listed = fields.get("kind", ""), fields.get("vbuckets", "").strip()
         if kind and kind not in KINDS:
             raise OptionError("kind", kind, f"one of {', '.join(KINDS)}")
         named = vbucket_set(listed, vbuckets) if listed else None
-        within = asked.get("collection", "").strip()
-        return cls(asked.get("key", "").encode(), kind, named, bool(asked.get("keys_only", "")), within)
+        within = fields.get("collection", "").strip()
+        return cls(fields.get("key", "").encode(), kind, named, bool(fields.get("keys_only", "")), within)
 
     @property
     def collections(self) -> Collections:
-        """The same as the client takes it."""
+        """Return the choice of collections for the client."""
         return "all" if self.collection == "all" else [self.collection] if self.collection else None
 
     def apply(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that are wanted."""
+        """Return the rows that the filter lets through."""
         mask = None
         if self.kind:
             mask = pc.equal(records.column("opcode"), KINDS[self.kind])
         if self.key:
-            found = pc.match_substring(records.column("key"), pattern=self.key)
-            mask = found if mask is None else pc.and_(mask, found)
+            matching = pc.match_substring(records.column("key"), pattern=self.key)
+            mask = matching if mask is None else pc.and_(mask, matching)
         return records if mask is None else records.filter(mask)
 
 
 @dataclass(slots=True)
 class Delivery:
-    """The news since the last one.
+    """The news since the last delivery.
 
     Attributes:
-        rows: at most ROWS_MAX, oldest first. seen: changes that came; matched: of them those that were wanted.
-        notice: a sentence about the tail itself; empty when all goes well.
+        rows: at most ROWS_MAX, oldest first. seen: number of changes that came; matched: number of those that passed.
+        notice: a sentence about the tail itself; empty if all is well.
     """
 
     rows: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=ROWS_MAX))
@@ -117,7 +117,7 @@ class Delivery:
     notice: str = ""
 
     def add(self, batch: ChangeBatch, wanted: TailFilter) -> None:
-        """Take what is wanted of a batch; of many the newest."""
+        """Add the matching rows of a batch; of many, the newest."""
         chosen = wanted.apply(batch.records)
         self.seen += batch.records.num_rows
         self.matched += chosen.num_rows
@@ -127,9 +127,9 @@ class Delivery:
         self.rows.extend(_row(values, wanted.keys_only) for values in zip(*columns, strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """The same for a page; `left` counts what was wanted and is not among the rows."""
-        told = {"rows": list(self.rows), "seen": self.seen, "matched": self.matched, "notice": self.notice}
-        return told | {"left": self.matched - len(self.rows), "at": time.time()}
+        """Return the delivery for a page; `left` counts matching changes that are not among the rows."""
+        facts = {"rows": list(self.rows), "seen": self.seen, "matched": self.matched, "notice": self.notice}
+        return facts | {"left": self.matched - len(self.rows), "at": time.time()}
 
 
 def _row(values: Sequence[Any], keys_only: bool) -> dict[str, Any]:
@@ -137,11 +137,11 @@ def _row(values: Sequence[Any], keys_only: bool) -> dict[str, Any]:
     shown = "" if keys_only or not value else _cut(value, VALUE_SHOWN_BYTES)
     kind = _NAMES.get(opcode, str(opcode))
     # As text: JavaScript's numbers keep 53 bits.
-    told = {"vbucket": vbucket, "seqno": str(seqno), "kind": kind, "key": _cut(key, KEY_SHOWN_BYTES), "value": shown}
+    facts = {"vbucket": vbucket, "seqno": str(seqno), "kind": kind, "key": _cut(key, KEY_SHOWN_BYTES), "value": shown}
     field, form = key_field(key)
     within = ".".join(filter(None, path))
     link = {"key": field, "form": form.value, "collection": within}
-    return told | {"time": clock(cas / 1e9), "collection": within, "document": link}
+    return facts | {"time": clock(cas / 1e9), "collection": within, "document": link}
 
 
 def _cut(data: bytes, most: int) -> str:
@@ -152,12 +152,12 @@ def _cut(data: bytes, most: int) -> str:
 async def follow(
     client: AsyncClient, wanted: TailFilter, clock: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[Delivery, None]:
-    """Yield deliveries from now on, also empty ones while nothing changes; through failures of nodes.
+    """Yield deliveries from now on, also empty ones while nothing changes; continue after failures of nodes.
 
-    After a failover that lost changes it says for which vbucket, and goes on with what changes from then on.
+    After a failover that lost changes it names the vbucket, and continues with later changes.
 
     Raises:
-        StatusError: the user may not, or the node refuses for another reason.
+        StatusError: the user may not read, or the node refuses for another reason.
     """
     start: Start = "now"
     notice = ""
@@ -196,5 +196,5 @@ def _open(client: AsyncClient, wanted: TailFilter, start: Start) -> Connecting[A
 
 
 def _went_back(error: RollbackRequired) -> str:
-    told = f"Vbucket {error.vbucket} went back to seqno {error.common}: what was shown of it above that was lost in a"
-    return f"{told} failover. Changes of all vbuckets between then and now are not shown."
+    loss = f"Vbucket {error.vbucket} went back to seqno {error.common}: what was shown of it above that was lost in a"
+    return f"{loss} failover. Changes of all vbuckets between then and now are not shown."

@@ -1,6 +1,6 @@
-"""The page of users: who may log in, with which roles, on all nodes of the cluster.
+"""The page of users: their names and roles, on all nodes of the cluster.
 
-Its forms change at once and not by a plan, for a plan would carry a password through a page.
+Its forms take effect at once and without a plan, for a plan would carry a password through a page.
 """
 
 from __future__ import annotations
@@ -33,51 +33,51 @@ DONE = {
     "password": "{} has another password.",
     "remove": "{} is removed; its connections are closed.",
 }
-"""The things this page may say that it did, by the word in its address."""
+"""Messages about a finished operation, by the word in the address."""
 Accounts: TypeAlias = dict[str, Account]
 Fields: TypeAlias = dict[str, str]
 
 
 async def users(request: Request) -> Response:
-    """The users and their roles, and the forms that change them."""
-    asked = request.query_params
-    told = DONE.get(asked.get("done", ""), "").format(asked.get("name", "")[:128])
-    if told and asked.get("away"):
-        told += f" {asked['away'][:400]} is away, and asks the others when it is back."
-    return await _page(request, done=told)
+    """Show the users and their roles, and the forms that change them."""
+    fields = request.query_params
+    message = DONE.get(fields.get("done", ""), "").format(fields.get("name", "")[:128])
+    if message and fields.get("away"):
+        message += f" {fields['away'][:400]} is away, and asks the others when it is back."
+    return await _page(request, done=message)
 
 
 async def _page(
     request: Request, *, done: str = "", problem: str = "", status: int = 200, typed: Fields | None = None
 ) -> Response:
     desk = desk_of(request)
-    found: dict[str, list[str]] | None = None
+    grants: dict[str, list[str]] | None = None
     try:
         async with desk.members() as members:
             accounts = accounts_of(await known_users.current(members, desk.lookout.dialled()))
-        found = {name: [str(each) for each in account.grants] for name, account in sorted(accounts.items())}
+        grants = {name: [str(each) for each in account.grants] for name, account in sorted(accounts.items())}
     except NoAccess:
         pass  # the page says so
     except HeadwaterError as error:
         problem, status = problem or plain(error), status_of(error) if status == 200 else status
     kept = {name: (typed or {}).get(name, "") for name in ("name", "roles")}
-    context = {"title": "Users", "users": found, "done": done, "problem": problem, "typed": kept}
+    context = {"title": "Users", "users": grants, "done": done, "problem": problem, "typed": kept}
     return desk.render(request, "users.html", context, status)
 
 
 def _changing(name: str, edit: Callable[[Accounts, Fields], None]) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler of a form that changes the users by a function, which may refuse: then all is as it was."""
+    """Return the handler of a form that changes the users by `edit`; if that refuses, nothing changes."""
 
     async def change(request: Request) -> Response:
         desk = desk_of(request)
         fields = await form_of(request, desk.secrets.token)
 
-        def edit_list(found: UserList) -> UserList:
-            before = accounts_of(found)
+        def edit_list(users: UserList) -> UserList:
+            before = accounts_of(users)
             accounts = dict(before)
             edit(accounts, fields)
             _check_left(before, accounts)
-            return edited(found, before, accounts)
+            return edited(users, before, accounts)
 
         try:
             await check_rights(desk, f"user {name}")
@@ -85,10 +85,10 @@ def _changing(name: str, edit: Callable[[Accounts, Fields], None]) -> Callable[[
                 spread = await known_users.change(members, desk.lookout.dialled(), edit_list)
         except HeadwaterError as error:
             return await _page(request, problem=plain(error), status=status_of(error), typed=fields)
-        told = {"done": name, "name": fields["name"]} | (
+        params = {"done": name, "name": fields["name"]} | (
             {"away": ", ".join(map(str, spread.away))} if spread.away else {}
         )
-        return RedirectResponse("/users?" + urlencode(told), 303)
+        return RedirectResponse("/users?" + urlencode(params), 303)
 
     return change
 
@@ -118,7 +118,7 @@ def _remove(accounts: Accounts, fields: Fields) -> None:
 
 
 def _check_left(before: Accounts, after: Accounts) -> None:
-    """Refuse, which leaves all as it was, to let the last user go who may do everything."""
+    """Refuse to remove the last user with all rights."""
     if has_administrator(before) and not has_administrator(after):
         raise OptionError("roles", "...", "such that a user with the role administer is left; give it to another first")
 
@@ -130,7 +130,7 @@ def _known(accounts: Accounts, fields: Fields) -> str:
 
 
 def _password_in(fields: Fields) -> str:
-    """The new password, typed twice; it is in no message."""
+    """Return the new password, which was typed twice; no message has it."""
     if fields.get("password", "") != fields.get("again", ""):
         raise OptionError("password", "...", "the same both times")
     return check_password(fields.get("password", ""))

@@ -1,7 +1,7 @@
-"""Work on the cluster that the console was asked for: one piece at a time, in the background, with its progress.
+"""Work on the cluster for the console: one piece at a time, in the background, with its progress.
 
-The same code as the commands' does it (headwater.cluster), over connections of its own. The nodes hold all that is
-known of it: when this process dies in the middle, the same asked for again goes on, here or by the command.
+It runs the commands' own code (headwater.cluster), over connections of its own. The nodes hold all of its state: if
+this process dies in the middle, requesting the same again continues it, here or by the command.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Job:
     """A piece of work.
 
     Attributes:
-        state: running, done, stopped or failed. now: what happens, or what came of it. done, total: vbuckets.
-        began_at, ended_at: Unix seconds. stopping: whether it was asked to stop.
+        state: running, done, stopped or failed. now: what happens, or the outcome. done, total: vbuckets.
+        began_at, ended_at: Unix seconds. stopping: True once it was asked to stop.
     """
 
     kind: str
@@ -53,13 +53,13 @@ class Job:
     stopping: bool = False
 
     def step(self, step: RebalanceStep) -> None:
-        """Take news of a rebalance over."""
+        """Take over the progress of a rebalance."""
         self.done, self.total, self.now = step.done, step.total, step.now
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A plan for a page: rows of figures with their heading, and sentences; `digest` tells two plans apart."""
+    """A plan for a page: rows of figures with their heading, and sentences; `digest` distinguishes plans."""
 
     heading: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
@@ -68,29 +68,29 @@ class Shown:
 
     @property
     def digest(self) -> str:
-        """A short name of what is shown."""
+        """A short digest of the plan."""
         return hashlib.sha256(json.dumps([self.heading, self.rows, self.sentences]).encode()).hexdigest()[:16]
 
 
 class Work(Protocol):
-    """Work that a form asked for, read and checked: AskedWork, or one of the kinds of chores.py."""
+    """Work from a form, read and checked: AskedWork, or one of the kinds in chores.py."""
 
     @property
     def kind(self) -> str:
-        """Its name in addresses of pages."""
+        """The name in addresses of pages."""
 
     @property
     def title(self) -> str:
         """The work in a few words."""
 
     def confirmation(self, bucket: str) -> str:
-        """The words to be typed before it begins; none for what hurts nobody."""
+        """Return the words to type before it begins; empty if it can do no harm."""
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
-        """Tell what would be done; touches nothing. Errors as those of the command."""
+        """Return the plan, without changing anything. Errors as those of the command."""
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
-        """Do it, telling `job` how far it is."""
+        """Do the work, and report progress to `job`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class AskedWork:
         """Read a form.
 
         Raises:
-            OptionError: a field has a value it can't have.
+            OptionError: an invalid value of a field.
         """
         if kind == "rebalance":
             replicas = fields.get("replicas", "").strip()
@@ -149,16 +149,16 @@ class AskedWork:
         return "Flush: delete every document"
 
     def confirmation(self, bucket: str) -> str:
-        """The words to be typed before it begins: what would be hurt by a slip."""
+        """Return the words to type before it begins: the object that a slip would harm."""
         if self.kind == "failover":
             return " ".join(map(str, self.dead))
         return bucket if self.kind == "flush" else "yes"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
-        """Tell what would be done; touches nothing.
+        """Return the plan, without changing anything.
 
         Raises:
-            ClusterError, OptionError, TransportError, StatusError: it can't be, and why.
+            ClusterError, OptionError, TransportError, StatusError: it is impossible, and why.
         """
         if self.kind == "rebalance":
             return show_rebalance(await self._rebalance(members, seeds).plan())
@@ -166,16 +166,16 @@ class AskedWork:
             return show_failover(await self._failover(members, seeds).plan())
         if self.kind == "compaction":
             owner = await _owner(members, seeds, self.vbucket)
-            told = "Its log is read and written anew where that frees room; requests go on. Readers that were away"
-            told += " for longer than that begin again."
-            return Shown(sentences=(f"{self.title}, on {owner}.", told))
+            sentence = "Its log is read and written anew where that frees room; requests go on. Readers that were away"
+            sentence += " for longer than that begin again."
+            return Shown(sentences=(f"{self.title}, on {owner}.", sentence))
         owners = [each async for each in _owners(members, seeds)]
-        told = f"Every document of this bucket is deleted, on {', '.join(map(str, owners))}."
+        sentence = f"Every document of this bucket is deleted, on {', '.join(map(str, owners))}."
         more = "Streams and replicas see the deletions. There is no way back but a backup."
-        return Shown(sentences=(told, more))
+        return Shown(sentences=(sentence, more))
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
-        """Do it, telling `job` how far it is."""
+        """Do the work, and report progress to `job`."""
         doing = {"rebalance": self._do_rebalance, "failover": self._do_failover, "compaction": self._do_compaction}
         return await doing.get(self.kind, self._do_flush)(members, seeds, job)
 
@@ -228,31 +228,31 @@ async def _owner(members: Members, seeds: Sequence[Address], vbucket: int) -> Ad
 
 
 def number_from(name: str, text: str, most: int) -> int:
-    """Read a field of a form; OptionError if it is no whole number up to `most`."""
+    """Read a field of a form; OptionError if it is not an integer up to `most`."""
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) <= most):
         raise OptionError(name, text[:40], f"a whole number from 0 to {most}")
     return int(text)
 
 
 def addresses_of(name: str, text: str, target: Target) -> tuple[Address, ...]:
-    """Read addresses parted by blanks or commas; with TLS the ports are those for TLS, as in the console's own URL.
+    """Read addresses separated by blanks or commas; with TLS the ports are those for TLS, as in the console's own URL.
 
     Raises:
-        OptionError: one of them has a bucket or a login in it.
+        OptionError: one of them has a bucket or a login.
     """
-    found: list[Address] = []
+    addresses: list[Address] = []
     for part in text.replace(",", " ").split():
         if set(part) & set("/@?"):
             raise OptionError(name, part, "host:port, without a bucket or a login")
-        found += parse(("couchbases://" if target.tls is not None else "couchbase://") + part).seeds
-    return tuple(dict.fromkeys(found))
+        addresses += parse(("couchbases://" if target.tls is not None else "couchbase://") + part).seeds
+    return tuple(dict.fromkeys(addresses))
 
 
 class Foreman:
     """Plans and does the work of one console.
 
     Args:
-        members: makes connections for one piece of work. seeds: the nodes to begin with.
+        members: opens connections for one piece of work. seeds: the nodes to begin with.
     """
 
     def __init__(self, members: Callable[[], Members], seeds: Callable[[], list[Address]]) -> None:
@@ -262,8 +262,7 @@ class Foreman:
         self._tickets: deque[str] = deque(maxlen=TICKETS)
 
     def has_begun(self, ticket: str) -> bool:
-        """Return True if work was begun by the form that had this ticket; each plan that is shown has one of its
-        own."""
+        """Return True if the form with this ticket has begun its work; each shown plan has a ticket of its own."""
         return ticket in self._tickets
 
     @property
@@ -271,37 +270,37 @@ class Foreman:
         """The work under way."""
         return next((job for job in self.jobs if job.state == "running"), None)
 
-    async def plan(self, asked: Work) -> Shown:
-        """Tell what would be done; touches nothing.
+    async def plan(self, work: Work) -> Shown:
+        """Return the plan of some work, without changing anything.
 
         Raises:
-            ClusterError, OptionError, TransportError, StatusError: it can't be, and why.
+            ClusterError, OptionError, TransportError, StatusError: it is impossible, and why.
         """
         async with self._members() as members:
-            return await asked.plan(members, self._seeds())
+            return await work.plan(members, self._seeds())
 
-    def begin(self, asked: Work, ticket: str = "") -> Job:
-        """Begin in the background; with a ticket, by which it is known that it was begun.
+    def begin(self, work: Work, ticket: str = "") -> Job:
+        """Begin work in the background; the ticket marks its form as used.
 
         Raises:
-            OptionError: something is under way.
+            OptionError: other work is under way.
         """
         if (other := self.running) is not None:
-            raise OptionError("work", asked.title, f"begun once this has ended: {other.title}")
-        job = Job(asked.kind, asked.title, time.time())
+            raise OptionError("work", work.title, f"begun once this has ended: {other.title}")
+        job = Job(work.kind, work.title, time.time())
         self.jobs.appendleft(job)
         if ticket:
             self._tickets.append(ticket)
-        self._task = asyncio.create_task(self._run(job, asked))
+        self._task = asyncio.create_task(self._run(job, work))
         return job
 
     def stop(self) -> None:
-        """Let what is under way come to its end, and begin no more of it: of a rebalance."""
+        """Stop work under way in order: a rebalance finishes its moves and begins no others."""
         if (job := self.running) is not None:
             job.stopping = True
 
     async def close(self) -> None:
-        """As `stop`, and wait for it for a while; what is cut then is gone on with when it is asked for again."""
+        """Stop, and wait for the work for a while; work that is cut then continues when it is requested again."""
         self.stop()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task], timeout=END_SECONDS)
@@ -310,10 +309,10 @@ class Foreman:
 
     # ------------------------------------------------------------------ doing it
 
-    async def _run(self, job: Job, asked: Work) -> None:
+    async def _run(self, job: Job, work: Work) -> None:
         try:
             async with self._members() as members:
-                job.state, job.now = await asked.run(members, self._seeds(), job)
+                job.state, job.now = await work.run(members, self._seeds(), job)
         except HeadwaterError as error:
             job.state, job.now = "failed", plain(error)
         except BaseException:
@@ -324,7 +323,7 @@ class Foreman:
 
 
 def show_rebalance(plan: Plan) -> Shown:
-    """Return the plan of a rebalance: each node's vbuckets before and after, and who hands over to whom."""
+    """Return the plan of a rebalance: each node's vbuckets before and after, and the handovers."""
     copies, handed = plan.copies(), plan.handovers()
     rows = []
     for node in dict.fromkeys((*plan.before.servers, *plan.after.servers)):
@@ -333,16 +332,16 @@ def show_rebalance(plan: Plan) -> Shown:
         change = "joins" if node in plan.joining else "leaves" if node in plan.leaving else ""
         numbers = (len(before[0]), len(after[0]), len(before[1]), len(after[1]), new)
         rows.append((str(node), *(f"{number:,}" for number in numbers), change))
-    told = [f"{source} hands {number:,} vbuckets over to {to}." for (source, to), number in sorted(handed.items())]
-    told += [f"{node} deletes {len(vbs):,} vbuckets that it should not have." for node, vbs in plan.strays.items()]
+    sentences = [f"{source} hands {number:,} vbuckets over to {to}." for (source, to), number in sorted(handed.items())]
+    sentences += [f"{node} deletes {len(vbs):,} vbuckets that it should not have." for node, vbs in plan.strays.items()]
     if not plan.settlement.is_settled:
-        told.append("What an earlier run left open is settled first; the plan may change by that.")
+        sentences.append("What an earlier run left open is settled first; the plan may change by that.")
     heading = ("node", "active", "then", "replicas", "then", "copied", "change")
-    return Shown(heading, tuple(rows), tuple(told), plan.is_empty)
+    return Shown(heading, tuple(rows), tuple(sentences), plan.is_empty)
 
 
 def show_failover(plan: FailoverPlan) -> Shown:
-    """Return the plan of a failover: who takes how many vbuckets over, and what is lost."""
+    """Return the plan of a failover: the vbuckets that each node takes over, and the losses."""
     promoted, anew = Counter(each.chosen for each in plan.promotions), Counter(plan.anew.values())
     rows = [
         (
@@ -354,7 +353,7 @@ def show_failover(plan: FailoverPlan) -> Shown:
         )
         for node in plan.before.servers
     ]
-    told = ["What the dead node had acknowledged, and no replica had received yet, is lost."]
+    sentences = ["What the dead node had acknowledged, and no replica had received yet, is lost."]
     if flawed := sum(bool(each.flaw) for each in plan.promotions):
-        told.append(f"{flawed:,} vbuckets go to replicas that refused changes, or are damaged on disk.")
-    return Shown(("node", "active", "promoted", "begun anew", "change"), tuple(rows), tuple(told), plan.is_empty)
+        sentences.append(f"{flawed:,} vbuckets go to replicas that refused changes, or are damaged on disk.")
+    return Shown(("node", "active", "promoted", "begun anew", "change"), tuple(rows), tuple(sentences), plan.is_empty)

@@ -1,4 +1,5 @@
-"""For tests, yours as well: real nodes in processes of their own, clusters, faulty disks, message strategies.
+"""For tests, including those of users: real nodes in processes of their own, clusters, faulty disks, message
+strategies.
 
 from headwater import testing
 with testing.node() as node:

@@ -1,9 +1,9 @@
-"""A throw-away CA for tests, and certificates it has signed: of nodes on this machine, and of users.
+"""A throw-away CA for tests, and certificates that it has signed: of nodes on this machine, and of users.
 
     made = Certificates(folder)
     client.connect(url, tls=TlsSettings(trust_store=made.trust_store, certificate=..., key=...))
 
-All of them count from now on; `issue` makes those that do not, and those for other names.
+All of them are valid from now on; `issue` makes invalid ones, and those for other names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Certificates:
     """The CA in a folder, and the certificate `node`.
 
     Attributes:
-        folder: where all of it is. node: the files of a node on this machine.
+        folder: folder of all files. node: the files of a node on this machine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Certificates:
         return self.issue(name)
 
     def issue(self, name: str, hosts: tuple[str, ...] = (), **others: object) -> Pair:
-        """Make a certificate, over one of the same name; `others` as `tls.making.Authority.issue`."""
+        """Make a certificate, over one of the same name; `others` as for `tls.making.Authority.issue`."""
         files = Pair(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         self._authority.issue(files, name, hosts=hosts, replace=True, **others)  # type: ignore[arg-type]
         return files

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on, for code that takes the time as an argument or a function."""
+"""A clock that only `advance` moves, for code that takes the time as an argument or a function."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class FakeClock:
         self.now = now
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Let so many seconds pass; returns the time."""
+        """Let some seconds pass; return the time."""
         if seconds < 0:
             raise ValueError(f"time does not run backwards ({seconds} s)")
         self.now += seconds

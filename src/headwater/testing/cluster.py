@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Cluster:
-    """The nodes of a bucket; made by `cluster`. Attributes: nodes, in the order in which they were started."""
+    """The nodes of a bucket; created by `cluster`. Attributes: nodes, in the order in which they were started."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -43,7 +43,7 @@ class Cluster:
         return f"couchbase://{','.join(each.address for each in self.nodes)}/{self.bucket}"
 
     def client(self, *, connect_timeout_seconds: float = 30.0, timeout_seconds: float = 60.0) -> Client:
-        """A client of the bucket (headwater.client)."""
+        """Return a client of the bucket (headwater.client)."""
         from headwater import client  # noqa: PLC0415 - as in Node.client
 
         return client.connect(
@@ -51,12 +51,12 @@ class Cluster:
         )
 
     def fail_over(self, *dead: Node) -> int:
-        """Take dead nodes out and promote replicas of what they owned, as `headwater cluster failover` does.
+        """Remove dead nodes and promote replicas of their vbuckets, as `headwater cluster failover` does.
 
         Returns: how many vbuckets were promoted.
 
         Raises:
-            ClusterError: one of the dead answers, a majority is dead, or no copy of a vbucket is left.
+            ClusterError: one of the dead answers, a majority is dead, or a vbucket has no copy left.
         """
         from headwater.cluster.failover import Failover  # noqa: PLC0415 - most tests fail nothing over
 
@@ -94,17 +94,17 @@ def _address(node: Node) -> Address:
 
 @contextmanager
 def cluster(nodes: int = 3, *, replicas: int = 1, **options: Any) -> Iterator[Cluster]:
-    """Nodes that are one bucket, in a block.
+    """Run nodes that are one bucket, for a block.
 
     Args:
-        nodes: how many.
+        nodes: number of nodes.
         replicas: of each vbucket, 0 to 3.
         options: of each node, as for `node`.
 
     Raises:
-        NodeError: a node did not come up, or left a traceback behind; with its log.
+        NodeError: a node did not start, or left a traceback; with its log.
     """
     with ExitStack() as running:
-        made = Cluster([running.enter_context(node(vbucket_state="none", **options)) for _ in range(nodes)])
-        made.found(replicas)
-        yield made
+        running_cluster = Cluster([running.enter_context(node(vbucket_state="none", **options)) for _ in range(nodes)])
+        running_cluster.found(replicas)
+        yield running_cluster

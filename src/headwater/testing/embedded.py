@@ -1,4 +1,4 @@
-"""A whole node in this process, on a thread of its own, with the disk and the clock of one's choice.
+"""A whole node in this process, on a thread of its own, with a chosen disk and clock.
 
     disk, clock = FaultyDisk(capacity=64 << 20), WallClock()
     with embedded(disk=disk, clock=clock) as node:
@@ -31,22 +31,22 @@ SEGMENT_BYTES = 4 << 20
 
 
 class WallClock:
-    """The time, moved: `shift_seconds` is added to the time of day, and to nothing else."""
+    """The time, shifted: `shift_seconds` is added to the time of day, and to nothing else."""
 
     def __init__(self) -> None:
         self.shift_seconds: float = 0.0
 
     def time_ns(self) -> int:
-        """Unix time in nanoseconds."""
+        """Return Unix time in nanoseconds."""
         return time.time_ns() + int(self.shift_seconds * 1e9)
 
     def monotonic(self) -> float:
-        """Seconds, never going back."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
 
 class Embedded(Thread):
-    """A running node; made by `embedded`. Attributes: port, store, server."""
+    """A running node; created by `embedded`. Attributes: port, store, server."""
 
     def __init__(self, config: NodeConfig, disk: Disk | None, clock: WallClock) -> None:
         super().__init__(daemon=True)
@@ -69,7 +69,7 @@ class Embedded(Thread):
             self.ready.set()
 
     def stop(self) -> None:
-        """Stop in order; raises what went wrong in it."""
+        """Stop in order; raise the error that stopping had."""
         if self._loop is not None and self.is_alive():
             self._loop.call_soon_threadsafe(self._over.set)
         self.join(START_SECONDS)
@@ -107,7 +107,7 @@ class Embedded(Thread):
 def embedded(
     path: Path = Path("/embedded"), *, disk: Disk | None = None, clock: WallClock | None = None, vbuckets: int = 4
 ) -> Iterator[Embedded]:
-    """A node in this process, in a block.
+    """Run a node in this process, for a block.
 
     Args:
         path: the folder of its store, on `disk`; the real disk if that is None.

@@ -4,9 +4,9 @@
     disk.fail(7, errno.EIO)              the 7th change from now on fails
     after = disk.crash(random)           the disk a restarted process finds
 
-What was not synced is at the mercy of a crash: of every write any 512-byte pieces may have reached the disk, of the
-changes to the folder's names any number, in order. A sync that failed loses what it should have saved, and a later one
-that succeeds does not bring it back (so does Linux).
+A crash may lose everything that was not synced: of every write any 512-byte pieces may have reached the disk, of the
+changes to the folder's names any number, in order. A sync that failed loses the data that it should have saved, and a
+later sync that succeeds does not bring them back (as on Linux).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Content:
 
     @classmethod
     def of(cls, content: bytes) -> Content:
-        """A file that has always been there."""
+        """Return a file that has always existed."""
         memory = np.frombuffer(content, np.uint8).copy()
         return cls(memory, len(content), bytearray(content), reserved=len(content.rstrip(b"\0")))
 
     def resize(self, size: int) -> None:
-        """Have another size, not synced."""
+        """Change the size, without a sync."""
         self._grow(size)
         self.pending.append(size)
 
     def write(self, data: bytes, offset: int) -> None:
-        """Have these bytes, not synced."""
+        """Write bytes, without a sync."""
         if offset + len(data) > self.size:
             self._grow(offset + len(data))
         self.memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
@@ -70,7 +70,7 @@ class Content:
         self.pending.clear()
 
     def after_cut(self, random: Random, lose: float) -> bytes:
-        """Return what a power cut leaves: what was synced, and of the rest each piece with probability 1 - `lose`."""
+        """Return a file after a power cut: synced data, and of the rest each piece with probability 1 - `lose`."""
         content = bytearray(self.durable)
         for change in self.pending:
             for piece in _pieces(change):
@@ -146,10 +146,10 @@ class _File:
         return view
 
     def populate(self, mapped: NDArray[np.uint8], count: int) -> None:
-        """Do nothing: memory is there already."""
+        """Do nothing: the memory exists already."""
 
     def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 class _Lock:
@@ -165,8 +165,8 @@ class FaultyDisk:
     """A disk (node/storage/disk.py) in memory.
 
     Attributes:
-        capacity: bytes there are for all files, None for no limit; may be changed at any time.
-        calls: changes asked for so far (each write, sync, reservation, new size, and change or sync of names).
+        capacity: bytes for all files, None for no limit; may be changed at any time.
+        calls: number of changes so far (each write, sync, reservation, new size, and change or sync of names).
     """
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -195,7 +195,7 @@ class FaultyDisk:
         self._broken = None
 
     def turn(self) -> OSError | None:
-        """Count a change; the error it must end with, if any."""
+        """Count a change; return the error that it must end with, or None."""
         self.calls += 1
         number = self._failures.get(self.calls)
         if self._broken is not None and self.calls >= self._broken:
@@ -203,20 +203,20 @@ class FaultyDisk:
         return OSError(number, os.strerror(number)) if number else None
 
     def step(self) -> None:
-        """Count a change, and fail when it is its turn."""
+        """Count a change, and fail if that is planned."""
         if error := self.turn():
             raise error
 
     def take(self, inode: Content, end: int) -> None:
         """Give a file room up to `end`, or OSError (ENOSPC)."""
-        used = sum(one.reserved for one in self._names.values())
+        used = sum(each.reserved for each in self._names.values())
         more = max(0, end - inode.reserved)
         if more and self.capacity is not None and used + more > self.capacity:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         inode.reserved = max(inode.reserved, end)
 
     def crash(self, random: Random, lose: float = 0.5) -> FaultyDisk:
-        """The disk after a power cut: synced data, and of the rest each piece with probability 1 - `lose`."""
+        """Return the disk after a power cut: synced data, and of the rest each piece with probability 1 - `lose`."""
         after = FaultyDisk(self.capacity)
         states = [self._durable_names, *self._renames]
         kept = states[random.randrange(len(states)) if 0 < lose < 1 else (0 if lose else -1)]
@@ -229,17 +229,17 @@ class FaultyDisk:
         self._names[path] = self._durable_names[path] = Content.of(content)
 
     def files(self) -> dict[Path, bytes]:
-        """All files as programs see them."""
+        """Return all files as programs see them."""
         return {path: inode.memory[: inode.size].tobytes() for path, inode in self._names.items()}
 
     # ------------------------------------------------------------------ the disk
 
     def make_directory(self, path: Path) -> None:
-        """Folders need no making here."""
+        """Do nothing: folders need not be created here."""
 
     def names(self, path: Path) -> list[str]:
-        """The names in a directory."""
-        return sorted(one.name for one in self._names if one.parent == path)
+        """Return the names in a directory."""
+        return sorted(each.name for each in self._names if each.parent == path)
 
     def lock(self, path: Path) -> _Lock:
         """Take the lock at `path`, or raise StoreLocked."""
@@ -262,7 +262,7 @@ class FaultyDisk:
         return _File(self, self._names[path])
 
     def read(self, path: Path) -> bytes:
-        """A file's content."""
+        """Return a file's content."""
         inode = self._names[path]
         return inode.memory[: inode.size].tobytes()
 
@@ -279,18 +279,18 @@ class FaultyDisk:
         self._rename({name: inode for name, inode in self._names.items() if name != path})
 
     def remove_directory(self, path: Path) -> None:
-        """Directories are no names of their own here: one is gone with its last file."""
+        """Count a change; a directory is gone with its last file."""
         self.step()
 
     def sync_directory(self, path: Path) -> None:
-        """The names are safe now."""
+        """Make the names durable."""
         self.step()
         self._durable_names = self._names
         self._renames.clear()
 
     def free(self, path: Path) -> int:
-        """Bytes that are left."""
-        used = sum(one.reserved for one in self._names.values())
+        """Return the number of free bytes."""
+        used = sum(each.reserved for each in self._names.values())
         return 1 << 62 if self.capacity is None else max(0, self.capacity - used)
 
     def _rename(self, names: dict[Path, Content]) -> None:
@@ -299,7 +299,7 @@ class FaultyDisk:
 
 
 def _pieces(change: tuple[int, bytes] | int) -> list[tuple[int, bytes] | int]:
-    """Return the pieces of a change that may reach the disk by themselves: the sectors of a write."""
+    """Return the pieces of a change that may reach the disk separately: the sectors of a write."""
     if isinstance(change, int):
         return [change]
     offset, data = change

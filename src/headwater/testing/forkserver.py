@@ -1,7 +1,7 @@
 """The process that nodes are forked from: `python -m headwater.testing.forkserver FD`, started by processes.py.
 
 Python, numpy, numba and two dozen kernels cost a node most of its first second. This process pays that once; a node is
-then a fork of it, which goes on as `python -m headwater serve` does; any other command can be run in the same way. So
+then a fork of it, which continues as `python -m headwater serve` does; any other command can be run in the same way. So
 that forking is safe, it has one thread and no event loop, ever. Linux only (pidfds, PR_SET_PDEATHSIG).
 
 On the socket whose descriptor is FD, in JSON lines:
@@ -40,7 +40,7 @@ _libc = ctypes.CDLL(None)
 
 
 class ForkServer:
-    """Forks on request. In the process that asked, `run` never returns; in each fork of it, with its arguments."""
+    """Forks on request. In this process `run` returns only at the end; in each fork it returns the fork's arguments."""
 
     def __init__(self, control: socket.socket, interrupt: Any) -> None:
         self._control = control
@@ -49,21 +49,21 @@ class ForkServer:
         self._born: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and the pipe its status goes into
 
     def run(self) -> list[str] | None:
-        """The arguments of a node to be, in its process; None, in ours, when all is over."""
+        """Return a node's arguments, in its process; None, in this one, at the end."""
         control = self._control.fileno()
         while True:
             ready, _, _ = select.select([control, *self._born], [], [])
             for each in set(ready) - {control}:
                 self._reap(each)
             if control in ready:
-                if (asked := self._receive()) is None:
+                if (request := self._receive()) is None:
                     self._end()
                     return None
-                if (arguments := self._fork(*asked)) is not None:
+                if (arguments := self._fork(*request)) is not None:
                     return arguments
 
     def _receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """A request and its descriptors; None when there will be no more."""
+        """Return a request and its descriptors; None when no more will come."""
         data = b""
         fds: list[int] = []
         while not data.endswith(b"\n"):
@@ -74,7 +74,7 @@ class ForkServer:
             fds += more
         return json.loads(data), fds
 
-    def _fork(self, asked: dict[str, Any], fds: list[int]) -> list[str] | None:
+    def _fork(self, request: dict[str, Any], fds: list[int]) -> list[str] | None:
         try:
             check_alone()
             pid = os.fork()
@@ -84,7 +84,7 @@ class ForkServer:
                 os.close(fd)
             return None
         if pid == 0:
-            return self._become(asked, fds)
+            return self._become(request, fds)
         for fd in fds[:2]:
             os.close(fd)
         self._born[os.pidfd_open(pid)] = pid, fds[2]
@@ -94,8 +94,8 @@ class ForkServer:
     def _answer(self, **answer: object) -> None:
         self._control.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _become(self, asked: dict[str, Any], fds: list[int]) -> list[str]:
-        """In the child: all that a fresh process has of its own."""
+    def _become(self, request: dict[str, Any], fds: list[int]) -> list[str]:
+        """Set up, in the child, everything that a fresh process has of its own."""
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._pid:  # it died before that was said
             os._exit(1)
@@ -108,11 +108,11 @@ class ForkServer:
         for fd in fds:
             os.close(fd)
         signal.signal(signal.SIGINT, self._interrupt)
-        os.chdir(asked["directory"])
+        os.chdir(request["directory"])
         os.environ.clear()
-        os.environ.update(asked["environment"])
+        os.environ.update(request["environment"])
         draw_anew()
-        arguments: list[str] = asked["arguments"]
+        arguments: list[str] = request["arguments"]
         return arguments
 
     def _reap(self, pidfd: int) -> None:
@@ -131,20 +131,21 @@ class ForkServer:
 
 
 def check_alone() -> None:
-    """Refuse to fork beside a second thread, Python's or a library's: it would not be in the fork, its locks would."""
+    """Refuse to fork if there is a second thread, Python's or a library's: the fork would have its locks, but not the
+    thread."""
     names = [(task / "comm").read_text("utf-8").strip() for task in Path("/proc/self/task").iterdir()]
     if len(names) > 1:
         raise BlockingIOError(errno.EDEADLK, f"threads in the process that forks: {', '.join(names)}")
 
 
 def draw_anew() -> None:
-    """Draw again what was drawn when modules were loaded. Python's `random` does so by itself."""
+    """Draw random numbers again that modules drew when they were loaded. Python's `random` does so by itself."""
     if random := sys.modules.get("numpy.random"):
         random.seed()
 
 
 def _run(arguments: list[str]) -> int:
-    """Go on as `python -m headwater` with these arguments would, whichever command they name."""
+    """Continue as `python -m headwater` with these arguments would, for any command."""
     from headwater import failpoints  # noqa: PLC0415 - only a fork needs it
 
     try:
@@ -157,7 +158,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def main() -> int:
-    """Run until the socket closes; a fork runs its command and returns the exit status of that."""
+    """Run until the socket closes; a fork runs its command and returns that exit status."""
     control = socket.socket(fileno=int(sys.argv[1]))
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the nodes
     run.load()

@@ -5,9 +5,9 @@
         n.kill()                      SIGKILL, as a crash would
         n.restart()                   the same data, the same port
 
-The port is free and on 127.0.0.1, the data lies in a directory that goes with the block. A node that does not come
-up, or that left a traceback behind, fails the test with its log. Each node but the first is up within a tenth of a
-second or two (processes.py says how, and when not).
+The port is free and on 127.0.0.1, the data lies in a directory that is removed with the block. A node that does not
+start, or that left a traceback, fails the test with its log. Each node but the first starts within a tenth of a second
+or two (see processes.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NodeError(AssertionError):
 
 
 class Node:
-    """A node's process; made by `node`.
+    """A node's process; created by `node`.
 
     Attributes: data (its directory), port, tls_port and http_port (fixed after the first start), options (as given to
     serve), environment, certificates (those of `tls=True`).
@@ -91,7 +91,7 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """The process now running."""
+        """The id of the running process."""
         if self._process is None:
             raise NodeError("the node is not running")
         return self._process.pid
@@ -107,7 +107,7 @@ class Node:
         return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
 
     def start(self) -> Node:
-        """Run the node, return when it is ready."""
+        """Start the node; return when it is ready."""
         arguments = ["serve", "--port", str(self.port), "--data", str(self.data)]
         for name, value in self.options.items():
             arguments += [f"--{name.replace('_', '-')}={value}"]
@@ -117,24 +117,24 @@ class Node:
             arguments.append(f"--http-port={self.http_port}")
         with self._log.open("ab") as log:
             self._process = processes.start(arguments, {**os.environ, **self.environment}, log)
-        told = _ready_of(self._ready_line(self._process))
-        self.tls_port = int(told["tls"]) if "tls" in told else None
-        self.http_port = int(told["http"]) if "http" in told else None
+        ports = _ready_of(self._ready_line(self._process))
+        self.tls_port = int(ports["tls"]) if "tls" in ports else None
+        self.http_port = int(ports["http"]) if "http" in ports else None
         if self.options.get("without_tls") != "nobody":
-            self.port = int(told["port"])
+            self.port = int(ports["port"])
         self.let_go()
         return self
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process is gone."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
+        """Send SIGTERM; return the exit status."""
         return self._end(signal.SIGTERM)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """Wait for the process to end by itself (a failpoint); returns the exit status, negative for a signal."""
+        """Wait for the process to end by itself (a failpoint); return the exit status, negative for a signal."""
         if self._process is None:
             raise NodeError("the node is not running")
         status = self._process.wait(seconds)
@@ -148,7 +148,7 @@ class Node:
         return self.start()
 
     def save(self) -> Path:
-        """Keep a copy of the store as it is on disk now, for `go_back`: the node is killed for it, and started again.
+        """Copy the store as it is on disk now, for `go_back`: the node is killed for it, and started again.
 
         Returns: the copy's folder, which goes with the node's own.
         """
@@ -161,7 +161,7 @@ class Node:
     def go_back(self, saved: Path) -> Node:
         """Lose all that was written since `save`, as a failover to a replica that lacked it does.
 
-        Whoever has seen more than that is told to roll back.
+        Clients that have seen later changes must roll back.
         """
         self.kill()
         shutil.rmtree(self.data)
@@ -177,7 +177,7 @@ class Node:
         connect_timeout_seconds: float = 30.0,
         timeout_seconds: float = 60.0,
     ) -> Client:
-        """A client connected to it (headwater.client), by TLS or not."""
+        """Return a client connected to the node (headwater.client), by TLS or not."""
         from headwater import client  # noqa: PLC0415 - most tests speak bytes
 
         return client.connect(
@@ -210,7 +210,7 @@ class Node:
         self._hold_ports()
 
     def _hold_ports(self) -> None:
-        """Keep the ports for the next start: the system gives none that is bound to anybody who asks for any.
+        """Keep the ports for the next start: the system gives a bound port to no caller that asks for any port.
 
         Linux lets two sockets with SO_REUSEADDR have one port as long as one of them, this one, does not listen.
         """
@@ -222,11 +222,11 @@ class Node:
                 held.bind((self.host, port))
 
     def let_go(self) -> None:
-        """Give back the ports that are kept for the next start."""
+        """Release the ports that are kept for the next start."""
         _close(self._held)
 
     def _ready_line(self, process: Process) -> str:
-        """The line that the node prints once it listens."""
+        """Return the line that the node prints once it listens."""
         out = process.stdout
         if out is None:
             raise NodeError("the node has no output")
@@ -245,7 +245,7 @@ class Node:
 
 
 def _ready_of(line: str) -> dict[str, str]:
-    """Return what the line `ready` says, in either form: `port`, and `tls` and `http` where there are such."""
+    """Return the fields of the line `ready`, in either form: `port`, and `tls` and `http` if there are such ports."""
     if line.startswith("{"):
         return {name: str(value) for name, value in json.loads(line).items()}
     _, address, *words = line.split()
@@ -308,7 +308,7 @@ def node(
     users_file: str | Path | None = None,
     **unknown: Never,
 ) -> Iterator[Node]:
-    """A running node in a block, on a free port, in a directory that goes with the block.
+    """Run a node for a block, on a free port, in a directory that is removed with the block.
 
     Args:
         vbuckets: of the store; fewer than a real bucket's 1024, since most tests need few.
@@ -319,12 +319,12 @@ def node(
 
     Raises:
         OptionError: there is no option of this name.
-        NodeError: the node did not come up, or left a traceback behind; with its log.
+        NodeError: the node did not start, or left a traceback; with its log.
     """
     options = {name: value for name, value in locals().items() if value is not None and name not in _OWN}
     refuse_unknown(unknown, [name for name in inspect.signature(node).parameters if name != "unknown"])
-    with _running(options, environment, tls=tls) as made:
-        yield made
+    with _running(options, environment, tls=tls) as running:
+        yield running
 
 
 @contextlib.contextmanager
@@ -333,13 +333,13 @@ def _running(options: dict[str, object], environment: dict[str, str] | None, *, 
         certificates = Certificates(Path(folder) / "tls") if tls else None
         if certificates is not None:
             options = {**certificates.options, **options}
-        made = Node(Path(folder) / "data", options, environment)
-        made.certificates = certificates
-        made.start()
+        running = Node(Path(folder) / "data", options, environment)
+        running.certificates = certificates
+        running.start()
         try:
-            yield made
+            yield running
         finally:
-            made.kill()
-            made.let_go()
-        if "Traceback" in made.log:
-            raise NodeError(f"the node left a traceback behind:\n{made.log}")
+            running.kill()
+            running.let_go()
+        if "Traceback" in running.log:
+            raise NodeError(f"the node left a traceback behind:\n{running.log}")

@@ -1,4 +1,4 @@
-"""A small producer to test clients against: it tells the truth, until it is told to lie, to cut or to fall silent.
+"""A small producer to test clients against: it answers correctly, until it is set to lie, to cut or to fall silent.
 
     peer = Peer(vbuckets=4, histories={0: history(100)})
     with serve(peer) as address: ...
@@ -65,7 +65,7 @@ class History:
 
 
 def mutation(seqno: int, key: bytes, value: bytes = b"") -> Frame:
-    """Return a DCP mutation without a vbucket or opaque: the peer fills them in."""
+    """Return a DCP mutation; the peer fills in vbucket and opaque."""
     return dcp.Mutation(by_seqno=seqno, rev_seqno=1, vbucket=0, cas=seqno, key=key, value=value).frame()
 
 
@@ -85,12 +85,12 @@ class Peer:
     """A node that produces; see the module for its faults.
 
     Attributes:
-        vbuckets: how many the map names; all of them are this node's, unless `config` says otherwise.
-        histories: what it holds; vbuckets without one are empty.
-        config: the cluster map to hand out, as a function of the peer's address; None for the map of one node.
-        persisted: up to which seqno a vbucket is on this node's disk; all of those that are not named.
-        seen: every request that arrived, in order; whole once `serve` is left.
-        connections: how many were accepted.
+        vbuckets: number of vbuckets in the map; all of them are this node's, unless `config` says otherwise.
+        histories: its data; vbuckets without a history are empty.
+        config: returns the cluster map for the peer's address; None for the map of one node.
+        persisted: the seqno up to which a vbucket is on this node's disk; everything for a vbucket that is missing.
+        seen: every request that arrived, in order; complete once `serve` is left.
+        connections: number of accepted connections.
     """
 
     vbuckets: int = 1
@@ -111,7 +111,7 @@ class Peer:
         return self.histories.get(vbucket, History())
 
     def answers(self, request: Frame) -> Iterator[Frame]:
-        """Yield what the peer says to one frame."""
+        """Yield the peer's answers to one frame."""
         self.seen.append(request)
         if request.is_response or request.opcode in self.silent:
             return
@@ -125,17 +125,17 @@ class Peer:
         yield response(request)
 
     def _hello(self, request: Frame) -> Iterator[Frame]:
-        """Grant everything but Collections: the keys of a history are bare."""
-        asked = bootstrap.Hello.decode(request)
-        granted = [code for code in asked.features if code != Feature.COLLECTIONS]
+        """Grant all features but Collections: the keys of a history are bare."""
+        hello = bootstrap.Hello.decode(request)
+        granted = [code for code in hello.features if code != Feature.COLLECTIONS]
         yield response(request, value=bootstrap.HelloResponse(features=granted).frame().value)
 
     def _map(self, request: Frame) -> Iterator[Frame]:
         if self.config is None:
-            told: Mapping[str, object] = cluster_map([self.address], [0] * self.vbuckets)
+            content: Mapping[str, object] = cluster_map([self.address], [0] * self.vbuckets)
         else:
-            told = self.config(self.address)
-        yield response(request, value=json.dumps(told).encode(), datatype=1)
+            content = self.config(self.address)
+        yield response(request, value=json.dumps(content).encode(), datatype=1)
 
     def _seqnos(self, request: Frame) -> Iterator[Frame]:
         entries = ((vb, self.history(vb).high_seqno) for vb in range(self.vbuckets))
@@ -145,58 +145,58 @@ class Peer:
         yield response(request, value=encode_log(self.history(request.vbucket).failover_log))
 
     def _persisted(self, request: Frame) -> Iterator[Frame]:
-        """Format 0 for the newest branch, 1 for an older one, KEY_ENOENT for one that is not known (kv.md 2)."""
-        asked = ObserveSeqno.decode(request)
-        held = self.history(asked.vbucket)
+        """Answer with format 0 for the newest branch, 1 for an older one, KEY_ENOENT for an unknown one (kv.md 2)."""
+        query = ObserveSeqno.decode(request)
+        held = self.history(query.vbucket)
         log, high = held.failover_log, held.high_seqno
         ends = {uuid: end for (uuid, _), end in zip(log, [high, *(begins for _, begins in log)], strict=False)}
-        on_disk = min(high, self.persisted.get(asked.vbucket, high))
-        if asked.vb_uuid not in ends:
+        on_disk = min(high, self.persisted.get(query.vbucket, high))
+        if query.vb_uuid not in ends:
             yield response(request, Status.KEY_ENOENT)
             return
-        told: dict[str, Any] = {
-            "vbucket": asked.vbucket,
+        fields: dict[str, Any] = {
+            "vbucket": query.vbucket,
             "vb_uuid": log[0][0],
             "persisted_seqno": on_disk,
             "current_seqno": high,
         }
-        if asked.vb_uuid == log[0][0]:
-            yield response(request, value=ObserveSeqnoResponse(**told).frame().value)
+        if query.vb_uuid == log[0][0]:
+            yield response(request, value=ObserveSeqnoResponse(**fields).frame().value)
             return
-        older: dict[str, Any] = {"old_vb_uuid": asked.vb_uuid, "last_received_seqno": ends[asked.vb_uuid]}
-        yield response(request, value=ObserveSeqnoFailedOver(**told, **older).frame().value)
+        older: dict[str, Any] = {"old_vb_uuid": query.vb_uuid, "last_received_seqno": ends[query.vb_uuid]}
+        yield response(request, value=ObserveSeqnoFailedOver(**fields, **older).frame().value)
 
     def _stream(self, request: Frame) -> Iterator[Frame]:
-        asked, held = dcp.StreamRequest.decode(request), self.history(request.vbucket)
+        query, held = dcp.StreamRequest.decode(request), self.history(request.vbucket)
         if status := self.refuse.get(request.vbucket):
             yield response(request, status)
             return
-        claim = Claim(asked.start_seqno, asked.end_seqno, asked.vb_uuid, asked.snap_start_seqno, asked.snap_end_seqno)
+        claim = Claim(query.start_seqno, query.end_seqno, query.vb_uuid, query.snap_start_seqno, query.snap_end_seqno)
         match decide(claim, held.failover_log, held.high_seqno):
             case Ok():
                 yield response(request, value=encode_log(held.failover_log))
-                yield from self._until_end(asked, _stream_frames(asked, held))
+                yield from self._until_end(query, _stream_frames(query, held))
             case Rollback(seqno):
                 yield response(request, Status.ROLLBACK, value=dcp.StreamRollback(rollback_seqno=seqno).frame().value)
             case _:
                 yield response(request, Status.ERANGE)
 
-    def _until_end(self, asked: dcp.StreamRequest, frames: Iterator[Frame]) -> Iterator[Frame]:
+    def _until_end(self, query: dcp.StreamRequest, frames: Iterator[Frame]) -> Iterator[Frame]:
         seqno, reason = self.ends.pop(0) if self.ends else (None, 0)
         for frame in frames:
             if frame.opcode == Opcode.DCP_MUTATION and _seqno(frame) == seqno:
-                yield dcp.StreamEnd(vbucket=asked.vbucket, opaque=asked.opaque, status=reason).frame()
+                yield dcp.StreamEnd(vbucket=query.vbucket, opaque=query.opaque, status=reason).frame()
                 return
             yield frame
 
 
-def _stream_frames(asked: dcp.StreamRequest, held: History) -> Iterator[Frame]:
-    """The rest of the history behind the start; a marker never begins before the snapshot asked for."""
-    vbucket, opaque = asked.vbucket, asked.opaque
+def _stream_frames(query: dcp.StreamRequest, held: History) -> Iterator[Frame]:
+    """Yield the rest of the history after the start; a marker never begins before the requested snapshot."""
+    vbucket, opaque = query.vbucket, query.opaque
     for part in held.snapshots:
-        if part.end <= asked.start_seqno or part.start > asked.end_seqno:
+        if part.end <= query.start_seqno or part.start > query.end_seqno:
             continue
-        start = max(part.start, asked.snap_start_seqno)
+        start = max(part.start, query.snap_start_seqno)
         marker = dcp.SnapshotMarker(
             vbucket=vbucket, opaque=opaque, start_seqno=start, end_seqno=part.end, flags=part.flags
         )
@@ -204,9 +204,9 @@ def _stream_frames(asked: dcp.StreamRequest, held: History) -> Iterator[Frame]:
         yield from (
             replace(change, vbucket=vbucket, opaque=opaque)
             for change in part.changes
-            if _seqno(change) > asked.start_seqno
+            if _seqno(change) > query.start_seqno
         )
-    if held.high_seqno >= asked.end_seqno or asked.start_seqno == asked.end_seqno:
+    if held.high_seqno >= query.end_seqno or query.start_seqno == query.end_seqno:
         yield dcp.StreamEnd(vbucket=vbucket, opaque=opaque, status=0).frame()
 
 
@@ -238,7 +238,7 @@ _ANSWERS: dict[int, Callable[[Peer, Frame], Iterator[Frame]]] = {
 
 @contextmanager
 def serve(peer: Peer) -> Iterator[str]:
-    """Put a peer on a free loopback port; yields "127.0.0.1:port"."""
+    """Put a peer on a free loopback port; yield "127.0.0.1:port"."""
     listener = socket.create_server(("127.0.0.1", 0))
     peer.address = listener.getsockname()[:2]
     open_sockets: list[socket.socket] = []
@@ -276,7 +276,7 @@ def _shut_down(each: socket.socket) -> None:
 
 
 def _converse(peer: Peer, connection: socket.socket, limit: int | None) -> None:
-    """Answer one connection until it ends, or until `limit` bytes went out."""
+    """Answer one connection until it ends, or until `limit` bytes were sent."""
     buffer = FrameBuffer()
     with connection, suppress(OSError):
         while data := connection.recv(RECEIVE_BYTES):

@@ -1,7 +1,7 @@
-"""How a node's process begins: forked by the fork server of this process, which takes a tenth of a second, or plainly.
+"""Starts a node's process: forked by the fork server of this process, which takes a tenth of a second, or plainly.
 
-The first start makes the fork server (forkserver.py) and takes as long as ever. It ends with this process, however that
-ends, and its nodes end with it. A node is started plainly, as `python -m headwater serve`,
+The first start creates the fork server (forkserver.py) and takes the usual time. The fork server ends with this
+process, in whatever way, and its nodes end with it. A node is started plainly, as `python -m headwater serve`,
 
 - where there is no fork server: not on Linux, or with HEADWATER_TESTING_FORK=0,
 - when a variable that is read while Python and libraries load differs from what the fork server has loaded.
@@ -36,31 +36,31 @@ READ_WHILE_LOADING = (
 
 
 class Process(Protocol):
-    """The part of a process that a node needs; names and meanings of subprocess.Popen."""
+    """The part of a process that a node needs, with the names and meanings of subprocess.Popen."""
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
 
     @property
     def stdout(self) -> IO[bytes] | None:
         """Our end of the pipe."""
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal, or None while it runs."""
+        """Return the exit status, negative for a signal, or None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status once it has ended; subprocess.TimeoutExpired after so many seconds."""
+        """Return the exit status once the process has ended; subprocess.TimeoutExpired after so many seconds."""
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
 
 
 def start(arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
-    """Run `headwater ARGUMENTS`: stdout is a pipe, stderr goes to `log`; returns at once."""
+    """Run `headwater ARGUMENTS`: stdout is a pipe, stderr goes to `log`; return at once."""
     return fork_servers.start(arguments, environment, log) or subprocess.Popen(  # noqa: S603 - our own interpreter
         [sys.executable, "-m", "headwater", *arguments],
         stdin=subprocess.DEVNULL,
@@ -82,17 +82,17 @@ class Forked:
         weakref.finalize(self, os.close, status)
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal, or None while it runs."""
+        """Return the exit status, negative for a signal, or None while the process runs."""
         return self._read(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status once it has ended; subprocess.TimeoutExpired after so many seconds."""
+        """Return the exit status once the process has ended; subprocess.TimeoutExpired after so many seconds."""
         if (status := self._read(timeout)) is None:
             raise subprocess.TimeoutExpired("headwater", timeout or 0.0)
         return status
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, sig)
@@ -111,7 +111,7 @@ class Forked:
 
 
 class ForkServerProcess:
-    """The process that forks, seen from here. Its errors are OSError: it is gone, or does not answer."""
+    """The process that forks, as its parent has it. Errors are OSError: it is gone, or does not answer."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.loaded_with = _read_while_loading(environment)
@@ -129,16 +129,16 @@ class ForkServerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._process.pid
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked:
-        """Have a process forked that runs `headwater ARGUMENTS`."""
-        asked = {"arguments": arguments, "environment": dict(environment), "directory": os.getcwd()}  # noqa: PTH109
+        """Fork a process that runs `headwater ARGUMENTS`."""
+        request = {"arguments": arguments, "environment": dict(environment), "directory": os.getcwd()}  # noqa: PTH109
         out, its_out = os.pipe()
         status, its_status = os.pipe()
         try:
-            pid = self._ask(asked, [its_out, log.fileno(), its_status])
+            pid = self._ask(request, [its_out, log.fileno(), its_status])
         except OSError:
             os.close(out)
             os.close(status)
@@ -150,8 +150,8 @@ class ForkServerProcess:
             os.close(its_status)
         return Forked(pid, open(out, "rb", buffering=0), status)  # noqa: PTH123 - a descriptor; Node closes it
 
-    def _ask(self, asked: Mapping[str, object], fds: list[int]) -> int:
-        data = json.dumps(asked).encode() + b"\n"
+    def _ask(self, request: Mapping[str, object], fds: list[int]) -> int:
+        data = json.dumps(request).encode() + b"\n"
         sent = socket.send_fds(self._control, [data], fds)
         self._control.sendall(data[sent:])
         answer = b""
@@ -159,13 +159,13 @@ class ForkServerProcess:
             if not (piece := self._control.recv(4096)):
                 raise ConnectionResetError("the fork server has ended")
             answer += piece
-        told, self._has_answered = json.loads(answer), True
-        if "error" in told:
-            raise BlockingIOError(told["error"])
-        return int(told["pid"])
+        reply, self._has_answered = json.loads(answer), True
+        if "error" in reply:
+            raise BlockingIOError(reply["error"])
+        return int(reply["pid"])
 
     def end(self) -> None:
-        """Have it kill its nodes and end, and wait until it has."""
+        """Make it kill its nodes and end; wait until it has."""
         self._control.close()
         try:
             self._process.wait(END_SECONDS)
@@ -174,7 +174,7 @@ class ForkServerProcess:
             self._process.wait()
 
     def forget(self) -> None:
-        """In a fork of this process: it is not ours, and its socket must close when its owner's does."""
+        """Forget it in a fork of this process: its socket must close when its owner's does."""
         self._control.close()
         self._process.returncode = 0
 
@@ -189,7 +189,7 @@ class ForkServers:
         """Why there will be none in this process."""
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked | None:
-        """A forked process, or None when it has to be started plainly."""
+        """Return a forked process, or None if it must be started plainly."""
         if sys.platform != "linux" or environment.get("HEADWATER_TESTING_FORK") == "0":
             return None
         with self._lock:
@@ -206,13 +206,13 @@ class ForkServers:
                 return None
 
     def end(self) -> None:
-        """At the end of this process."""
+        """End the fork server, at the end of this process."""
         if self.current is not None:
             self.current.end()
             self.current = None
 
     def forget(self) -> None:
-        """In a fork of this process."""
+        """Forget the fork server, in a fork of this process."""
         self._lock = Lock()
         if self.current is not None:
             self.current.forget()

@@ -1,11 +1,11 @@
-"""A loopback proxy that breaks connections on purpose: cut, stalled, half open, corrupted, at a frame one chooses.
+"""A loopback proxy that breaks connections on purpose: cut, stalled, half open or corrupted at a chosen frame.
 
     with FaultProxy(node.address) as proxy:
         connect to proxy.address
         proxy.before = lambda way, frame: Fault.CUT if frame.opcode == 0x5B else Fault.NONE
 
-Bytes are passed on frame by frame; `before` is asked about each, in the threads that move bytes. What it answers is
-done instead of passing the frame on. Besides, `cut` ends every connection at once.
+Bytes are passed on frame by frame; `before` is called for each, in the threads that move bytes. The fault that it
+returns happens instead of passing the frame on. `cut` ends every connection at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_BYTES = 256 << 10
 
 
 class Way(Enum):
-    """Where a frame goes."""
+    """The direction of a frame."""
 
     UP = "to the server"
     DOWN = "to the client"
@@ -48,10 +48,11 @@ class FaultProxy:
 
     Args:
         upstream: "host:port".
-        before: what to do with each frame; None passes everything on. May be set at any time.
+        before: returns the fault for each frame; None passes everything on. May be set at any time.
 
     Attributes:
-        port, address: where clients connect. refuses: new connections are reset. connections: how many there were.
+        port, address: the address for clients. refuses: True to reset new connections. connections: their number so
+            far.
     """
 
     def __init__(self, upstream: str, before: Judge | None = None) -> None:
@@ -78,7 +79,7 @@ class FaultProxy:
         self.close()
 
     def cut(self) -> int:
-        """Reset every connection; how many there were."""
+        """Reset every connection; return their number."""
         with self._lock:
             pairs = tuple(self._pairs)
         for pair in pairs:
@@ -86,7 +87,7 @@ class FaultProxy:
         return len(pairs)
 
     def close(self) -> None:
-        """Accept no more, and cut."""
+        """Accept no more connections, and cut the open ones."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -124,7 +125,7 @@ class FaultProxy:
         self._reset(pair)
 
     def _pass(self, way: Way, frame: Frame, target: socket.socket, pair: tuple[socket.socket, socket.socket]) -> bool:
-        """Do with a frame what must be done; False when this way is over."""
+        """Pass a frame on, or let its fault happen; return False when this direction is over."""
         fault = self.before(way, frame) if self.before is not None else Fault.NONE
         if fault is Fault.STALL:
             return False

@@ -47,7 +47,7 @@ def any_message() -> st.SearchStrategy[Message]:
 
 
 def message_of(cls: type[AnyMessage]) -> st.SearchStrategy[AnyMessage]:
-    """Generate a message of one class, all of whose fields are legal."""
+    """Generate a message of one class with legal fields."""
     layout = cls.layout
     counted = {each.name for each in dataclasses.fields(cls) if not each.init}
 
@@ -69,19 +69,19 @@ def _section(section: Section, flags: int = 0) -> st.SearchStrategy[dict[str, An
         absent = {each.name: None for each in section.fields}
         shapes = st.sampled_from([shape.fields for shape in section.shapes.values()])
         return shapes.flatmap(_fields).map(lambda values: absent | values)
-    told = [each for each in section.fields if not each.when or flags & each.when]
-    absent = {each.name: None for each in section.fields if each not in told}
-    return _fields(told).map(lambda values: absent | _without_gaps(told, values))
+    present = [each for each in section.fields if not each.when or flags & each.when]
+    absent = {each.name: None for each in section.fields if each not in present}
+    return _fields(present).map(lambda values: absent | _without_gaps(present, values))
 
 
 def _fields(fields: Iterable[Field]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({each.name: _value(each) for each in fields})
 
 
-def _without_gaps(told: Iterable[Field], values: dict[str, Any]) -> dict[str, Any]:
+def _without_gaps(present: Iterable[Field], values: dict[str, Any]) -> dict[str, Any]:
     """Make every field after one that is missing at the section's end missing, too."""
     gone = False
-    for each in told:
+    for each in present:
         gone = gone or values[each.name] is None
         values[each.name] = None if gone else values[each.name]
     return values
@@ -92,7 +92,7 @@ def _value(field: Field) -> st.SearchStrategy[Any]:
 
 
 def _coded(codec: Codec) -> st.SearchStrategy[Any]:
-    """Generate what a codec can write."""
+    """Generate a value that a codec can write."""
     if isinstance(codec, Number):
         return st.integers(codec.lowest, codec.highest)
     if isinstance(codec, Tail):
@@ -114,10 +114,10 @@ def _cache_item() -> st.SearchStrategy[CacheItem]:
 
 
 def _header(cls: type[Message]) -> st.SearchStrategy[dict[str, Any]]:
-    """Generate what every message has."""
+    """Generate the fields that every message has."""
     layout = cls.layout
     flexible = layout.magic in (Magic.CLIENT_REQUEST, Magic.CLIENT_RESPONSE)
-    made: dict[str, st.SearchStrategy[Any]] = {
+    strategies: dict[str, st.SearchStrategy[Any]] = {
         "opaque": _U32,
         "cas": _U64,
         "datatype": st.integers(0, 7),
@@ -126,17 +126,17 @@ def _header(cls: type[Message]) -> st.SearchStrategy[dict[str, Any]]:
         "value": _bytes(FORBIDDEN if layout.body else layout.value),
     }
     if not layout.is_response:
-        made["vbucket"] = _U16
-        made["quiet"] = st.booleans() if layout.quiet != NO_OPCODE else st.just(False)
+        strategies["vbucket"] = _U16
+        strategies["quiet"] = st.booleans() if layout.quiet != NO_OPCODE else st.just(False)
     else:
-        made["status"] = st.just(layout.status) if layout.status >= 0 else st.integers(1, 0xFFFF)
+        strategies["status"] = st.just(layout.status) if layout.status >= 0 else st.integers(1, 0xFFFF)
     if issubclass(cls, Answer):
-        made["opcode"] = _U8 if cls is Failure else st.sampled_from(_asked_with(cls))
-    return st.fixed_dictionaries(made)
+        strategies["opcode"] = _U8 if cls is Failure else st.sampled_from(_asked_with(cls))
+    return st.fixed_dictionaries(strategies)
 
 
 def _asked_with(answer: type[Message]) -> list[int]:
-    """Return the opcodes of the requests that are answered so."""
+    """Return the opcodes of the requests that have this answer."""
     requests = (each for family in FAMILIES for each in messages(family))
     return sorted({opcode for each in requests if answer in each.layout.answers for opcode in each.layout.opcodes})
 
@@ -153,7 +153,7 @@ def _framing() -> st.SearchStrategy[bytes]:
 
 
 def frames() -> st.SearchStrategy[Frame]:
-    """Generate frames with any opcode and any sections, most of them no message at all."""
+    """Generate frames with any opcode and any sections, most of them not a message."""
     data = st.binary(max_size=_BYTES_MAX)
     return st.builds(
         Frame,
@@ -170,6 +170,6 @@ def frames() -> st.SearchStrategy[Frame]:
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
-    """Return `data` in pieces, cut at these places (taken modulo its length), as a network would deliver it."""
+    """Return `data` in pieces, cut at these offsets (taken modulo its length), as a network would deliver it."""
     ends = sorted({place % (len(data) + 1) for place in places})
     return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.protocol.text.commands import steps
-from headwater.protocol.text.line import Asked, CommandReader
+from headwater.protocol.text.line import CommandReader, TextCommand
 from headwater.protocol.text.words import Steps
 from headwater.wire.documents import Get, GetResponse, Set, Stored
 from headwater.wire.failure import Failure
@@ -17,7 +17,7 @@ from headwater.wire.meta import GetMeta, GetMetaResponse
 from headwater.wire.status import Status
 
 
-def asked(data: bytes) -> Asked:
+def asked(data: bytes) -> TextCommand:
     found = CommandReader().read(memoryview(data))
     assert found is not None
     return found

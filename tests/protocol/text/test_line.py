@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.protocol.text.line import KEYS_LINE_BYTES_MAX, LINE_BYTES_MAX, Asked, CommandReader
+from headwater.protocol.text.line import KEYS_LINE_BYTES_MAX, LINE_BYTES_MAX, CommandReader, TextCommand
 from headwater.wire.header import VALUE_BYTES_MAX
 
 
-def read(data: bytes) -> Asked | None:
+def read(data: bytes) -> TextCommand | None:
     return CommandReader().read(memoryview(data))
 
 
 def test_a_line_is_words_between_blanks_and_ends_with_a_line_feed() -> None:
-    assert read(b"get  a b \r\nrest") == Asked((b"get", b"a", b"b"), 11)
-    assert read(b"get a\nrest") == Asked((b"get", b"a"), 6)
-    assert read(b"\r\n") == Asked((), 2)
+    assert read(b"get  a b \r\nrest") == TextCommand((b"get", b"a", b"b"), 11)
+    assert read(b"get a\nrest") == TextCommand((b"get", b"a"), 6)
+    assert read(b"\r\n") == TextCommand((), 2)
     assert read(b"get a\r") is None
 
 
 @pytest.mark.parametrize("line", [b"set k 0 0 5", b"cas k 0 0 5 17 noreply", b"ms k 5 T0"])
 def test_data_is_as_long_as_its_line_says_whatever_is_in_it(line: bytes) -> None:
     asked = read(line + b"\r\na\r\nbc\r\nget k\r\n")
-    assert asked == Asked(tuple(line.split()), len(line) + 9, b"a\r\nbc")
+    assert asked == TextCommand(tuple(line.split()), len(line) + 9, b"a\r\nbc")
     assert read(line + b"\r\na\r\nbc\r") is None
 
 
@@ -89,7 +89,7 @@ def test_byte_by_byte_the_commands_are_the_same() -> None:
     assert found == commands([0, len(TALK)]) and len(found) == 7
 
 
-def commands(ends: list[int]) -> list[Asked]:
+def commands(ends: list[int]) -> list[TextCommand]:
     """The commands of the talk, when the reader sees what is not taken yet after each of these ends."""
     reader, found, taken = CommandReader(), [], 0
     for end in ends:
