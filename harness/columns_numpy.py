@@ -139,8 +139,7 @@ def _follow(view: NDArray[np.uint8], frames: Frames, layout: _Layout, table: Wor
 
 
 def _ids(view: NDArray[np.uint8], frames: Frames, changes: Flags) -> tuple[Ints, Ints]:
-    """Return the collection ids at the beginning of the changes' keys, and their lengths: 0 if there is none (wire.md
-    8)."""
+    """Return the collection ids in front of the changes' keys, and their lengths: 0 if there is none (wire.md 8)."""
     number, taken = np.zeros(len(frames.start), np.int64), np.zeros(len(frames.start), np.int64)
     more = changes & (frames.key > 0)
     for at in range(ID_BYTES_MAX):
@@ -157,8 +156,7 @@ def _ids(view: NDArray[np.uint8], frames: Frames, changes: Flags) -> tuple[Ints,
 def _judge(
     view: NDArray[np.uint8], frames: Frames, layout: _Layout, streams: _Streams, checked: bool, nameless: Flags
 ) -> Ints:
-    """Return for each frame 0, DROPPED or the reason of its refusal (dcp.md 9); `nameless`: keys without a collection
-    id."""
+    """Return for each frame 0, DROPPED or its refusal's reason (dcp.md 9); `nameless`: keys without an id."""
     nmeta_at = frames.extras_at + np.where(layout.mutation, 28, 16)
     nmeta = numbers(view, ">u2", nmeta_at, layout.change & ~layout.timed)
     reversed_range = layout.marker & (streams.marker_start > streams.marker_end)
@@ -199,8 +197,7 @@ def _limit(frames: Frames, codes: Ints, room: tuple[int, int, int, int]) -> Ints
 def _gather(
     view: NDArray[np.uint8], at: Ints, lengths: Ints, offsets: NDArray[np.int32], data: NDArray[np.uint8]
 ) -> int:
-    """Append these pieces of the buffer to a binary column whose first free offset is offsets[0]; return its new
-    end."""
+    """Append pieces of the buffer to a binary column whose first free offset is offsets[0]; return its end."""
     ends = int(offsets[0]) + np.cumsum(lengths)
     offsets[1 : len(at) + 1] = ends
     total = int(lengths.sum())

@@ -32,8 +32,7 @@ MOMENT = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class ArchiveIndex:
-    """The file archive.json: the archive's id, each backup with its manifest's SHA-256, and the backups being
-    removed."""
+    """The file archive.json: the archive's id, backups with their manifests' SHA-256, and backups being removed."""
 
     archive: str
     backups: dict[str, str]
@@ -69,8 +68,7 @@ class Archive:
 
     Attributes:
         backups: finished backups, oldest first.
-        problems: what is wrong with others; `verify` reports them, and an operation that needs one of these backups is
-            refused.
+        problems: what is wrong with others; `verify` reports them, other operations refuse those backups.
         unfinished: folders of backups without a manifest.
     """
 

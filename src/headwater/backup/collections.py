@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = CollectionPath(DEFAULT, DEFAULT)
 COLUMNS = ("collection_id", "scope", "collection")
-"""Further columns in the files of a backup with all collections. Scope and collection are the names at the time of the
-row; only the id counts."""
+"""Further columns of a backup with all collections. Names are those at the time of the row; the id counts."""
 
 Live = Mapping[int, CollectionPath]
 """The collections that rows are written to, by id."""

@@ -6,8 +6,7 @@ vbuckets end where they stood when the backup was finished rather than when it w
 
 Where a place has no lock (an object store), a second run may take over a backup although the first run still lives.
 Each run writes its own id into the backup's folder when it begins or continues, and into the names of its files. A run
-that finds another id there before it notes a part or writes the manifest ends: the other run uses what was noted
-before.
+that finds another id before it notes a part or writes the manifest ends: the other one uses its earlier notes.
 
 A failover may take changes back. A node that does not know a position any more answers with the seqno up to which the
 histories agree. Then the vbucket is read again from the newest position at or below that seqno at which an earlier
@@ -61,8 +60,7 @@ BATCH_BYTES = 4 << 20
 ENDLESS_ROWS = (1 << 62) - 1
 TELL_SECONDS = 0.25
 ROLLBACKS_MAX = 10_000
-"""The most rollbacks in one backup. A bucket that was created anew has one for each vbucket; without a limit there
-could be an endless loop."""
+"""The most rollbacks in one backup: a bucket that was created anew has one for each vbucket, never endlessly many."""
 
 
 @dataclass
@@ -279,8 +277,7 @@ class _Run:
     # ------------------------------------------------------------------ reading
 
     def _attempt(self, begun: _Begun) -> bool:
-        """Read all that is missing; return False if a vbucket must be read from another position, or has a new end by
-        now."""
+        """Read all that is missing; return False if a vbucket has another start, or another end by now."""
         starts = self._starts(begun)
         ends = self._ends()
         pending = self._pending(starts, ends)
@@ -295,8 +292,7 @@ class _Run:
         return True
 
     def _starts(self, begun: _Begun) -> dict[int, Position]:
-        """Return the position from which each vbucket is read: after this backup's notes, a rollback, the backup
-        before, or 0."""
+        """Return the start of each vbucket: after this backup's notes, a rollback, the backup before, or 0."""
         wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
         read = joined(part for _, part in begun.parts).ends
         before = begun.chain[-1].part.ends if begun.chain else {}

@@ -27,8 +27,7 @@ class PartFiles:
         place: place of the archive.
         backup: the backup's id.
         number: number of the part, used in the files' names.
-        run: id of the writing run, used in the files' names as well: a run that takes this one for dead writes to other
-            files.
+        run: id of the writing run, used in the files' names as well, so that two runs never write to the same file.
         file_bytes: approximate size of a file in bytes.
     """
 

@@ -5,8 +5,7 @@ increment streams on. After a failover the increment's `from` is lower than the 
 above `from` in earlier backups are void, for they were taken back.
 
 The SHA-256 protects from damage, not from people: anybody who can write to the place can replace it. So names in these
-files are accepted only in the form in which we write them. A name with a slash could lead out of the archive, to files
-that would be read or removed.
+files are accepted only in our own form. A name with a slash could lead out of the archive, to be read or removed.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from headwater.wire.json_text import read_json
 from headwater.wire.manifest import CollectionsManifest
 
 FORMAT = 1
-"""The format of files; raised when an older headwater could not read them. A reader refuses formats that it does not
-know."""
+"""The format of files; raised when older headwaters could not read them. Readers refuse unknown formats."""
 FORMAT_OF_COLLECTIONS = 2
 """The format of backups with all collections: an older reader would merge equal keys of several collections."""
 _KNOWN = (FORMAT, FORMAT_OF_COLLECTIONS)
@@ -146,8 +144,7 @@ class BackupPart:
 
 
 def joined(parts: Iterable[BackupPart]) -> BackupPart:
-    """Return several parts as one. A vbucket in several parts begins where the first did and ends where the last
-    did."""
+    """Return several parts as one. A vbucket in several begins where the first did and ends where the last did."""
     starts: dict[int, int] = {}
     ends: dict[int, Position] = {}
     files: list[BackupFile] = []

@@ -1,4 +1,4 @@
-"""The place of an archive: a folder, a prefix of an object store such as s3:
+"""The place of an archive: a folder, a prefix of an object store such as s3://bucket/path, or another url of fsspec.
 
 Files are written whole and never changed, except for the index, which is replaced. In a folder a file is synced before
 it gets its name, and only its owner may read it, as with the store that was read; an object store shows an object once
@@ -79,8 +79,7 @@ class Folder:
         return None
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder, but nothing behind a link: another user who may write here could have put the link
-        there.
+        """Remove a file or a folder, but nothing behind a link: another user may have put the link there.
 
         Only the folder of all backups may be a link, to another disk, if this user or root made it.
         """

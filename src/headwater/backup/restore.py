@@ -8,8 +8,7 @@ Each vbucket is restored up to a point: the end of one of the chain's backups, f
 (A node sends each key once. Up to a seqno in between, a backup lacks the versions that later ones replaced.) Rows above
 the position from which a later backup had to read again were taken back, so they are left out.
 
-Everything may be written twice, for a change that is there already changes nothing: after an interruption, run the
-restore again.
+Everything may be written twice, for a change that is there changes nothing: after an interruption, restore again.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class RestorePoint:
 
     @property
     def manifests(self) -> list[CollectionsManifest | None]:
-        """The collections of each backup at whose end a vbucket will be, older ones first; None as in the backup's
-        manifest."""
+        """The collections of each backup at whose end a vbucket will be, older first; None as in the manifest."""
         return [self.chain[count - 1].collections for count in sorted({*self.upto.values()} - {0})]
 
     def limits(self, backup: int) -> dict[int, int]:

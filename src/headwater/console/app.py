@@ -29,8 +29,7 @@ NEVER_ENDS_SECONDS = 7 * 86400
 class ConsolePage:
     """A page or a form: its method and path, its handler, and the privilege that the user needs.
 
-    NONE is for pages that ask no node, or are shown without the parts that a node refused. Nodes check each request in
-    any case.
+    NONE is for pages that ask no node, or leave out what a node refused. Nodes check each request anyway.
     """
 
     method: str

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 KEYS_SHOWN = 100
 LOOK_SECONDS = 4.0
-"""The time for a page: with a hundred million documents a rare prefix takes longer, and the page shows how far it
-looked."""
+"""The time for a page: a rare prefix among a hundred million takes longer; the page says how far it looked."""
 AT_ONCE_MAX = 16
 
 

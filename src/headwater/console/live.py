@@ -18,8 +18,7 @@ from headwater.console.rates import MEASURES, TICK_SECONDS
 from headwater.errors import HeadwaterError
 
 TAILS_MAX = 4
-"""The most open tails: a browser opens six connections to the console for all its tabs, and the other pages need
-some."""
+"""The most open tails: a browser opens six connections for all tabs, and other pages need some."""
 STREAMS_SHOWN_MAX = 50
 
 

@@ -151,8 +151,7 @@ class Lookout:
         return list(look.answer.survey.nodes) if look.answer is not None else self._known_seeds()
 
     async def rights(self) -> frozenset[str] | None:
-        """Return the names of the user's privileges; None if no node has them (it may be of another kind, or not
-        answer)."""
+        """Return the names of the user's privileges; None if no node reports them."""
         for said in (await self.stats_by_node("rights", RIGHTS_SECONDS)).values():
             if said.is_fresh and said.answer is not None:
                 return frozenset(name for name, value in said.answer.items() if value == "true")
@@ -199,8 +198,7 @@ class Lookout:
         return Look(survey, in_cluster, known)
 
     def dialled(self) -> list[Address]:
-        """Return the addresses at which the seeds and the members of the last map are called: by their ports for TLS if
-        it is used."""
+        """Return the addresses to call for the seeds and the last map's members: with TLS, by those ports."""
         said = self._look.said.answer
         members = said.survey.map.servers if said is not None else ()
         return list(dict.fromkeys([*self.target.seeds, *(self.members.endpoint(each).dialled for each in members)]))
@@ -246,7 +244,6 @@ def plain(error: HeadwaterError) -> str:
 
 
 def all_rights() -> frozenset[str]:
-    """Return the names of all privileges: offered if no node reports them; a node then refuses what it does not
-    allow."""
+    """Return all privileges' names: offered if no node reports them; nodes then refuse what they must."""
     names = [(each.name or "").lower() for each in EVERYTHING]
     return frozenset([*names, *(f"{name}_somewhere" for name in names)])

@@ -23,8 +23,7 @@ from typing import Any, ClassVar
 from numba.core import caching
 
 WAIT_SECONDS, LOOK_SECONDS = 300.0, 0.05
-"""How long to wait for another process that compiles the same kernel; after that it counts as stuck, and the kernel is
-compiled here."""
+"""How long to wait for another process that compiles the same kernel; then it counts as stuck."""
 PROGRESS_SECONDS = 5.0
 
 _caching: Any = caching  # untyped, and with other names in older releases
@@ -64,8 +63,7 @@ def building() -> Iterator[None]:
 
 
 def does_without() -> bool:
-    """Return True if this thread serves, and so neither waits for another process nor compiles a kernel that has a
-    stand-in."""
+    """Return True if this thread serves: it neither waits nor compiles a kernel that has a stand-in."""
     return serving and not (_thread.looks or _thread.builds)
 
 

@@ -141,8 +141,6 @@ def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numb
     """For each row, store its seqno in `newest` at the position of its number in the sorted `numbers`.
 
     Returns: the first row whose number is missing; `rows` if there is none.
-
-    Returns: the first row whose number is not among them; `rows` when all are.
     """
     while row < rows:
         at = place_in(numbers, choice_of(_frame(locs, row, segments)))

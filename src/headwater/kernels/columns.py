@@ -178,8 +178,7 @@ class Arena:
         self._memory, self._free = None, self._idle_memory()
 
     def batch(self) -> pa.RecordBatch:
-        """Return the rows gathered so far, without copying; the arena is empty afterwards and continues in other
-        memory."""
+        """Return the gathered rows without copying; the arena is then empty and continues in other memory."""
         memory = self._take() if self._memory is None else self._memory
         batch = memory.batch(self.rows, _Lease(memory, self._free))
         self._memory = None
@@ -192,8 +191,7 @@ class Arena:
         return deque(maxlen=max(FREE_KEPT, FREE_BYTES // each))
 
     def _take(self) -> Block:
-        """Return memory whose batch is gone, or fresh memory; memory from before the arena grew went to another
-        queue."""
+        """Return memory whose batch is gone, or fresh memory; older, smaller memory went to another queue."""
         if self._free:
             return self._free.pop()  # the one used last is the one still in cache
         return Block(self._rows, self._key_bytes, self._value_bytes, with_ids=self.with_ids)

@@ -106,8 +106,7 @@ def _dropped_at(frame: Any, dropped: Any) -> Any:
 
 @inline_kernel
 def _newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: Any) -> Any:
-    """Return the last row from `first` up to `history` for each of `numbers` (kernels/choices.py); -1 if there is
-    none."""
+    """Return the last row of [`first`, `history`) for each of `numbers` (kernels/choices.py); -1 if it has none."""
     newest = np.full(len(numbers), -1, np.int64)
     left = len(numbers)
     row = history - 1

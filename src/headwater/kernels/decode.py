@@ -1,10 +1,9 @@
 """One pass over received frames: every change becomes a row of columns, everything else is listed for Python.
 
 The kernel trusts no length that it has not compared with the end of the buffer, and writes nothing that it has not
-compared with the capacity of the column. For each frame it checks in this order: is its header consistent (scan.py), is
-it complete, is it a change with extras its opcode knows, does it fit its stream (tracker.py), is there room; only then
-it takes the frame. So a stop, for whatever reason, is always at a frame's first byte, with all frames before it done
-and nothing of this one.
+compared with the column's capacity. It checks each frame in this order: is its header consistent (scan.py), is it
+complete, is it a change with extras its opcode knows, does it fit its stream (tracker.py), is there room; only then it
+takes the frame. So a stop is always at a frame's first byte, with all before it done and nothing of it.
 
 What is not a change (markers, stream ends, no-ops, answers, ...) goes into the list of controls as (offset, row): it
 came before the row with that number. Markers, and controls that carry a seqno, are followed here as well, since the
@@ -181,8 +180,7 @@ ORDINARY_EXTRAS: Final = MUTATION_EXTRAS
 
 @inline_kernel
 def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: Any) -> Any:
-    """Return True if the frame is an ordinary mutation that breaks no rule, so that the single checks below can be
-    skipped."""
+    """Return True for an ordinary mutation that breaks no rule, which needs no single checks."""
     key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
     if (word & U64(ORDINARY_MASK)) != U64(ORDINARY) or body > U(BODY_MAX) or U(HEADER) + body > room:
         return False

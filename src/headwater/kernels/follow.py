@@ -157,8 +157,7 @@ def end_stream(row: Any, opaque: Any) -> None:
 
 @inline_kernel
 def seqno_extras(opcode: Any) -> Any:
-    """Return the size of the extras of a control that takes a seqno without being a change (dcp.md 2.16 to 2.18); 0 for
-    others."""
+    """Return the extras' size of a control with a seqno that is no change (dcp.md 2.16 to 2.18); 0 for others."""
     if opcode == SEQNO_ADVANCED:
         return SEQNO_ADVANCED_EXTRAS
     if opcode == SYSTEM_EVENT:

@@ -104,8 +104,7 @@ def fill_slots(slots: Any, hashes: Any, nexts: Any, rows: Any) -> None:
 
 @kernel
 def make_durable(table: Table, arena: Any, segment: Any, body: Any) -> None:
-    """Move the frozen rows of all vbuckets, which are on disk now, from the arena to the segment: x in the arena lies
-    at body + x."""
+    """Move the frozen rows of all vbuckets, on disk now, to the segment: x in the arena lies at body + x."""
     for vb in range(len(table)):
         locs = table[vb, LOC]
         row, end = table[vb, DURABLE_ROWS], table[vb, FROZEN_ROWS]
@@ -259,8 +258,7 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
 
 @kernel
 def find_expired(table: Table, vb: Any, segments: Table, now: Any, alive: Any, expired: Any) -> Any:
-    """Write the rows of live documents with 0 < expiry <= now into `expired` (int64), as many as fit; return their
-    number.
+    """Write the rows of live documents with 0 < expiry <= now into `expired` (int64) as they fit; return their number.
 
     `alive` (uint64, sorted) are the existing collections: documents of others belong to none, and wait for compaction.
 

@@ -181,8 +181,7 @@ def is_system(frame: Any) -> Any:
 
 @inline_kernel
 def since_of(delete_time: Any, now: Any) -> Any:
-    """Return the age bits of a tombstone that is stored now: an hour of Unix time, rounded up; 0 if its delete time is
-    recent."""
+    """Return the age bits of a new tombstone: an hour of Unix time, rounded up; 0 for a recent delete time."""
     if U(delete_time) + U(HOUR_SECONDS) > U(now):
         return _ZERO
     return ((U(now) + U(HOUR_SECONDS - 1)) // U(HOUR_SECONDS) & U(SINCE_MASK)) << U(SINCE_SHIFT)
@@ -190,8 +189,7 @@ def since_of(delete_time: Any, now: Any) -> Any:
 
 @inline_kernel
 def made_at(frame: Any) -> Any:
-    """Return the Unix second from which a stored tombstone ages: its delete time, or the node's receipt if that is
-    later."""
+    """Return the Unix second from which a tombstone ages: its delete time, or a later receipt by the node."""
     since = (U(load32(frame + OPAQUE_AT)) >> U(SINCE_SHIFT)) & U(SINCE_MASK)
     return max(U(load32(frame + DELETE_TIME_AT)), since * U(HOUR_SECONDS))
 

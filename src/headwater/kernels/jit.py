@@ -84,8 +84,7 @@ def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
 
 @functools.cache
 def toolchain() -> str:
-    """Return eight hex digits that change with everything else that machine code depends on: compiler, Python,
-    processor."""
+    """Return eight hex digits for everything else that machine code depends on: compiler, Python, processor."""
     features = sorted(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
     parts = [numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, platform.machine()]
     parts += [llvmlite.binding.get_host_cpu_name(), *features]
@@ -187,8 +186,7 @@ _UNCHECKED = _Unchecked()
 
 
 def reachable(*arrays: NDArray[Any]) -> AbstractContextManager[None]:
-    """Return a context for a call that passes addresses: in the debug build, the kernel may touch these arrays in
-    it."""
+    """Return a context for a call that passes addresses: a debug build may touch these arrays in it."""
     return guard.registered(*arrays) if _guarding else _UNCHECKED
 
 
@@ -221,8 +219,7 @@ def kernel_or(stand_in: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def inline_kernel(function: F) -> F:
-    """Make a kernel for kernels: inlined into its callers, so it costs no call; Python can't call it, and it has no
-    cache of its own."""
+    """Make a kernel for kernels only: inlined into its callers, at no cost of a call, without a cache."""
     if _debug:
         return function
     built = _njit(forceinline=True, no_cpython_wrapper=True)(function)

@@ -1,5 +1,4 @@
-"""Checks whether a value is JSON. The server decides, whatever the client says (wire.md 4), so it checks each stored
-value once.
+"""Checks whether a value is JSON. The server decides, not the client (wire.md 4), so it checks each stored value.
 
 RFC 8259 in UTF-8, to the letter: no byte order mark, no NaN, no trailing comma, strings without raw control
 characters and with well-formed UTF-8 (an escaped lone surrogate is grammatical and accepted). Containers nest at most

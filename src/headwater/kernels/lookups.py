@@ -122,8 +122,7 @@ def _after_name(path: Any, end: Any) -> Any:
 
 @inline_kernel
 def _index(path: Any, end: Any) -> Any:
-    """Return (behind the bracket, index) of the component whose opening bracket is at `path`; NOWHERE if it is no plain
-    index."""
+    """Return (behind the bracket, index) of the component at `path`, an opening bracket; NOWHERE if it is unusual."""
     path = path + _ONE
     index, digits = np.int64(0), 0
     while path < end and digits < _DIGITS_MAX:

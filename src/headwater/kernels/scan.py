@@ -94,8 +94,7 @@ STOP: Final = 2
 
 @inline_kernel
 def is_flexible(word: Any) -> Any:
-    """Return True if a header's first eight bytes have the layout with framing extras (wire.md 1.2: magic 08 and
-    18)."""
+    """Return True for a header (first eight bytes) with framing extras (wire.md 1.2: magic 08 and 18)."""
     magic = word >> np.uint64(56)
     return magic == FLEXIBLE_REQUEST or magic == FLEXIBLE_RESPONSE
 

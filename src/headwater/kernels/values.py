@@ -1,8 +1,7 @@
 """Checks that a value fits its datatype, so that readers can decode it: Snappy, extended attributes.
 
 A value that is accepted here is right; any other goes to Python (protocol/dcp/consumer_changes.py), which names the
-error, or accepts it after all: more attributes than a few, names beyond ASCII, attributes in front of a compressed
-body.
+error, or accepts it: more attributes than a few, names beyond ASCII, attributes before a compressed body.
 
 Source: specification, wire.md 5 and 9.
 """

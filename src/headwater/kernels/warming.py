@@ -68,8 +68,7 @@ def _warm_module(name: str) -> Warmed:
 
 
 def _counts() -> tuple[int, int]:
-    """Return the signatures compiled and loaded so far, over all kernels. numba counts a compilation as a miss of its
-    cache."""
+    """Return the signatures compiled and loaded so far. numba counts a compilation as a miss of its cache."""
     stats = [built.stats for _, built in jit.built_kernels()]
     compiled = sum(sum(each.cache_misses.values()) for each in stats)
     return compiled, sum(sum(each.cache_hits.values()) for each in stats)

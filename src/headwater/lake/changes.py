@@ -40,8 +40,7 @@ class ChangeWriter:
         store: the log's place.
         number: of the batch.
         known: seqnos that are in the log already, by vbucket.
-        floors: for vbuckets that were rolled back, the seqno they returned to; changes at or below it are in the log
-            already.
+        floors: for vbuckets that were rolled back, the seqno they returned to; the log has the changes up to it.
     """
 
     def __init__(

@@ -157,8 +157,7 @@ def count_removals(store: TableStore, paths: Iterable[str]) -> int:
 
 
 def _removals_in(store: TableStore, path: str) -> Any:
-    """Return the removals in one checkpoint file. Columns are those that we know; a column that another writer left out
-    is null."""
+    """Return the removals in one checkpoint file, in the columns that we know; null if its writer left one out."""
     with store.parquet(path) as opened:
         column: Any = opened.read(columns=["remove"]).column("remove").drop_null()
     chunked: Any = pa.chunked_array
@@ -190,16 +189,12 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Checkpoin
     """
     if most is None and (noted := _last_checkpoint(store, folder)) is not None:
         return noted
-    parts_of = complete(store.list(folder))
+    parts = complete(store.list(folder))
     problem: CorruptStore | None = None
-    for version in sorted(parts_of, reverse=True):
+    for version in sorted(parts, reverse=True):
         if most is None or version <= most:
             try:
-                return (
-                    version,
-                    [action for path in parts_of[version] for action in _read(store, path)],
-                    parts_of[version],
-                )
+                return version, [action for path in parts[version] for action in _read(store, path)], parts[version]
             except CorruptStore as error:
                 log.warning("%s; an older one, or the commits before it, are read instead", error)
                 problem = problem or error
@@ -209,8 +204,7 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Checkpoin
 
 
 def _outage(problem: CorruptStore) -> OSError | None:
-    """Return the OSError of the operating system behind a problem, if there is one; Arrow's decoding errors have no
-    errno."""
+    """Return the operating system's OSError behind a problem, or None; Arrow's decoding errors have no errno."""
     cause = problem.__cause__
     return cause if isinstance(cause, OSError) and cause.errno is not None else None
 

@@ -2,9 +2,8 @@
 
 A commit has the new files, a new deletion vector for each file that lost rows, the transaction (query, batch) and the
 table's *record*: which bucket the table mirrors and up to which offset. Only the record says how far the table is. A
-batch names the record that it was planned from; if the table's record is another one by now, the commit is refused. So
-a batch can't be committed twice, nor after a rollback that it does not know of, nor between the batches of a second
-mirror.
+batch names the record that it was planned from; if the table's record has changed, the commit is refused. So a batch
+can't be committed twice, after a rollback that it does not know of, or between the batches of a second mirror.
 
 The vectors always come from the log as it stands when the commit is made, with the newly dead rows added. A file that
 a commit removes and adds again has another vector than before: nothing else would make it another logical file.
@@ -92,8 +91,7 @@ class BatchCommit:
         transaction: (application, version), for readers that look for it in the log.
         written: the results of the tasks; may be empty.
         more: other actions, such as new columns.
-        stands: called before each try; returns False if the batch can no longer be committed onto the log. None for
-            always.
+        stands: called before each try; False if the log can no longer take the batch. None for always.
     """
 
     after: str
@@ -133,10 +131,8 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
 def _check_record(log: TableLog, batch: BatchCommit) -> None:
     current = record_of(log.store.root, log.state)
     if current.digest != batch.after:
-        problem = f"the table is at batch {current.batch} by now and this one was planned from another place"
-        raise TableChanged(
-            log.store.root, f"{problem}: another mirror writes to it, or its checkpoint is older than it"
-        )
+        text = f"the table is at batch {current.batch} by now and this one was planned from another place"
+        raise TableChanged(log.store.root, f"{text}: another mirror writes to it, or its checkpoint is older than it")
     if log.restored and current.kind == "documents":
         raise TableChanged(log.store.root, "somebody put the table back to an older version; it is read anew")
 
@@ -178,8 +174,7 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
 
 
 def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Indexes | None) -> list[Action]:
-    """Return the actions for a table without deletion vectors: each file that lost rows is written anew without
-    them."""
+    """Return the actions for a table without deletion vectors: each file that lost rows is written anew."""
     now = int(time.time() * 1000)
     dead = _merged(batch.written)
     fresh = {add["path"]: data_file(add) for written in batch.written for add in written.files}
@@ -207,16 +202,14 @@ def _merged(written: Sequence[TaskResult]) -> dict[str, BitMap]:
 
 
 def _after(log: TableLog, file: DataFile, rows: BitMap) -> BitMap | None:
-    """Return all dead rows of a file once `rows` are added; None if all of these were dead before. The index finds dead
-    rows, too."""
+    """Return all dead rows of a file with `rows`; None if these were dead before, for an index finds dead rows, too."""
     before = vectors.read(log.store, file.vector) if file.vector else BitMap()
     after = before | rows
     return after if len(after) > len(before) else None
 
 
 def _rows_in(log: TableLog, file: DataFile) -> int:
-    """Return the number of rows in a file. Writers may leave it out of the log, except where the file has a deletion
-    vector."""
+    """Return the number of rows in a file. Writers may leave it out, except for a file with a deletion vector."""
     if file.rows is not None:
         return file.rows
     with log.store.parquet(file.path) as opened:

@@ -23,15 +23,13 @@ from headwater.lake.store import TableStore
 from headwater.lake.vectors import positions_of
 
 GROUP_BYTES = 16 << 20
-"""The size of a row group: no more than the memory that a client reuses for decoding; a larger group would touch new
-memory."""
+"""The size of a row group: no more than the memory that a client reuses for decoding."""
 
 FILE_BYTES = 384 << 20
 PAGE_BYTES = 1 << 20
 COMPRESSION: Literal["snappy"] = "snappy"
 DICTIONARIES = ("vbucket", "vb_uuid", "flags", "datatype", "expiry", "event", "batch")
-"""Columns with few different values, which get a dictionary. Keys and values mostly differ: trying a dictionary for
-them costs a third of the writing time."""
+"""Columns with few different values. For keys and values, trying a dictionary costs a third of the writing time."""
 
 STATISTICS = ("vbucket", "seqno")
 """The columns whose statistics the log has for each file; more would only make the log longer."""

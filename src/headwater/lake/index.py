@@ -122,8 +122,7 @@ class KeyIndex:
     rows: Rows
 
     def find(self, wanted: Hashes) -> Rows:
-        """Return the rows of those sorted hashes that the index has; a key that is in the file twice gives both
-        rows."""
+        """Return the rows of those sorted hashes that the index has; a key that is in the file twice has two rows."""
         high = self.hashes.high
         if not len(high) or not len(wanted):
             return np.zeros(0, np.uint32)

@@ -19,8 +19,7 @@ DIGITS_MAX = 309
 """Integers with more digits than this are always beyond a double."""
 
 _HALVES = (b"\\ud", b"\\uD", b"\xed", b"\0")
-"""A text that contains none of these has no half of a pair: as an escape, as bytes, or in another encoding than
-UTF-8."""
+"""A text without any of these has no half of a pair: as an escape, as bytes, or in an encoding other than UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +44,14 @@ def _fraction(text: str) -> float | LargeNumber:
 
 
 def _whole(text: str) -> int | LargeNumber:
-    """Return the integer that a text gives. The length is checked first: Python limits it for the time that digits
-    take."""
+    """Return the integer that a text gives; Python limits its length for the time that digits take."""
     return int(text) if len(text) < DIGITS_MAX or not math.isinf(float(text)) else LargeNumber(text)
 
 
 def decoder(
     fraction: Callable[[str], Any] = _fraction, whole: Callable[[str], Any] = _whole
 ) -> Callable[[bytes | None], Any]:
-    """Return a function that reads JSON as `json.loads` does, but makes numbers by these two functions and refuses NaN
-    and Infinity.
+    """Return a function that reads JSON as `json.loads` does, with these functions for numbers, but no NaN or Infinity.
 
     It raises ValueError for text that is not JSON, and RecursionError for text that is nested too deeply.
     """

@@ -198,7 +198,7 @@ class TableState:
 
     @property
     def vectors(self) -> bool:
-        """Return True if the table marks dead rows in deletion vectors; otherwise a file is written anew without
+        """Return True if dead rows are marked in deletion vectors; otherwise their file is written anew without
         them."""
         return READER_FEATURES[0] in (self.protocol.get("writerFeatures") or ()) and self.says(VECTORS)
 
@@ -365,8 +365,7 @@ class TableLog:
             yield actions
 
     def commit(self, actions: Sequence[Action], operation: str, metrics: Mapping[str, int] | None = None) -> bool:
-        """Commit the actions as the next version; return False, with nothing changed, if another writer committed it
-        first.
+        """Commit the actions as the next version; return False, with nothing changed, if another writer was first.
 
         Raises:
             TableAway: the log is not the one that was read.
@@ -512,13 +511,13 @@ def check(place: str, state: TableState) -> None:
     unknown = sorted(features - {*READER_FEATURES, *WRITER_FEATURES, VARIANT_FEATURE} - HARMLESS)
     needed = {*WRITER_FEATURES} - {*READER_FEATURES}
     if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= features:
-        problem = (
+        text = (
             f"its protocol is reader {reader}, writer {writer}, features {sorted(features)}; this is not a table that"
         )
-        raise UnsupportedTable(place, f"{problem} a mirror made: mirror into another place")
+        raise UnsupportedTable(place, f"{text} a mirror made: mirror into another place")
     if unknown:
-        problem = f"the table feature {', '.join(unknown)} is not known to this writer"
-        raise UnsupportedTable(place, f"{problem}: drop the feature, or mirror into another place")
+        text = f"the table feature {', '.join(unknown)} is not known to this writer"
+        raise UnsupportedTable(place, f"{text}: drop the feature, or mirror into another place")
     bound = [name for name in _BINDING_PROPERTIES if state.says(name)]
     bound += [name for name in state.properties if name.startswith("delta.constraints.")]
     for column in state.fields:
@@ -527,8 +526,8 @@ def check(place: str, state: TableState) -> None:
     if state.metadata.get("partitionColumns"):
         bound.append(f"partitioning by {', '.join(state.metadata['partitionColumns'])}")
     if bound:
-        problem = f"the table has {', '.join(bound)}, which this writer can't keep"
-        raise UnsupportedTable(place, f"{problem}: remove it, or mirror into another place")
+        text = f"the table has {', '.join(bound)}, which this writer can't keep"
+        raise UnsupportedTable(place, f"{text}: remove it, or mirror into another place")
 
 
 def _why_not(column: Mapping[str, Any]) -> Iterator[str]:
@@ -544,8 +543,7 @@ def _why_not(column: Mapping[str, Any]) -> Iterator[str]:
 def creation(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], name: str, *, vectors: bool = True
 ) -> list[Action]:
-    """Return the actions that create an empty table; without `vectors`, one for readers that do not know deletion
-    vectors."""
+    """Return the actions that create an empty table; without `vectors`, for readers without deletion vectors."""
     reading = [*(READER_FEATURES if vectors else ())]
     reading += [VARIANT_FEATURE] if any(column["type"] == VARIANT for column in fields) else []
     protocol = {
@@ -582,8 +580,7 @@ def transaction(application: str, version: int) -> Action:
 
 
 def _restores(actions: Iterable[Action]) -> bool | None:
-    """Return True if a commit is a RESTORE without a mirror's record, False if it has a record; None if it has
-    neither."""
+    """Return True for a RESTORE without a mirror's record, False for a commit with a record; None otherwise."""
     restores = None
     for action in actions:
         if (action.get("domainMetadata") or {}).get("domain") == DOMAIN:

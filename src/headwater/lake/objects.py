@@ -1,4 +1,5 @@
-"""A table on an object store, by url, through fsspec: s3:
+"""A table on an object store, by url, through fsspec: s3://BUCKET/PATH (s3a:// is the same), gs://BUCKET/PATH and
+abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
 
 An object appears whole or not at all. A commit is the store's own conditional put: If-None-Match on S3 and Azure,
 generation 0 on Google's. A store that accepted a second put of the same name would lose commits silently, so each
@@ -8,10 +9,6 @@ Arrow's output becomes a local file first, and an object once it is whole. Index
 a name, and mapped. Addresses and credentials are those of the store's own library: AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY.
 Refused credentials and a missing bucket are not outages: they end a mirror.
-
-BUCKET/PATH and abfss:
-
-CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.
 """
 
 from __future__ import annotations
@@ -90,19 +87,16 @@ class ObjectStore(TableStore):
         Raises:
             FileNotFoundError: there is none.
         """
-        with self._translate_errors():
+        with self._own_errors():
             return bytes(self._files.cat_file(self._key(path)))
 
     def opened(self, path: str) -> Any:
         """Return an object as a file that is read in parts."""
-        with self._translate_errors():
-            return _Opened(
-                self._files.open(self._key(path), "rb", block_size=READ_BYTES), self.root, self._translate_errors
-            )
+        with self._own_errors():
+            return _Opened(self._files.open(self._key(path), "rb", block_size=READ_BYTES), self.root, self._own_errors)
 
     def mapped(self, path: str) -> mmap.mmap | None:
-        """Return an object's bytes in a local file without a name, mapped; None if there is no such object, or it is
-        empty."""
+        """Return an object's bytes, mapped from a local file without a name; None if it is missing or empty."""
         try:
             content = self.read(path)
         except FileNotFoundError:
@@ -116,8 +110,7 @@ class ObjectStore(TableStore):
 
     @cached_property
     def _drafts(self) -> str:
-        """The folder of drafts: created with the first draft, removed with the store or when the process ends (one of
-        multiprocessing, too)."""
+        """The folder of drafts: created with the first, removed with the store or when any kind of process ends."""
         folder = tempfile.mkdtemp(prefix="headwater-draft-")
         Finalize(self, shutil.rmtree, (folder, True), exitpriority=0)
         return folder
@@ -129,7 +122,7 @@ class ObjectStore(TableStore):
     def publish(self, path: str) -> int:
         """Upload the draft as the object; return its size."""
         draft = Path(self.draft(path))
-        with self._translate_errors():
+        with self._own_errors():
             self._files.put_file(str(draft), self._key(path))
         size = draft.stat().st_size
         draft.unlink()
@@ -137,7 +130,7 @@ class ObjectStore(TableStore):
 
     def exists(self, path: str) -> bool:
         """Return True if there is such an object."""
-        with self._translate_errors():
+        with self._own_errors():
             return bool(self._files.exists(self._key(path)))
 
     @contextmanager
@@ -147,7 +140,7 @@ class ObjectStore(TableStore):
         out = io.BytesIO()
         yield out
         self._check_before(before)
-        with self._translate_errors():
+        with self._own_errors():
             self._files.pipe_file(self._key(path), out.getvalue())
         self._check_before(before, put=path)
 
@@ -203,12 +196,12 @@ class ObjectStore(TableStore):
         """Remove an object and its draft; a missing one is no error. `before` is an object that must be there."""
         self._check_before(before)
         Path(self.draft(path)).unlink(missing_ok=True)
-        with self._translate_errors(), suppress(FileNotFoundError):
+        with self._own_errors(), suppress(FileNotFoundError):
             self._files.rm_file(self._key(path))
 
     def list(self, folder: str = "") -> list[Listed]:
         """Return the objects directly below a folder of the table, by name."""
-        with self._translate_errors(), suppress(FileNotFoundError):
+        with self._own_errors(), suppress(FileNotFoundError):
             seen = self._files.ls(self._key(folder) if folder else self._top, detail=True)
             files = [each for each in seen if each["type"] == "file" and each["size"] is not None]
             paths = [(each["name"].rpartition("/")[2], each) for each in files]
@@ -222,7 +215,7 @@ class ObjectStore(TableStore):
 
     def folders(self, folder: str = "") -> tuple[str, ...]:
         """Return the names of the folders below a folder."""
-        with self._translate_errors(), suppress(FileNotFoundError):
+        with self._own_errors(), suppress(FileNotFoundError):
             seen = self._files.ls(self._key(folder) if folder else self._top, detail=True)
             below = (each["name"].rstrip("/") for each in seen if each["type"] == "directory")
             return tuple(sorted(path.rpartition("/")[2] for path in below))
@@ -230,18 +223,18 @@ class ObjectStore(TableStore):
 
     def size(self, path: str) -> int | None:
         """Return an object's size in bytes, None if there is none."""
-        with self._translate_errors(), suppress(FileNotFoundError):
+        with self._own_errors(), suppress(FileNotFoundError):
             return int(self._files.info(self._key(path))["size"])
         return None
 
     def remove_all(self, path: str) -> None:
         """Remove an object and all objects below a prefix; missing ones are no error."""
-        with self._translate_errors(), suppress(FileNotFoundError):
+        with self._own_errors(), suppress(FileNotFoundError):
             self._files.rm(self._key(path), recursive=True)
 
     def has_bucket(self) -> bool:
         """Return True if the bucket exists."""
-        with self._translate_errors():
+        with self._own_errors():
             return bool(self._files.exists(self._top.partition("/")[0]))
 
     def _key(self, path: str) -> str:
@@ -251,7 +244,7 @@ class ObjectStore(TableStore):
     def _put_new(self, path: str, content: bytes) -> bool:
         for undecided in range(UNDECIDED_MAX + 1):
             try:
-                with self._translate_errors():
+                with self._own_errors():
                     self._files.pipe_file(self._key(path), content, mode="create")
             except FileNotFoundError as error:
                 raise TableError(self.root, f"there is no such bucket: {error}") from error
@@ -290,7 +283,7 @@ class ObjectStore(TableStore):
         return True
 
     @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
+    def _own_errors(self) -> Iterator[None]:
         """Convert the many kinds of errors of the store's library to ours, with the table's place."""
         try:
             yield
@@ -375,8 +368,7 @@ def _connected(place: str) -> tuple[_Shared, str]:
 
 
 def _modified(listed: dict[str, Any]) -> float:
-    """Return the time at which an object was put, in Unix seconds; stores name it differently. Infinity if unknown, so
-    that the object never counts as old."""
+    """Return the Unix time at which an object was put, under a store's name for it; infinity (never old) if unknown."""
     for name in ("LastModified", "mtime", "updated", "last_modified"):
         if (value := listed.get(name)) is not None:
             return (datetime.fromisoformat(value) if isinstance(value, str) else value).timestamp()

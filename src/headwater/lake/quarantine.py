@@ -2,8 +2,7 @@
 
 A table that unfolds JSON keeps every document whole in `value`, including those that are not JSON; their columns are
 null. The second table, `<table>_quarantine`, has one row for each document that does not fit *now*, with the reason. A
-document whose key is not text has no row in the table at all, only this one. The row goes when the document is mended
-or deleted.
+document whose key is not text has a row only here. The row goes when the document is mended or deleted.
 
 **How the two tables stay consistent.** The quarantine is written as the table is, from the same changes in the same
 task (lake/writer.py): a change of a key kills the row that either table has of it, and a vbucket that was rolled back

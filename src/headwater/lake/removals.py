@@ -49,8 +49,7 @@ def names(removed: pa.Table, since: float) -> Iterator[str]:
 
 
 def _back_again(removed: pa.Table, live: Mapping[str, DataFile]) -> Any:
-    """Return a mask of the removals whose file and vector are in the table again, because a RESTORE brought them
-    back."""
+    """Return a mask of the removals whose file and vector a RESTORE brought back into the table."""
     vectors = {path: file.vector for path, file in live.items() if file.vector}
     known = [f"{path}\0{vector['pathOrInlineDv']}\0{offset_of(vector)}" for path, vector in vectors.items()]
     described = removed["deletionVector"].combine_chunks()

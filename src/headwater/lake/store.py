@@ -4,8 +4,7 @@ A table on an object store is kept by another class with the same promises (`lak
 
 A table consists of files that are written whole and never changed. Two promises carry everything else: once `write`
 returns, the file is on disk under its name, whole; and if several processes `create` the same name, exactly one
-succeeds and nobody ever reads a part of the file. Both write a temporary file beside the name first, sync it, and then
-rename or link it.
+succeeds and nobody ever reads a part of the file. Both sync a temporary file first, and then rename or link it.
 """
 
 from __future__ import annotations
@@ -147,8 +146,7 @@ class TableStore:
 
     @contextmanager
     def output(self, path: str, *, durable: bool = True, before: Before | None = None) -> Iterator[IO[bytes]]:
-        """Yield a file to write to; it gets its name when the block ends without an error, and leaves no trace
-        otherwise.
+        """Yield a file to write to; it gets its name when the block ends without an error, or leaves no trace.
 
         Args:
             path: path in the table.
@@ -204,8 +202,7 @@ class TableStore:
         sync_folder(Path(self.root))
 
     def remove(self, path: str, before: Before | None = None) -> None:
-        """Remove a file or its draft; a missing one is no error. `before` as for `create`: a file beside it that must
-        be there.
+        """Remove a file or its draft, if there is one. `before` as for `create`: a file beside it that must be there.
 
         Raises:
             FileNotFoundError: `before` is given and the folder does not exist.

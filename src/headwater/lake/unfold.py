@@ -33,12 +33,10 @@ plainly makes delta-rs, Polars and DuckDB refuse the schema, in this version of 
 REST = "_rest"
 CLASH_PREFIX = "doc_"
 COLUMNS_MAX = 4000
-"""The most columns that a table gets; further fields stand in `_rest`. Keys of a dictionary used as field names would
-make millions."""
+"""The most columns of a table; further fields stand in `_rest`. Data used as field names would make millions."""
 
 COLUMN_BYTES_MAX = 255
-"""The longest name of a column; a field with a longer name stands in `_rest`, for each process, checkpoint and catalog
-holds the schema."""
+"""The longest name of a column; other fields stand in `_rest`, for processes and checkpoints hold the schema."""
 
 DEPTH_MAX, NAMES_MAX = 8, 200
 _BRACKETS_SAFE = 200
@@ -120,8 +118,7 @@ class JsonColumns:
         return columns
 
     def add(self, name: str, kind: Kind) -> dict[str, Any] | None:
-        """Add a column for a field; return its description for the schema, None if the name is too long or there are
-        too many columns."""
+        """Add a column for a field; return its description, None if the name is too long or there are too many."""
         wanted = column = column_of(name)
         if len(self.taken) >= COLUMNS_MAX or len(wanted.encode()) > COLUMN_BYTES_MAX:
             return None
@@ -146,8 +143,7 @@ def field_of(column: Mapping[str, Any]) -> str | None:
 
 
 def readable(described: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a table's columns in a form that all readers accept: odd names move to the metadata, and columns with
-    names that readers reserve are left out.
+    """Return a table's columns in a form for all readers: odd names in the metadata, reserved names left out.
 
     The values of a column that is left out stand in the rows that are written from then on, in `_rest`.
     """
@@ -253,9 +249,7 @@ class JsonShape(TableShape):
             fitted.append(good)
             if not fits:
                 rest.setdefault(row, {})[name] = value
-                self.conflicts.add(
-                    f"{column}: {_kind_name(kind)} in the table, {_kind_name(kind_of(value))} in documents"
-                )
+                self.conflicts.add(f"{column}: {_label(kind)} in the table, {_label(kind_of(value))} in documents")
         return pa.array(fitted, wanted)
 
 
@@ -304,7 +298,7 @@ def _fit_struct(value: Any, kind: dict[str, Any]) -> tuple[Any, bool]:
     return {name: item for name, (item, _) in fitted.items()}, whole
 
 
-def _kind_name(kind: Kind | None) -> str:
+def _label(kind: Kind | None) -> str:
     if kind is None:
         return "something no column holds"
     return kind if isinstance(kind, str) else str(kind["type"])
@@ -313,18 +307,16 @@ def _kind_name(kind: Kind | None) -> str:
 def _parsed(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     """Return the fields of a document, and None; if it is no JSON object, no fields and the reason."""
     try:
-        document = parse(value)
+        tree = parse(value)
         if value and value.count(b"[") + value.count(b"{") > _BRACKETS_SAFE:
-            dumped(document)  # what can be read but not written again, for its depth, is no document to us
-        if isinstance(document, dict) and may_have_halves(value):
-            document = {name: written(item) for name, item in document.items()}
+            dumped(tree)  # what can be read but not written again, for its depth, is no document to us
+        if isinstance(tree, dict) and may_have_halves(value):
+            tree = {name: written(item) for name, item in tree.items()}
     except RecursionError:
         return {}, TOO_DEEP
     except ValueError as error:
         return {}, no_json(value, error)
-    return (
-        (document, None) if isinstance(document, dict) else ({}, f"JSON, but no object: {_JSON_NAMES[type(document)]}")
-    )
+    return (tree, None) if isinstance(tree, dict) else ({}, f"JSON, but no object: {_JSON_NAMES[type(tree)]}")
 
 
 def texts_among(keys: Any) -> NDArray[np.bool_] | None:
@@ -346,8 +338,7 @@ def is_text(key: bytes | None) -> bool:
 
 
 def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return a table's columns together with those that tasks added. If tasks disagree about a type, the wider type
-    counts, or else the first.
+    """Return a table's columns and those that tasks added; if tasks disagree, the wider type counts, else the first.
 
     Args:
         fields: the table's columns.

@@ -1,5 +1,4 @@
-"""Care for a table: folds small files, rewrites files with mostly dead rows, writes checkpoints, removes unneeded
-files.
+"""Care for a table: folds small files, rewrites mostly dead ones, writes checkpoints, removes unneeded files.
 
 Folding is tiered: eight files of about the same size are folded into one of the next size, so each row is rewritten
 once a tier, and a table has some dozen files however many batches it has seen. Folds run beside the batches; only the
@@ -94,8 +93,7 @@ def tier_of(file: DataFile) -> int | None:
 
 
 def choose(state: TableState) -> list[DataFile]:
-    """Return the files to fold next: a full tier, the smallest first, or files with mostly dead rows. Empty if nothing
-    is due."""
+    """Return the files to fold next: a full tier, smallest first, or mostly dead files. Empty if nothing is due."""
     tiers: dict[int, list[DataFile]] = {}
     for file in state.files.values():
         tier = tier_of(file)
@@ -122,8 +120,7 @@ class FoldedFile:
     runs: list[tuple[int, int, int]] = field(default_factory=list)
 
     def revived(self, dead: BitMap) -> bool:
-        """Return True if rows are live again that were dead when the fold read the file: a RESTORE brought them
-        back."""
+        """Return True if rows are live again that were dead when the fold read the file (after a RESTORE)."""
         left_out = ~self.alive
         return int(left_out[vectors.positions_of(dead)].sum()) < int(left_out.sum())
 
@@ -371,8 +368,7 @@ def optimize(
     everything: bool = False,
     tell: Callable[[int, int], None] = _nobody,
 ) -> int:
-    """Fold until nothing is due, or with `everything` all files into as few as they fill; return the number of folded
-    files.
+    """Fold until nothing is due, or with `everything` into as few files as possible; return the number folded.
 
     Args:
         tell: called with the number of folded files and the expected total.
@@ -491,16 +487,14 @@ def vacuum(
 
 
 def _still_needed(log: TableLog, candidates: set[str], since: float) -> set[str]:
-    """Return those of `candidates` that were removed at `since` or later, so that readers of older versions may need
-    them."""
+    """Return those of `candidates` that were removed at `since` or later, for readers of older versions."""
     if not candidates:
         return set()
     return candidates.intersection(name.rpartition("/")[2] for name in removals.names(log.removals(), since))
 
 
 def _bare(action: Action) -> Iterator[str]:
-    """Yield the names of an action's files without folders: the log may write the same path in many ways, as a whole
-    url for example."""
+    """Yield the names of an action's files without folders, for the log may have several forms of a path."""
     return (path.rpartition("/")[2] for path in names_of(action))
 
 
@@ -615,8 +609,7 @@ class Maintenance:
         return True
 
     def _write_checkpoint(self) -> bool:
-        """Write a checkpoint elsewhere: in this process the first one would delay the batches by seconds, since Arrow
-        imports pandas for it."""
+        """Write a checkpoint elsewhere: here the first would take seconds, since Arrow imports pandas for it."""
         written = False
         if self._checkpoint is not None and self._checkpoint[1].done():
             (version, done), self._checkpoint = self._checkpoint, None
@@ -640,14 +633,11 @@ class Maintenance:
 
 def describe(log: TableLog) -> dict[str, Any]:
     """Return the facts of a table: versions, sizes, numbers of rows. With a quarantine, those of both."""
-    description = _described(log)
-    if (
-        "quarantine" in json.loads(log.state.records.get("headwater.mirror", "{}"))
-        and description["kind"] == "documents"
-    ):
+    facts = _described(log)
+    if "quarantine" in json.loads(log.state.records.get("headwater.mirror", "{}")) and facts["kind"] == "documents":
         quarantine = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
-        description["quarantine"] = _described(quarantine) if quarantine.refresh().version >= 0 else None
-    return description
+        facts["quarantine"] = _described(quarantine) if quarantine.refresh().version >= 0 else None
+    return facts
 
 
 def _described(log: TableLog) -> dict[str, Any]:
@@ -670,8 +660,7 @@ def _described(log: TableLog) -> dict[str, Any]:
 
 
 def history(log: TableLog, most: int = 50) -> list[dict[str, Any]]:
-    """Return the facts that the newest commits have about themselves, the newest first, as far back as the log has
-    them.
+    """Return the facts that the newest commits have about themselves, newest first, as far as the log has them.
 
     Each has `version`, `timestamp` (milliseconds), `operation` and `operationMetrics` (numbers as text); the last two
     are empty if a writer left them out.

@@ -38,8 +38,7 @@ _VERSION, _OBJECT, _ARRAY = 1, 2, 3
 _NULL, _TRUE, _FALSE, _LONG_TEXT, _DOUBLE = b"\x00", b"\x04", b"\x08", b"\x40", b"\x1c"
 _SHORT_TEXT = [bytes((length << 2 | 1,)) for length in range(64)]
 _WHOLE = [(1 << 7, b"\x0c", 1), (1 << 15, b"\x10", 2), (1 << 31, b"\x14", 4), (1 << 63, b"\x18", 8)]
-"""(limit, header, bytes): integers below the limit, which is not included, are written with this header in so many
-bytes."""
+"""(limit, header, bytes): integers below the limit are written with this header in so many bytes."""
 
 _DECIMALS = [(9, b"\x20", 4), (18, b"\x24", 8), (38, b"\x28", 16)]
 """(most digits, header, bytes) of decimals, likewise; the same limit holds for digits after the point."""

@@ -25,8 +25,7 @@ from headwater.lake.store import TableStore
 
 MAGIC = 1681511377
 INLINE_BYTES_MAX = 400
-"""The largest body that stands in the log. Every reader reads the whole log, but a vector's file only with its data
-file."""
+"""The largest body in the log. Every reader reads the whole log, but a vector's file only with its data file."""
 
 _HEAD = struct.Struct("<iqi")
 _SIZE, _CRC = struct.Struct(">i"), struct.Struct(">I")

@@ -111,9 +111,7 @@ def check_quarantine(table: Held, aside: Held) -> list[str]:
     """Return problems of a quarantine: rows of no document of the table, or of another change of it. Documents whose
     keys are not text need not be in the table."""
     wrong = [name for name, place in aside.items() if table.get(name, None if is_text(name[1]) else place) != place]
-    return (
-        [f"{len(wrong)} rows of the quarantine are not of the table's documents: {_key_list(wrong)}"] if wrong else []
-    )
+    return [f"{len(wrong)} rows of the quarantine are not of the table's documents: {_keys(wrong)}"] if wrong else []
 
 
 def left_out(state: TableState, bucket: Held) -> Held:
@@ -137,10 +135,10 @@ def compare(table: Held, bucket: Held) -> list[str]:
         "of another seqno or CAS": {name for name, at in table.items() if bucket.get(name, at) != at},
     }
     kept = {what: [name for name in names if not name[1].startswith(TRANSACTIONS)] for what, names in kinds.items()}
-    return [f"{len(names)} documents are {what}: {_key_list(names)}" for what, names in kept.items() if names]
+    return [f"{len(names)} documents are {what}: {_keys(names)}" for what, names in kept.items() if names]
 
 
-def _key_list(names: Iterable[tuple[int, bytes]]) -> str:
+def _keys(names: Iterable[tuple[int, bytes]]) -> str:
     first = sorted(names)[: SHOWN_MAX + 1]
     text = ", ".join(f"vbucket {vb} {key!r}" for vb, key in first[:SHOWN_MAX])
     return text + (", ..." if len(first) > SHOWN_MAX else "")

@@ -63,8 +63,7 @@ class Login:
         mechanisms: allowed mechanisms, strongest first; with PLAIN the password crosses the network in clear.
         features: features to request in HELLO. Without any there is no HELLO: after an unknown command with a body,
             plain memcached (1.6) loses its place in the bytes and answers no more.
-        wants_map: True to fetch the cluster map; leave it out if it is not needed, for some servers then close the
-            connection.
+        wants_map: True to fetch the cluster map; some servers close the connection when asked for it.
         binding: the connection to which the proof of the password is bound; None for any.
     """
 
@@ -136,8 +135,7 @@ class Handshake(Generic[Result]):
         """Take received bytes; return `Agreed` once the last answer has come.
 
         Raises:
-            RemoteProtocolError: a frame that does not answer the request. The conversation's own errors are raised,
-                too.
+            RemoteProtocolError: a frame that is no answer to the request. The conversation's own errors as well.
         """
         self._buffer += data
         while len(self._buffer) >= HEADER_BYTES and (size := lengths(self._buffer).frame) <= len(self._buffer):
@@ -244,8 +242,7 @@ def _authenticate(login: Login) -> Conversation[None]:
 
 
 def _bound_to(login: Login) -> str:
-    """Return the part of an error message that names the node for which a proof counts: even with the right password,
-    the address may be the reason of a refusal."""
+    """Return the node for which a proof counts, for a message: its address may be the reason of a refusal."""
     if login.binding is None:
         return ""
     data = login.binding.data

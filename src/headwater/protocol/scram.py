@@ -9,8 +9,7 @@ There is no input or randomness here: the nonce is an argument. The server's mes
 anything: the nonce must continue ours, and the number of iterations has bounds.
 
 A proof may be bound to its connection, as nodes bind theirs (`Binding`): "p=KIND,," and data that both ends see of the
-connection replace "n,," and nothing. Then a man in the middle who passes the messages on to another server is refused
-there.
+connection replace "n,," and nothing. Then another server refuses messages that a man in the middle passes on.
 
 Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512. kv.md 1.2.
 """
@@ -31,17 +30,15 @@ HASHES = {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha
 ITERATIONS_MAX = 1_000_000
 """A server that asks for more is refused: each iteration costs us time, and servers use 4,000 to 15,000."""
 ITERATIONS_MIN = 4000
-"""The least that Couchbase's servers used (memcached_password_hash_iterations) before 15,000 became the default; RFC
-7677, 4, says "at least 4096". A false server would request a single iteration, and then guess the password from the
-proof."""
+"""The least that Couchbase's servers used (memcached_password_hash_iterations) before 15,000; RFC 7677, 4, says "at
+least 4096". A false server would request one, and then guess the password from the proof."""
 BOUND = "-PLUS"
 """RFC 5802, 4: the suffix of a mechanism whose proof is bound to its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The connection that a proof is bound to: the kind of data that both ends see of it, and these data (RFC 5802,
-    6)."""
+    """The connection of a proof: the kind of data that both ends see of it, and these data (RFC 5802, 6)."""
 
     kind: str
     data: bytes = field(repr=False)

@@ -16,8 +16,7 @@ from headwater.spark.offsets import Offset
 
 WORST = 5
 SEEN_MAX = 64
-"""The observations that are kept for each vbucket that is behind; if there are more, the oldest and the newest are
-kept."""
+"""The observations kept for each vbucket that is behind: of more, the oldest and the newest."""
 
 
 class Behind(NamedTuple):

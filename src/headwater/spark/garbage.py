@@ -15,8 +15,7 @@ DAEMON = "pyspark.daemon"
 
 
 def set_aside() -> None:
-    """Exclude the worker's present objects from all later collections, when its first task ends; do nothing in other
-    processes.
+    """Exclude the worker's present objects from later collections, when its first task ends; else do nothing.
 
     Reference counts free them as always. Only cycles among them that become garbage later stay, and they are bounded,
     for this is done once.

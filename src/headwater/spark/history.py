@@ -65,8 +65,7 @@ def branches(log: FailoverLog) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A seqno up to which everything is held, as long as the history up to `observed` stands (see the module
-    docstring)."""
+    """A seqno up to which everything is held, as long as the history up to `observed` stands (module docstring)."""
 
     seqno: int
     observed: int
@@ -74,8 +73,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The seqno after which a reader continues; `lost` if changes above it that the reader had are no longer
-    history."""
+    """The seqno after which a reader continues; `lost` if it had changes above that are no longer history."""
 
     seqno: int
     lost: bool = False
@@ -140,8 +138,7 @@ class HeldPoints:
         seen: Mapping[int, BranchHistory],
         rollbacks: frozenset[int] = frozenset(),
     ) -> None:
-        """Add points: these positions had been read when `seen` was observed. Forget points that a failover made
-        invalid.
+        """Add points: positions read when `seen` was observed. Forget points that a failover made invalid.
 
         Args:
             positions: ends of the last batch.

@@ -65,8 +65,7 @@ def connect(settings: SourceSettings) -> Client:
     """Open a client for the planner or a task, with a cluster map at least as new as `settings.map_version`.
 
     Raises:
-        TransportError, StatusError: no node that answers has such a map: they may all be former owners that were cut
-            off.
+        TransportError, StatusError: no node that answers has one: all may be former owners that were cut off.
     """
     from headwater import client  # Spark loads the source's module in every session
 

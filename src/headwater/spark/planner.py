@@ -25,8 +25,7 @@ from headwater.spark.history import BranchHistory, HeldPoints, Resumption, resum
 from headwater.spark.offsets import Offset
 
 VBUCKET_COST = 64
-"""The cost of opening a stream, in changes; it keeps a partition with many nearly idle vbuckets from getting all of
-them."""
+"""The cost of opening a stream, in changes; it spreads nearly idle vbuckets over the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,7 @@ class Range:
     Args:
         snapshot_end: the seqno up to which the branch must be the node's history for the range to be what was planned.
         rollback: True if a `rollback` row (to `start_seqno`) comes first.
-        purged: if it comes because deletions were purged before they were read, the last purged seqno. 0 after a
-            failover.
+        purged: if deletions were purged before they were read, the last purged seqno. 0 after a failover.
     """
 
     vbucket: int

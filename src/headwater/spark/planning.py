@@ -156,8 +156,7 @@ class Planning:
         """Move the goal of a run that has reached it, if there were writes while it read; a limited number of times.
 
         A server that can't show the state of the goal leaves out versions that were replaced after it, so a document
-        that existed all the time would be missing. The replacement is read now; otherwise a daily job would get it a
-        day later.
+        that existed all the time would be missing. Its replacement is read now, not by a daily job's next run.
         """
         if self.targets is None or self._begun is None or not self._further:
             return False

@@ -31,8 +31,7 @@ DOUBT_SECONDS = 0.1
 """The pause before a stream is requested again that was refused for no visible reason."""
 
 BATCH_BYTES = 4 << 20
-"""The size of a batch; smaller ones cost more for each row than the cache gains (bench_spark: 0.27 us a row with 1 MiB,
-0.22 with 4)."""
+"""The size of a batch; smaller ones cost more for each row (bench_spark: 0.27 us with 1 MiB, 0.22 with 4)."""
 
 
 def read(
@@ -176,8 +175,7 @@ class _Task:
         return bool(lost)
 
     def give_up(self, client: Client, refused: RollbackRequired) -> None:
-        """Leave a vbucket to the planner, if the planner can see why the node refused; otherwise ask again, for a
-        while."""
+        """Leave a vbucket to the planner, if that can see why the node refused; else ask again, for a while."""
         part, place = self.pending[refused.vbucket], self.positions[refused.vbucket]
         log = tuple(client.failover_log(part.vbucket))
         parted = _shared(part.vb_uuid, log) < max(part.snapshot_end, part.end_seqno)
@@ -196,8 +194,7 @@ class _Task:
         does not exist and if the user has no rights in it, and leaves both out of the manifest.
 
         Raises:
-            NoAccess: that can't be known for a user who sees only a part of the bucket. ConnectionLost: a collection
-                exists.
+            NoAccess: unknown for a user who sees only a part of the bucket. ConnectionLost: a collection exists.
             TransportError, StatusError: a node did not answer.
         """
         from headwater.client.unread import required_manifest  # noqa: PLC0415 -- Spark loads the source in every session

@@ -1,5 +1,4 @@
-"""Log messages of a planner that waits: for what and since when, at intervals, and only if it takes more than a
-moment."""
+"""Logs for what a planner waits and since when, at intervals, and only if it takes more than a moment."""
 
 from __future__ import annotations
 

@@ -184,8 +184,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     @brief
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch; the same `start` if nothing changed, or Spark would run empty batches for
-        ever."""
+        """Return the next batch's end; `start` itself if nothing changed, or Spark would run empty batches for ever."""
         return self.planning.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

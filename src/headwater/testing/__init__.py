@@ -1,5 +1,4 @@
-"""For tests, including those of users: real nodes in processes of their own, clusters, faulty disks, message
-strategies.
+"""For tests, including those of users: real nodes as processes, clusters, faulty disks, message strategies.
 
 from headwater import testing
 with testing.node() as node:

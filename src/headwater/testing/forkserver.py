@@ -131,8 +131,7 @@ class ForkServer:
 
 
 def check_alone() -> None:
-    """Refuse to fork if there is a second thread, Python's or a library's: the fork would have its locks, but not the
-    thread."""
+    """Refuse to fork beside a second thread, Python's or a library's: the fork would only have its locks."""
     names = [(task / "comm").read_text("utf-8").strip() for task in Path("/proc/self/task").iterdir()]
     if len(names) > 1:
         raise BlockingIOError(errno.EDEADLK, f"threads in the process that forks: {', '.join(names)}")

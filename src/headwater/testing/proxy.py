@@ -51,8 +51,7 @@ class FaultProxy:
         before: returns the fault for each frame; None passes everything on. May be set at any time.
 
     Attributes:
-        port, address: the address for clients. refuses: True to reset new connections. connections: their number so
-            far.
+        port, address: the address for clients. refuses: True to reset new connections. connections: their count.
     """
 
     def __init__(self, upstream: str, before: Judge | None = None) -> None:

@@ -92,8 +92,7 @@ def _facts(certificate: x509.Certificate) -> Certificate:
 
 
 def _end_point(certificate: x509.Certificate) -> bytes:
-    """Return the hash of RFC 5929, 4.1: by the algorithm of its signature; SHA-256 instead of MD5 and SHA-1, or if
-    there is none."""
+    """Return the hash of RFC 5929, 4.1: by its signature's algorithm; SHA-256 instead of MD5, SHA-1 or none."""
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - as above
 
     name = getattr(certificate.signature_hash_algorithm, "name", "sha256")

@@ -64,8 +64,7 @@ class TlsEngine:
         return True
 
     def read_into(self, room: memoryview) -> int:
-        """Put plaintext into `room`, as many records as it holds; return the number of bytes, 0 if there is none
-        now."""
+        """Put plaintext into `room`, as many records as fit; return the number of bytes, 0 if there is none."""
         if not self.shake():
             return 0
         taken, size, read = 0, len(room), self._object.read

@@ -89,8 +89,7 @@ class TlsSocket:
         return self.is_established
 
     def recv_into(self, room: memoryview) -> int:
-        """Receive plaintext, as a socket: return the number of bytes, 0 at the end; BlockingIOError if there are none
-        now.
+        """Receive plaintext as a socket does: the number of bytes, 0 at the end, BlockingIOError if there is none.
 
         Raises:
             TlsError: the handshake failed, or the bytes are not TLS. OSError: the connection is broken.

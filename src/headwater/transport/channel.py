@@ -143,8 +143,7 @@ class Channel:
         """Send as much of `data` as fits now and return its size; for callers that keep the rest themselves.
 
         Raises:
-            ConnectionLost: the connection is broken. It is left open, so that earlier bytes of the peer can be
-                received.
+            ConnectionLost: the connection is broken. It stays open, so that earlier bytes can be received.
         """
         try:
             return self._socket.send(data)

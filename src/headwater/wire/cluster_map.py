@@ -43,8 +43,7 @@ CAPABILITIES = (
     "rangeScan",
     "dcp.IgnorePurgedTombstones",
 )
-"""The capabilities of a headwater node: without `collections` clients send bare keys. Advertise only what is
-implemented."""
+"""The capabilities of a headwater node (only implemented ones); without `collections` keys are sent bare."""
 
 HOST = "$HOST"
 NOBODY = -1
@@ -191,8 +190,7 @@ class ClusterMap:
         return self._next(chains=tuple(chains))
 
     def with_servers(self, servers: Iterable[Address]) -> ClusterMap:
-        """The next map: other members. A node that is no longer a member leaves its chains; its vbuckets then have no
-        owner."""
+        """The next map: other members. Other nodes leave their chains; their vbuckets then have no owner."""
         kept = tuple(servers)
         place = {old: kept.index(address) for old, address in enumerate(self.servers) if address in kept}
         chains = tuple(
@@ -401,8 +399,7 @@ def _extended(server: Address, tls_port: int | None, *, is_this: bool) -> dict[s
 
 
 def _this(content: Mapping[str, Any], servers: int) -> int | None:
-    """Return the marked position: "nodesExt[i] corresponds to serverList[i]; nodes that are not yet KV members come
-    last" (kv.md 1.4)."""
+    """Return the marked position: "nodesExt[i] corresponds to serverList[i]" and is longer (kv.md 1.4)."""
     marked = [index for index, entry in enumerate(_bounded(content.get("nodesExt", ()))) if entry.get("thisNode")]
     if len(marked) > 1:
         raise ValueError(f"{len(marked)} entries say thisNode")

@@ -133,8 +133,7 @@ class Prefixed:
 
 
 class _Around:
-    """Rows of numbers around one byte string: two structs a row. StructError for every case that needs a closer
-    look."""
+    """Rows of numbers around one byte string: two structs a row. StructError for all that needs a closer look."""
 
     def __init__(self, before: str, behind: str) -> None:
         self._at = len(before)

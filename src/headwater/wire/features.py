@@ -1,8 +1,7 @@
 """HELLO features that a client may request. Source: specification, wire.md 7 and kv.md 1.1.
 
-Every HELLO first switches all features off, then grants anew. Features that the server does not know or grant are
-missing in its answer. `missing_prerequisites` finds requested features without the features that they need; EINVAL is
-the answer to those.
+Every HELLO first switches all features off, then grants anew; the answer lacks features that the server does not know
+or grant. `missing_prerequisites` finds requested features that lack a prerequisite; EINVAL is the answer.
 """
 
 from __future__ import annotations

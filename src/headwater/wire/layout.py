@@ -3,19 +3,17 @@
     class Mutation(Request, opcode=Opcode.DCP_MUTATION, key=REQUIRED, value=OPTIONAL):
         \"\"\"A document was stored; never answered. Source: DCP, commands/mutation.md.\"\"\"
 
+        by_seqno: u64 = about("place of this change in the vbucket's history")
+
 The fields, in wire order, are the message's extras; `where=VALUE` puts a field into the value. Fields that every
 message has (vbucket or status, opaque, cas, datatype, framing, key, value) come from `Request` and `Response`. A
 request declares its consequences in the same place: `answer=` the classes of its answers, `quiet=` the opcode of its
 quiet form and `silent=` the status that this form leaves out, `cas=` whether it may carry a CAS.
 
-The fields, in wire order, are the message's extras; `where=VALUE` puts a field into the value. What every message has
-(vbucket or status, opaque, cas, datatype, framing, key, value) comes from `Request` and `Response`. A request says in
-the same place what it leads to: `answer=` what it is answered with, `quiet=` the opcode of its quiet form and `silent=`
-the status which that one leaves out, `cas=` whether it may carry a CAS.
+Classes are frozen dataclasses with keyword arguments only, and `dataclass_transform` tells type checkers so: a
+forgotten or mistyped field is a type error.
 
 The content of a frame is kept bit for bit: `Class.decode(data).encode() == data` for all data that is accepted.
-
-What a frame holds is kept bit for bit: `Class.decode(data).encode() == data` for all data that is accepted.
 """
 
 from __future__ import annotations

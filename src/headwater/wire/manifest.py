@@ -166,11 +166,9 @@ class CollectionsManifest:
             raise ManifestRefused(f"the manifest is not JSON: {error}") from None
         if not isinstance(content, dict) or not isinstance(content.get("scopes"), list):
             raise ManifestRefused('a manifest is {"uid": "hex", "scopes": [...]}')
-        manifest = cls(
-            parse_uid(content.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, content["scopes"]))
-        )
-        manifest.check(is_whole=is_whole)
-        return manifest
+        new = cls(parse_uid(content.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, content["scopes"])))
+        new.check(is_whole=is_whole)
+        return new
 
     def check(self, *, is_whole: bool = True) -> None:
         """Check the rules for a single manifest; ManifestRefused if it breaks one."""
@@ -193,8 +191,7 @@ class CollectionsManifest:
     # --- by name ------------------------------------------------------------------------------------------------------
 
     def with_scope(self, name: str, number: int) -> CollectionsManifest:
-        """Return the next manifest, with one more scope. This and the next methods raise ManifestRefused if that is
-        impossible."""
+        """Return the next manifest, with one more scope. Here and below, ManifestRefused if that is impossible."""
         check_name(name, "scope")
         if self.scope(name):
             raise ManifestRefused(f'Scope with name "{name}" already exists')
@@ -365,17 +362,15 @@ def _read_scope(fields: object) -> Scope:
     return Scope(parse_uid(fields.get("uid"), f"scope {name}"), str(name), collections)
 
 
-def _read_collection(fields: object, *, is_system: bool) -> Collection:
-    if not isinstance(fields, dict):
+def _read_collection(item: object, *, is_system: bool) -> Collection:
+    if not isinstance(item, dict):
         raise ManifestRefused('a collection is {"uid": "hex", "name": "..."}')
-    name = fields.get("name")
+    name = item.get("name")
     if is_system and isinstance(name, str) and name.startswith("_"):
         name = "_" + check_name(name[1:], "collection")  # servers' own
     else:
         name = DEFAULT if name == DEFAULT else check_name(name, "collection")
-    return Collection(
-        parse_uid(fields.get("uid"), f"collection {name}"), name, read_max_ttl(fields.get("maxTTL"), name)
-    )
+    return Collection(parse_uid(item.get("uid"), f"collection {name}"), name, read_max_ttl(item.get("maxTTL"), name))
 
 
 def read_max_ttl(seconds: object, name: str) -> int | None:

@@ -2,10 +2,9 @@
 
 The wire has 64 bits for each, and a number at their end leaves none for the next change: a seqno would begin at 0
 again, and the CAS would be the one that means "locked". So seqnos end at half of the range, and CAS values and
-revisions a little below the highest, whatever their source: a value that one node holds must be accepted by another, by
-DCP and by SET_WITH_META, or a backup could not be restored. A node itself stays within the same bounds. A revision that
-a node gives ends at half of the range, and is then the same for all later versions; after the highest CAS comes the
-time again (wire/times.py).
+revisions a little below the highest, whatever their source: what one node holds another must accept, by DCP and by
+SET_WITH_META, or a backup could not be restored. A node itself stays within these bounds. A revision that a node gives
+ends at half of the range, and then stays; after the highest CAS comes the time again (wire/times.py).
 """
 
 from __future__ import annotations

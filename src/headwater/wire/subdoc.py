@@ -105,8 +105,7 @@ class Specs:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A status and a value for each path, up to the end. `indexed`: only some paths have a result, each with its
-    index."""
+    """A status and a value for each path, up to the end. `indexed`: only for some paths, each with its index."""
 
     indexed: bool
     size: ClassVar[None] = None

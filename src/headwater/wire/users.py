@@ -4,9 +4,8 @@
      "removed": {"bob": 8}}
 
 Each change of a user gets a revision above all revisions of its author's list. Two lists are merged user by user: the
-higher revision counts; of two equal ones, made at two places at once, a removal counts, or else the greater text. So in
-whatever order the changes arrive, all nodes end with the same list, and a member that was away brings no removed user
-back.
+higher revision counts; of two equal ones, made at two places at once, a removal counts, or else the greater text. So
+all nodes end with the same list in whatever order changes arrive, and a returning member restores no removed user.
 """
 
 from __future__ import annotations
@@ -166,13 +165,11 @@ def _name(name: str) -> str:
     return name
 
 
-def _entry(fields: Mapping[str, Any]) -> UserEntry:
-    if not all(isinstance(each, str) for each in fields["roles"]) or isinstance(fields["roles"], str):
+def _entry(item: Mapping[str, Any]) -> UserEntry:
+    if not all(isinstance(each, str) for each in item["roles"]) or isinstance(item["roles"], str):
         raise UserListRefused("roles that are no list of texts")
     return UserEntry(
-        _revision(fields["revision"]),
-        tuple(fields["roles"]),
-        {name: _verifier(fields["keys"][name]) for name in HASHES},
+        _revision(item["revision"]), tuple(item["roles"]), {name: _verifier(item["keys"][name]) for name in HASHES}
     )
 
 

@@ -129,8 +129,7 @@ class Consumer:
         return max(self.heard_at, self._owed_since) + self.settings.idle_seconds
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes. The returned events count as applied in their order: apply all of them, then call
-        `processed`.
+        """Take received bytes. Apply all returned events, for they count as applied in order; then call `processed`.
 
         Raises:
             RemoteProtocolError: the connection must be closed.
@@ -145,8 +144,7 @@ class Consumer:
         return events
 
     def processed(self, now: float) -> None:
-        """Report that all events returned so far are applied and durable, and acknowledge them if the producer asked
-        for it."""
+        """Report that all events returned so far are applied and durable; acknowledge them if that was requested."""
         self.answer_markers()
         self._core.acknowledge(now)
 
@@ -155,8 +153,7 @@ class Consumer:
         return [PeerGone()]
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:
-        """Take one frame, for owners that cut frames themselves; see `receive_data`. Changes are checked against the
-        seqnos that `applied` reported."""
+        """Take one frame, for owners that cut frames themselves. Changes are checked against `applied` ones."""
         self.heard_at = now
         if frame.is_response:
             handler = _ANSWERS.get(frame.opcode)
@@ -180,8 +177,7 @@ class Consumer:
             return []
 
     def counted(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
-        """Report that the kernel has processed changes of `size_bytes`. `more_waits`: further bytes can be taken at
-        once."""
+        """Report that the kernel has processed changes of `size_bytes`. `more_waits`: there are further bytes."""
         self.heard_at = now
         self.window.receive(size_bytes)
         self.window.process(now)
@@ -207,8 +203,7 @@ class Consumer:
         return stream, [PositionNeeded(stream)] if self._negotiation.is_over else []
 
     def refuse_stream(self, wanted: StreamWanted, status: Status, reason: str) -> None:
-        """Answer an ADD_STREAM with a local failure: "the opaque in extras is 0 when the failure was local" (dcp
-        2.2)."""
+        """Answer an ADD_STREAM: "the opaque in extras is 0 when the failure was local" (dcp 2.2)."""
         self._out += self.refusals.answer(wanted.frame, status, reason, extras=bytes(4))
 
     def ask(self, stream: ConsumerStream, position: Position) -> list[Event]:
@@ -241,8 +236,7 @@ class Consumer:
     def lacking(self, change: Frame) -> ConsumerStream | None:
         """Return the stream that lacks a refused change; None if the change came too late, after its stream's end.
 
-        It is the stream with the change's opaque, whatever its vbucket; if no stream has that opaque, the vbucket's
-        stream.
+        It is the stream with the change's opaque, whatever its vbucket; if there is none, the vbucket's stream.
         """
         if change.opaque in self._core.past:
             return None
@@ -371,8 +365,7 @@ class Consumer:
         self._out += self.refusals.answer(frame, status, reason)
 
     def _count(self, frame: Frame, now: float) -> None:
-        """Count a message, by dcp 7: "count every counted message, also those it rejects, ignores or that belong to
-        dead streams"."""
+        """Count a message: "also those it rejects, ignores or that belong to dead streams" (dcp 7)."""
         if frame.opcode in COUNTED_OPCODES:
             self.window.receive(len(frame) + 2 * (frame.opcode == Opcode.DCP_PREPARE))
             self.window.process(now)

@@ -38,9 +38,8 @@ _DELETION_DATATYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in the form in which it is stored. `delete_time` is None if the message has none (V1 deletions);
-    tombstones are `deleted` or `expired`; `cas` is 0 if a new one must be made (dcp 9). `collection` is not part of the
-    key."""
+    """A change in its stored form. `delete_time` is None if the message has none (V1 deletions); tombstones are
+    `deleted` or `expired`; `cas` is 0 if a new one must be made (dcp 9). `collection` is not part of the key."""
 
     key: bytes
     value: bytes
@@ -156,8 +155,7 @@ def _metadata_bytes(frame: Frame) -> int:
 
 
 def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = False) -> Change:
-    """Return the change of a frame that `check_change` accepted; with `collections` its key begins with a collection's
-    id.
+    """Return the change of a frame that `check_change` accepted; with `collections` its key begins with an id.
 
     Raises:
         BadMessage: the value can't be decompressed, or its xattrs can't be read.
@@ -185,8 +183,8 @@ def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = 
 
 
 def _surviving(frame: Frame, deleted_user_xattrs: bool) -> bytes:
-    """Return the part of a tombstone's value that is kept: "a consumer strips a body (and, unless deleted-user-xattrs
-    was negotiated, user xattrs)" (dcp 2.9)."""
+    """Return a tombstone's value without "a body (and, unless deleted-user-xattrs was negotiated, user xattrs)" (dcp
+    2.9)."""
     if not frame.datatype & Datatype.XATTR:
         return b""
     try:

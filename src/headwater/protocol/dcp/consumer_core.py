@@ -1,9 +1,8 @@
 """The core of every DCP consumer: requests streams, reads the answers, acknowledges, and answers the producer.
 
 A client (`Drain`) and a node that follows (`Consumer`) differ in the target of the rows. The client's kernel fills an
-arena and runs ahead of the answers between the rows; the node's kernel fills the store, and everything except plain
-changes comes to Python one frame at a time. From the request of a stream to its end the rules are the same, and they
-are here:
+arena and runs ahead of the answers between the rows; the node's kernel fills the store, and all but plain changes comes
+to Python one frame at a time. From the request of a stream to its end the rules are the same, and they are here:
 
     ask() -> STREAM_REQ -> answered() -> Opened | Refused
                                       -> RollbackNeeded | PositionNeeded, then ask() again
@@ -149,9 +148,8 @@ class ConsumerCore:
             self.table.open(stream.vbucket, stream.opaque, stream.request_seqno)
 
     def _rolled_back(self, stream: ConsumerStream, frame: Frame) -> Refused | RollbackNeeded | None:
-        """Handle a rollback, by dcp 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked
-        with: drop that entry, retry with the previous uuid". Otherwise changes that the producer does not share must be
-        given up."""
+        """dcp 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
+        entry, retry with the previous uuid". Otherwise give up the changes that the producer does not share."""
         seqno, position = read_rollback(frame), stream.request_position
         if position is None or seqno > position.seqno:
             raise RemoteProtocolError(
@@ -201,8 +199,7 @@ class ConsumerCore:
             self.out += dcp.BufferAck(acked_bytes=due).encode()
 
     def succeed(self, frame: Frame) -> None:
-        """Answer a request of the producer with success, as no-ops and states of a takeover always are (dcp 2.12,
-        6)."""
+        """Answer a producer's request with success, as no-ops and states of a takeover always are (dcp 2.12, 6)."""
         self.out += response(frame).encode()
 
     def forget(self, stream: ConsumerStream) -> None:
@@ -221,6 +218,5 @@ class ConsumerCore:
 
 
 def ends_whole(stream: ConsumerStream, reason: int) -> bool:
-    """Return True if an end closes the last snapshot as a marker does in UPR (dcp 14); not if the stream was broken
-    off."""
+    """Return True if an end closes the last snapshot as a marker does in UPR (dcp 14), and is no break-off."""
     return stream.dialect is _UPR and reason == dcp.EndReason.OK

@@ -1,5 +1,4 @@
-"""Handlers of a stream's messages at a consumer node; each message is checked against its stream first
-(consumer_streams.py).
+"""Handlers of a stream's messages at a consumer node, which check each against its stream (consumer_streams.py).
 
 UPR's messages are included: its markers have no numbers, they are boundaries. Source: dcp 2.6 to 2.12, 9, 14.
 """
@@ -49,8 +48,7 @@ def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _boundary(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Handle a bare marker: it "closes the previous snapshot"; "the first marker of a stream closes nothing" (dcp
-    14)."""
+    """Handle a bare marker: "closes the previous snapshot"; "the first marker of a stream closes nothing" (dcp 14)."""
     upr.SnapshotMarker.decode(frame)
     stream = live.open_for(frame)
     first, stream.marked = not stream.marked, True
@@ -124,8 +122,7 @@ def _set_state(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _end(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Handle a stream end. It is never answered, unless there is no stream; another stream's opaque is ignored (dcp
-    9)."""
+    """Handle a stream end. It gets no answer, unless there is no stream; another opaque is ignored (dcp 9)."""
     reason = dcp.StreamEnd.decode(frame).status
     stream = live.core.streams.get(frame.vbucket)
     if stream is None or stream.phase is not Phase.OPEN:
@@ -139,8 +136,7 @@ def _end(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _not_negotiated(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Refuse a message that is retired (FLUSH) or was never negotiated. It must not be skipped: the error makes the
-    producer close the connection."""
+    """Refuse a retired (FLUSH) or unnegotiated message: the error makes the producer close the connection."""
     live.open_for(frame)
     raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
 

@@ -15,9 +15,8 @@ from headwater.wire.status import Status
 
 TRUE = "true"
 PURGE_SEQNOS = "headwater_purge_seqno"
-"""A key between nodes of headwater: markers have the seqno up to which tombstones were purged, in the layout V2.2,
-which max_marker_version grants to Collections only. Other producers answer EINVAL, which is "feature absent" (dcp
-4)."""
+"""A key between nodes of headwater: markers have the seqno up to which tombstones were purged, in layout V2.2, which
+max_marker_version grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
 
 CONSUMER_NAME_BYTES_MAX = 200  # as of a connection's
 
@@ -125,8 +124,7 @@ def _switch(name: str) -> Rule:
 
 
 def _one_way(name: str, otherwise: Status) -> Rule:
-    """Make the rule of a switch that stays on: other values than `true` change nothing and are answered with
-    `otherwise`."""
+    """Make the rule of a switch that stays on: other values change nothing and are answered with `otherwise`."""
 
     def rule(settings: ControlSettings, _: Negotiated, value: str) -> Status:
         if value != TRUE:

@@ -20,8 +20,7 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The collections that are read. None instead of a Coverage means the default collection, as any old client reads
-    it.
+    """The collections that are read. None instead of a Coverage means the default one, as for any old client.
 
     Args:
         manifest_uid: uid of the manifest in which the names were looked up.

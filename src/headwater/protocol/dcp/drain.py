@@ -205,8 +205,7 @@ class Drain:
                 items.append(event)
 
     def receive_eof(self) -> list[StreamEvent | Rows | PeerGone]:
-        """Report that the producer closed the connection; streams that have not ended can be continued on another
-        node."""
+        """Report that the producer closed the connection; streams without an end can continue on another node."""
         return [PeerGone()]
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> int:
@@ -238,8 +237,7 @@ class Drain:
         return at
 
     def tick(self, now: float) -> list[StreamEvent | Rows | PeerGone]:
-        """Check the clock: return `PeerGone` if the producer was silent for too long, or did not answer a stream
-        request."""
+        """Check the clock: return `PeerGone` after too long a silence, or an unanswered stream request."""
         if self._silence_seconds is not None and now >= self.heard_at + self._silence_seconds:
             return [PeerGone(now - self.heard_at)]
         oldest = self._oldest
@@ -291,8 +289,7 @@ class Drain:
         return True
 
     def _marked_shortly(self, head: Head, body: memoryview, row: int) -> bool:
-        """Handle a marker without an event or an answer, which the kernel has followed already; return False for
-        another one."""
+        """Handle a marker without event or answer, which the kernel has followed; return False for others."""
         if self._markers or head[3] != MARKER_EXTRAS_BYTES or body[MARKER_EXTRAS_BYTES - 1] & _ACK:
             return False
         if self._with_ids:

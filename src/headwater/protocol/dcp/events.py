@@ -90,8 +90,7 @@ class Marked(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Boundary(StreamEvent):
-    """A boundary of UPR: the changes so far are a whole snapshot (dcp 14); UPR's markers and ends say no more than
-    that.
+    """UPR: the changes so far are a whole snapshot (dcp 14); its markers and ends say no more than that.
 
     Attributes:
         goes_on: True if the next snapshot begins, its end unknown.
@@ -152,8 +151,7 @@ class Ended(StreamEvent):
     """The stream is over.
 
     Attributes:
-        reason: the producer's EndReason, or a number that this program does not know; None if this end closed the
-            stream.
+        reason: the producer's EndReason, or an unknown number; None if this end closed the stream.
     """
 
     reason: int | None

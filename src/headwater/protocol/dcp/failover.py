@@ -2,8 +2,7 @@
 
 A failover table says at which seqno each branch of a vbucket's history began: entries (vb uuid, seqno), newest first.
 Every seqno above an entry's, up to that of the next newer entry, was written under that entry's uuid. From it a
-producer decides whether a consumer that stopped at some seqno may continue, and if not, up to which seqno both still
-agree.
+producer decides whether a consumer that stopped at some seqno may continue, and if not, where both still agree.
 
 Everything here is arithmetic on numbers: no I/O, no clock; the owner gives a function that makes new uuids.
 """
@@ -271,7 +270,7 @@ def _upr(claim: Claim, table: Iterable[tuple[int, int]], high_seqno: int) -> Rol
 
 
 def _upper(table: list[tuple[int, int]], is_branch: Callable[[tuple[int, int]], bool], high_seqno: int) -> int | None:
-    """Return the end of the oldest branch that fits: the seqno of the next newer entry, or the high seqno; None if none
+    """Return the end of the oldest fitting branch: the next newer entry's seqno, or the high seqno; None if none
     fits."""
     for place in reversed(range(len(table))):
         if is_branch(table[place]):

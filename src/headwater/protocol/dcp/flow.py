@@ -57,8 +57,7 @@ class FlowLedger:
             self.is_full = self.window_bytes <= self.outstanding_bytes
 
     def acknowledge(self, size_bytes: int) -> None:
-        """Count bytes that the consumer acknowledged; more than was outstanding is clamped (dcp 7). Ignored while
-        off."""
+        """Count acknowledged bytes, clamped to the outstanding ones (dcp 7). Ignored while flow control is off."""
         if self.window_bytes == 0:
             return
         counted = min(size_bytes, self.outstanding_bytes)

@@ -16,8 +16,7 @@ INTERVAL_SECONDS_MAX = 10_800.0
 INTERVAL_SECONDS_DEFAULT = 20.0
 IDLE_TIMEOUT_SECONDS = 360.0
 SILENCE_SECONDS_MIN = 2.0
-"""The shortest silence that is noticed: a consumer that requests a fraction of a second must still be allowed a
-pause."""
+"""The shortest silence that counts: a consumer with an interval below a second must be allowed a pause."""
 OPAQUE_FIRST = 10_000_001
 """No-ops have opaques of their own, counted from here (dcp 2.13)."""
 

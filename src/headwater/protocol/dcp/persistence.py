@@ -1,9 +1,8 @@
 """The safe part of a vbucket's history: the seqno up to which enough of its copies have it on disk.
 
 A failover takes back the changes that the promoted replica never had. A client that yields a change only when enough
-copies have persisted it, each under the same vb uuid, never yields a change that a failover among these copies takes
-back ("rollback mitigation"). Each copy reports what it has: OBSERVE_SEQNO (kv.md 2, 0x91), with the uuid of the branch
-that is read:
+copies have persisted it, each under the same vb uuid, never yields a change that a failover among these takes back
+("rollback mitigation"). Each copy reports what it has: OBSERVE_SEQNO (kv.md 2, 0x91), with the uuid of a branch:
 
     format 0     the branch is its newest: all up to `persisted_seqno` counts
     format 1     it left that branch (a failover): what it had of it then counts, if it is on disk
@@ -24,8 +23,7 @@ from headwater.wire.durability import majority_of
 from headwater.wire.meta import ObserveSeqnoFailedOver, ObserveSeqnoResponse
 
 MinPersisted: TypeAlias = int | Literal["majority", "all"]
-"""The number of copies that must have a change on disk, the active one included; "all" are those that the cluster map
-names."""
+"""The number of copies that must have a change on disk, the active one included; "all": the cluster map's."""
 
 Copy = TypeVar("Copy", bound=Hashable)
 

@@ -88,8 +88,7 @@ class Position:
 
     @classmethod
     def after(cls, vbucket: int, seqno: int, failover_log: Iterable[Sequence[int]]) -> Position:
-        """Return the position of a consumer that holds everything up to `seqno` of the history that a failover log
-        describes."""
+        """Return the position of a consumer that holds the history of a failover log up to `seqno`."""
         log = tuple((int(uuid), int(start)) for uuid, start in failover_log)
         return cls(vbucket, history_at(log, seqno), seqno, seqno, seqno, log)
 
@@ -132,8 +131,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPosition(Position):
-    """The position of a consumer that has read up to a seqno, and claims the range after it so that the producer checks
-    it.
+    """The position of a consumer that has read up to a seqno, and claims the range after it to have it checked.
 
     A planner that has seen a node at 900 requests 301 to 400 with the snapshot 299 to 900, so that the request is
     refused unless all of that is still the node's history. It holds no part of a snapshot, and wants nothing after 400.
@@ -154,10 +152,9 @@ def older_histories(position: Position) -> list[int]:
 
     A branch that begins at our seqno has written nothing that we hold: without it we are at the same seqno of the
     branch before (dcp.md 9: "newest entry's seqno equals the start: drop that entry, retry with the previous uuid").
-    The same holds for each entry after one that was dropped. An entry that begins below our seqno ends the list:
-    quoting the branch before it would claim changes of that branch that we never had, and a producer that wrote other
-    changes there would accept. Inside a snapshot the list is empty: the data held may already be merged with writes of
-    the branch at the snapshot's end.
+    The same holds after each dropped entry. An entry that begins below our seqno ends the list: the branch before it
+    has changes that we never had, and a producer that wrote others there would accept the claim. Inside a snapshot the
+    list is empty: the data may already be merged with writes of the branch at its end.
     """
     if not position.complete or not position.failover_log:
         return []
@@ -182,8 +179,7 @@ def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
 
 
 def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position:
-    """Return the position from which to continue after `RollbackRequired`: the newest consistent one at or below
-    `common`.
+    """Return where to continue after `RollbackRequired`: the newest consistent position at or below `common`.
 
     Going back to `common` itself is safe only for a consumer that once held exactly that state. Inside a snapshot, a
     version at or below `common` may never have been sent because a newer one, now undone, had replaced it (dcp.md 9:

@@ -220,8 +220,7 @@ class Producer:
         return data
 
     def sent_snapshot(self, stream: ProducerStream, end_seqno: int, size_bytes: int) -> None:
-        """Count a marker and all changes up to its end, which are sent now in one piece; the window has room for
-        all."""
+        """Count a marker and all changes up to its end, sent now in one piece; the window has room for all."""
         if not stream.last_seqno < end_seqno or stream.state is not _BETWEEN:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: a snapshot up to {end_seqno} after seqno {stream.last_seqno}, "
@@ -255,8 +254,7 @@ class Producer:
         return data
 
     def set_state(self, stream: ProducerStream, state: State) -> None:
-        """Send the state that the vbucket shall have at the consumer: a step of a takeover, which the consumer must
-        answer."""
+        """Send the state of the vbucket at the consumer: a step of a takeover, which must be answered."""
         as_printed = self.negotiated.upr_states_as_printed and stream.dialect is Dialect.UPR
         number = state_number(state, as_printed=as_printed)
         data = dcp.SetVbucketState(vbucket=stream.vbucket, opaque=stream.opaque, state=number).encode()
@@ -301,8 +299,7 @@ class Producer:
         return [StreamRequested(request)]
 
     def _close_stream(self, frame: Frame, _: float) -> list[Event]:
-        """Close a stream, by dcp 2.3: KEY_ENOENT without a stream; 8d if stream ids are used wrongly, or only others
-        are open."""
+        """Close a stream, by dcp 2.3: KEY_ENOENT without a stream; 8d if stream ids are wrong or missing."""
         vbucket = dcp.CloseStream.decode(frame).vbucket
         stream_id = stream_id_of(frame.framing)
         stream = self.streams.get((vbucket, stream_id))
@@ -362,8 +359,7 @@ class Producer:
         return []
 
     def _seqno_acknowledged(self, frame: Frame, _: float) -> list[Event]:
-        """Take the acknowledgement of a replica that has given its name; an opaque of no stream is ignored (dcp
-        2.17)."""
+        """Take a replica's acknowledgement, which needs its name; an opaque of no stream is ignored (dcp 2.17)."""
         seqno = dcp.SeqnoAcknowledged.decode(frame).prepared_seqno
         if not self.settings.acknowledges:
             self.refuse(frame, Status.EINVAL, "enable_sync_writes and consumer_name were not negotiated")
@@ -379,8 +375,7 @@ class Producer:
     # --- responses --------------------------------------------------------------------------------------------------
 
     def _receive_response(self, frame: Frame) -> list[Event]:
-        """Take a response: answers to no-ops must be right; "no such stream" stops that stream; other errors end the
-        connection (dcp 9)."""
+        """Check answers to no-ops; "no such stream" stops that stream; other errors end the connection (dcp 9)."""
         if frame.opcode == Opcode.DCP_NOOP:
             if frame.status or not self.noop.answered(frame.opaque):
                 raise RemoteProtocolError(
@@ -407,8 +402,7 @@ class Producer:
 
     @property
     def _tolerated(self) -> frozenset[Status]:
-        """The errors that stop one stream only. Before the codes of version 7 were negotiated, general codes meant the
-        same."""
+        """The errors that stop one stream only: before version 7's codes were negotiated, general codes as well."""
         return _STREAM_ERRORS if self.settings.v7_status_codes else _STREAM_ERRORS | _OLD_STREAM_ERRORS
 
     def _drop_unknown(self, frame: Frame) -> list[Event]:

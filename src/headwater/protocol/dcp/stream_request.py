@@ -61,8 +61,7 @@ class StreamFilter:
 
     Attributes:
         stream_id: None if stream ids are not enabled. purge_seqno: the last one that the consumer saw.
-        collections: ids of the collections wanted; scope: id of the scope whose collections are wanted; None for no
-            such choice.
+        collections: ids of the chosen collections; scope: id of the chosen scope; None for no such choice.
     """
 
     stream_id: int | None = None
@@ -145,8 +144,7 @@ def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = D
 
 
 def read_plain_request(data: memoryview, offset: int) -> dcp.StreamRequest | None:
-    """Return the stream request at `offset` if it is one of DCP without optional fields or special flags, as nearly all
-    are.
+    """Return the stream request at `offset` if it is a plain one of DCP, as nearly all are.
 
     None means only that `read_stream_request` must read it.
     """
@@ -171,8 +169,7 @@ def _read_dcp(frame: Frame, *, collections: bool) -> dcp.StreamRequest:
 
 
 def _names_stream_id(value: bytes) -> bool:
-    """Return True if a stream id is requested: that has a status of its own, also without Collections (dcp 2.4, check
-    10)."""
+    """Return True if a stream id is requested, which has a status of its own (dcp 2.4, check 10)."""
     try:
         value_read = read_json(value)
     except ValueError:
@@ -320,8 +317,7 @@ def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRef
 
 
 def _last_seqno(filtered: StreamFilter, seqno_of: Callable[[StreamFilter | None], int], *, aware: bool) -> int | None:
-    """Return the newest seqno that a stream of a vbucket with collections gets; None for a stream that gets
-    everything."""
+    """Return the newest seqno that a stream of a vbucket with collections gets; None if it gets all."""
     if aware and not filtered.chooses:
         return None
     return seqno_of(filtered if aware else None)

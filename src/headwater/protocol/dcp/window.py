@@ -57,8 +57,7 @@ class ConsumerWindow:
     def due(self, now: float, *, more_waits: bool = False) -> int:
         """Return the number of bytes to acknowledge now, 0 for not yet; they count as acknowledged.
 
-        `more_waits`: more was received already, so the producer does not wait for us, and only the share of the window
-        counts.
+        `more_waits`: more was received already, so the producer does not wait; the window's share counts.
         """
         owed = min(self.owed_bytes, ACK_BYTES_MAX)
         late = self._owed_since is not None and now >= self._owed_since + ACK_SECONDS_MAX

@@ -134,8 +134,7 @@ class TapConsumer:
             self._out += answer.encode()
 
     def receive_eof(self) -> list[Event]:
-        """Report that the producer closed the connection; that ends a dump or takeover that `is_whole`, and breaks any
-        other."""
+        """Report that the producer closed the connection, which ends a dump or takeover that `is_whole`."""
         return [PeerGone(waited_for=f"vbuckets {', '.join(map(str, sorted(self.missing)))}" if self.missing else "")]
 
     def tick(self, now: float) -> list[Event]:

@@ -35,8 +35,7 @@ class TapStep(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TapPlace:
-    """The place of a vbucket's stream: everything up to `seqno` is sent; `checkpoint` is the open one's id (0:
-    none)."""
+    """The place of a vbucket's stream: all up to `seqno` is sent; `checkpoint` is the open one's id, or 0."""
 
     step: TapStep
     seqno: int = 0
@@ -113,8 +112,7 @@ class Ledger:
         return self.sent % OPAQUES + 1
 
     def sending(self, stream: Hashable, before: TapPlace, seqnos: Sequence[int] = (), *, asks: bool) -> None:
-        """Enter messages: one that is not a change, or a change for each of `seqnos`; `asks`: the last one requests an
-        answer."""
+        """Enter one message without a change, or one for each of `seqnos`; `asks`: the last requests an answer."""
         count = len(seqnos) or 1
         first, self.sent = self.sent + 1, self.sent + count
         if not self.acknowledges:
@@ -139,8 +137,7 @@ class Ledger:
         return touched
 
     def take_back(self) -> list[tuple[Hashable, TapPlace]]:
-        """Forget all unacknowledged messages, which must be sent again with new numbers; return the place for each
-        stream."""
+        """Forget all unacknowledged messages, which must be sent again; return each stream's place for it."""
         places: dict[Hashable, TapPlace] = {}
         for run in self._runs:
             places.setdefault(run.stream, run.place_before(self.acked + 1))

@@ -107,8 +107,8 @@ class TapOptions:
         return self
 
     def wants_backfill(self, now: int) -> bool:
-        """Return True if a backfill is due: "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age
-        < now" (Unix seconds)."""
+        """Return True for a backfill: "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age <
+        now"."""
         return (self.since or 0) < now
 
     def encode(self) -> bytes:

@@ -186,8 +186,7 @@ class TapProducer:
         return stream is None or stream.place.step is TapStep.DONE or self.streams.get(stream.vbucket) is not stream
 
     def _find_unfinished(self) -> TapProducerStream | None:
-        """Return a stream that is not done; it is remembered, so that an answer seldom costs a look at every
-        vbucket."""
+        """Return a stream that is not done; remembered, so that answers seldom cost a look at every vbucket."""
         self._unfinished = next((each for each in self.streams.values() if each.place.step is not TapStep.DONE), None)
         return self._unfinished
 
@@ -282,8 +281,7 @@ class TapProducer:
         stream.place = replace(stream.place, step=TapStep.DRAIN)
 
     def sent(self, stream: TapProducerStream, seqnos: Sequence[int], upto: int, *, asks: bool) -> None:
-        """Report that changes are sent now. `upto`: the seqno that the client has reached after the last one; `asks`:
-        the last one requests an answer."""
+        """Report that changes are sent now, up to seqno `upto`; `asks`: the last one requests an answer."""
         self.ledger.sending(stream, stream.place, seqnos, asks=asks)
         self.reached(stream, upto)
 
@@ -363,8 +361,7 @@ class TapProducer:
         return self._send(stream, kind, after, item_flags=0, item_expiration=0, **fields)
 
     def _hand_over(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
-        """Return the last message of a takeover, when nothing else is outstanding; without acknowledgements it is the
-        end."""
+        """Return the last message of a takeover, when all else is done; without acknowledgements it is the end."""
         if stream.place.step is not TapStep.DRAIN or stream.place.seqno < high_seqno or self.ledger.awaits:
             return None
         return self._state(stream, State.ACTIVE, TapStep.HANDED if self.ledger.acknowledges else TapStep.DONE)
@@ -394,8 +391,7 @@ class TapProducer:
         return [PeerGone()]
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:
-        """Take one frame, for owners that cut frames themselves: "the client may only send responses on that
-        socket"."""
+        """Take one frame, for owners that cut frames: "the client may only send responses on that socket"."""
         self._now = now
         if frame.is_response:
             self._take_answer(frame, now)

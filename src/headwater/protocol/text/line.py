@@ -80,8 +80,7 @@ class CommandReader:
         return self._taken(_with_block(words, bytes(data[len(line) : size]), size))
 
     def wanted(self, data: memoryview) -> int:
-        """Return the size in bytes of the first command, as far as it is known; more than `data` has if it is
-        incomplete."""
+        """Return the size in bytes of the first command as far as known; more than `data` if it is incomplete."""
         line = self._line(data)
         if line is None:
             return len(data) + 1

@@ -1,5 +1,4 @@
-"""Reads words of a line as keys, numbers and expiries; raises LineRefused with the answer if they are none. Source:
-kv.md 7."""
+"""Reads words of a line as keys, numbers and expiries, or raises LineRefused with the answer. Source: kv.md 7."""
 
 from __future__ import annotations
 
