@@ -244,7 +244,7 @@ def main(arguments: Sequence[str]) -> int:
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(pages()[path.name], encoding="utf-8")
-    return 1 if check and paths else 0
+    return 1 if check and found else 0
 
 
 if __name__ == "__main__":

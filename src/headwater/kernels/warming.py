@@ -1,6 +1,6 @@
 """Builds every kernel of the package at once: `python -m headwater.kernels.warming`, or `kernels.warm()`.
 
-With names of modules: these first, each reported by its name alone, for the node that asked (node/process/machine_code.py).
+With names of modules: these first, each reported by name alone, for the node that asked (node/process/machine_code.py).
 
 A kernel is compiled at its first call with arguments of a kind; a first request should not wait these seconds. So
 servers, and the workshop's set-up, call `warm()` first. With the cache of an earlier process it only loads.
