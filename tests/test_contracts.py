@@ -143,6 +143,57 @@ def test_the_words_below_a_constant_begin_with_their_subject_as_well(trees: Tree
     assert told == []
 
 
+PLAIN = frozenset({"backup", "console", "kernels", "lake", "protocol", "spark", "testing", "tls", "transport", "wire"})
+"""The packages in which names are nouns and docstrings begin with an effect; others join once they are rewritten."""
+NAMELESS = frozenset({"told", "asked", "made", "found", "one", "beside"})
+"""Words that do not say what a variable holds: a message, request, result, position, line, error or answer does."""
+PARTICIPLES = frozenset({"named", "told", "shown", "kept", "seen", "beside", "asked", "made", "found", "one"})
+"""Words that need a noun behind them in the name of a function or of a private attribute, as in `_told`."""
+_PRIVATE = frozenset(f"_{word}" for word in PARTICIPLES)
+QUESTIONS = frozenset({"Whether", "Who", "Whose", "Whom", "Where", "Why", "When"})
+"""Words with which no docstring begins: `Return True if ...`, or the noun that is asked for, says the same."""
+
+
+def _plain_sources() -> list[Path]:
+    return [source for source in SOURCES if source.is_relative_to(PACKAGE) and _package(source) in PLAIN]
+
+
+def _package(source: Path) -> str:
+    return source.relative_to(PACKAGE).parts[0]
+
+
+def _names_given(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the names in a file that say nothing of what they name, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NAMELESS:
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg) and node.arg in NAMELESS:
+            yield node.arg, node.lineno
+        elif isinstance(node, FUNCTIONS) and node.name.lstrip("_") in PARTICIPLES:
+            yield node.name, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in _PRIVATE:
+            yield node.attr, node.lineno
+
+
+def test_a_name_says_what_it_names(trees: Trees) -> None:
+    nameless = [
+        f"{named(source)}, line {line}: {name}"
+        for source in _plain_sources()
+        for name, line in _names_given(trees[source])
+    ]
+    assert nameless == []
+
+
+def test_a_docstring_begins_with_no_question(trees: Trees) -> None:
+    questions = [
+        f"{named(source)}: {words[:60]}"
+        for source in _plain_sources()
+        for _, words in documented(trees[source])
+        if words.split()[0] in QUESTIONS
+    ]
+    assert questions == []
+
+
 def test_a_public_function_takes_a_vbucket_and_not_a_vb(trees: Trees) -> None:
     short = []
     for source in SOURCES:

@@ -17,7 +17,7 @@ def through_a_browser(text: str) -> str:
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_a_value_comes_back_from_a_form_byte_for_byte(value: bytes) -> None:
-    shown = editing.shown(Document(b"k", value, 1), META)
+    shown = editing.shown_document(Document(b"k", value, 1), META)
     assert shown.editable
     assert editing.read_field(through_a_browser(shown.text), shown.form) == value
 
@@ -47,9 +47,9 @@ def test_only_what_a_text_field_keeps_is_shown_as_text(value: bytes, form: Form)
 
 
 def test_text_may_be_shown_in_digits_and_digits_never_as_text() -> None:
-    assert editing.shown(Document(b"k", b"ab", 1), META, Form.HEX).text == "61 62"
-    assert editing.shown(Document(b"k", b"\xff", 1), META, Form.TEXT).text == "ff"
-    assert editing.shown(Document(b"k", b"\x00\xff\x7f", 1), META, Form.BASE64).text == "AP9/"
+    assert editing.shown_document(Document(b"k", b"ab", 1), META, Form.HEX).text == "61 62"
+    assert editing.shown_document(Document(b"k", b"\xff", 1), META, Form.TEXT).text == "ff"
+    assert editing.shown_document(Document(b"k", b"\x00\xff\x7f", 1), META, Form.BASE64).text == "AP9/"
 
 
 @given(st.binary(max_size=200))
@@ -62,19 +62,19 @@ def test_base64_comes_back_byte_for_byte(value: bytes) -> None:
 
 def test_json_is_shown_for_reading_and_edited_as_it_is() -> None:
     value = b'{"a":1,"name":"gr\\u00fc\\u00dfe"}'
-    shown = editing.shown(Document(b"k", value, 1), META)
+    shown = editing.shown_document(Document(b"k", value, 1), META)
     assert (shown.text.encode(), shown.json) == (value, '{\n  "a": 1,\n  "name": "gr\u00fc\u00dfe"\n}')
-    assert editing.shown(Document(b"k", shown.json.encode(), 1), META).json is None, "it stands there already"
-    assert editing.shown(Document(b"k", b"[" + b"0," * EDIT_BYTES_MAX + b"0]", 1), META).json is None
+    assert editing.shown_document(Document(b"k", shown.json.encode(), 1), META).json is None, "it stands there already"
+    assert editing.shown_document(Document(b"k", b"[" + b"0," * EDIT_BYTES_MAX + b"0]", 1), META).json is None
 
 
 def test_long_attributes_are_cut_with_their_size() -> None:
-    told = editing.shown(Document(b"k", b"v", 1), META, xattrs={"a": b'"' + b"x" * 5000 + b'"'}).xattrs["a"]
+    told = editing.shown_document(Document(b"k", b"v", 1), META, xattrs={"a": b'"' + b"x" * 5000 + b'"'}).xattrs["a"]
     assert told.endswith("x\u2026 (906 characters more)")
 
 
 def test_a_large_value_is_shown_in_part_and_not_edited() -> None:
-    shown = editing.shown(Document(b"k", "\u00fc".encode() * EDIT_BYTES_MAX, 1), META)
+    shown = editing.shown_document(Document(b"k", "\u00fc".encode() * EDIT_BYTES_MAX, 1), META)
     assert not shown.editable
     assert shown.text == "\u00fc" * (editing.SHOWN_BYTES_MAX // 2)
 

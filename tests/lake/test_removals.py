@@ -31,7 +31,7 @@ def removed(path: str, at: int, vector: str = "", offset: int | None = None) -> 
 def kept(*actions: dict[str, Any], live: tuple[dict[str, Any], ...] = (), oldest: int = 0) -> list[tuple[str, int]]:
     table = checkpoints.removals(TableStore("."), [], actions)
     files = {add["path"]: data_file(add | {"size": 1}) for add in live}
-    return [(row["path"], row["deletionTimestamp"]) for row in removals.kept(table, files, oldest).to_pylist()]
+    return [(row["path"], row["deletionTimestamp"]) for row in removals.of_checkpoint(table, files, oldest).to_pylist()]
 
 
 def test_of_a_file_that_is_gone_the_last_removal_is_kept_until_it_expires() -> None:

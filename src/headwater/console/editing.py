@@ -66,7 +66,7 @@ class ShownDocument:
     xattrs: Mapping[str, str]
 
 
-def shown(
+def shown_document(
     document: Document, meta: DocumentMeta, form: Form | None = None, xattrs: Mapping[str, bytes] | None = None
 ) -> ShownDocument:
     """Return a document for a page, in the requested form if its value allows it."""

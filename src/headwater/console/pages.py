@@ -315,5 +315,5 @@ async def read(desk: Desk, key: bytes, collection: str = "", form: Form | None =
         has_xattrs = meta.datatype & Datatype.XATTR
         xattrs = await documents.get_xattrs(key) if has_xattrs and meta.cas == document.cas else {}
         if meta.cas == document.cas and (not xattrs or (await documents.get_meta(key)).cas == meta.cas):
-            return editing.shown(document, meta, form, xattrs)
+            return editing.shown_document(document, meta, form, xattrs)
     raise KeyExists(f'read "{editing.key_field(key)[0]}": it changes faster than it can be read')

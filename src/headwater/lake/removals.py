@@ -24,7 +24,7 @@ IN_FILES = ("u", "p")
 """The storage types of vectors that are stored in files."""
 
 
-def kept(removed: pa.Table, live: Mapping[str, DataFile], oldest: float) -> pa.Table:
+def of_checkpoint(removed: pa.Table, live: Mapping[str, DataFile], oldest: float) -> pa.Table:
     """Return the removals that a checkpoint must keep.
 
     Args:

@@ -391,7 +391,7 @@ def checkpoint(log: TableLog, now: float | None = None) -> str:
     whole = _with_removals(log)
     state = whole.state
     oldest = 1000 * ((now or time.time()) - retention(state))
-    removed = removals.kept(whole.removals(), state.files, oldest)
+    removed = removals.of_checkpoint(whole.removals(), state.files, oldest)
     # Writing takes seconds, in which another mirror may put the table away and make the next one here: this one's state
     # would be the newest checkpoint of that.
     with whole.holding() as here:

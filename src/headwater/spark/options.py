@@ -239,7 +239,7 @@ class SourceSettings:
 
     @property
     def chooses(self) -> bool:
-        """Whether anything but the default collection alone is read."""
+        """True if anything but the default collection alone is read."""
         return self.collections is not None or self.scope is not None
 
 
@@ -322,11 +322,11 @@ def reference_page() -> str:
 def _table(options: tuple[Option, ...]) -> str:
     rows = ["| option | default | for | meaning | example |", "|---|---|---|---|---|"]
     for each in options:
-        rows.append(f"| `{each.camel}` | {_shown(each)} | {each.uses or 'both'} | {each.about} | `{each.example}` |")
+        rows.append(f"| `{each.camel}` | {_default(each)} | {each.uses or 'both'} | {each.about} | `{each.example}` |")
     return "\n".join(rows) + "\n"
 
 
-def _shown(each: Option) -> str:
+def _default(each: Option) -> str:
     special = {"url": "required", "startingOffsets": "`earliest`", "endingOffsets": "`latest`", "vbuckets": "all"}
     if each.default is None or each.camel in special:
         return special.get(each.camel, "none")

@@ -67,7 +67,7 @@ class Cluster:
 
         return self._run(work)
 
-    def found(self, replicas: int) -> None:
+    def init(self, replicas: int) -> None:
         """Give the nodes their first map, as `headwater cluster init` does."""
         from headwater.cluster.founding import found  # noqa: PLC0415 - heavy, as above
 
@@ -106,5 +106,5 @@ def cluster(nodes: int = 3, *, replicas: int = 1, **options: Any) -> Iterator[Cl
     """
     with ExitStack() as running:
         running_cluster = Cluster([running.enter_context(node(vbucket_state="none", **options)) for _ in range(nodes)])
-        running_cluster.found(replicas)
+        running_cluster.init(replicas)
         yield running_cluster

@@ -34,7 +34,7 @@ NO_OPCODE = -1
 
 
 class Presence(Enum):
-    """Whether a key or value is part of a message."""
+    """Rules for the key or value of a message."""
 
     FORBIDDEN = "no"
     OPTIONAL = "may be empty"

@@ -41,13 +41,13 @@ class FrameBuffer:
     """
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._buffer = bytearray()
         self.failure: BadFrame | None = None
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of an unfinished frame that are waiting for the rest."""
-        return len(self._kept)
+        return len(self._buffer)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that `data` completes, oldest first.
@@ -58,23 +58,23 @@ class FrameBuffer:
             BadFrame: as `header.lengths` raises it, when nothing whole stands before it. Close the connection.
         """
         if self.failure is None:
-            self._kept += data
+            self._buffer += data
             frames = list(self._whole_frames())
             if frames or self.failure is None:
                 return frames
         raise self.failure
 
     def _whole_frames(self) -> Iterator[Frame]:
-        """Yield the whole frames kept, then forget their bytes, judging each header as soon as it is there."""
-        at, end = 0, len(self._kept)
-        with memoryview(self._kept) as kept:
+        """Yield the whole frames, then drop their bytes; check each header as soon as it is complete."""
+        at, end = 0, len(self._buffer)
+        with memoryview(self._buffer) as view:
             try:
-                while end - at >= HEADER_BYTES and (found := lengths(kept, at)).frame <= end - at:
-                    yield Frame.cut(kept[at : at + found.frame], found)
-                    at += found.frame
+                while end - at >= HEADER_BYTES and (sizes := lengths(view, at)).frame <= end - at:
+                    yield Frame.cut(view[at : at + sizes.frame], sizes)
+                    at += sizes.frame
             except BadFrame as failure:
                 self.failure, at = failure, end
-        del self._kept[:at]
+        del self._buffer[:at]
 
 
 class RequestInfo(IntEnum):
@@ -101,7 +101,7 @@ _NIBBLE_MAX = _ESCAPE + 0xFF
 
 
 def encode_framing(objects: Iterable[FrameInfo]) -> bytes:
-    """Return framing extras holding `objects` in the order given."""
+    """Return framing extras with `objects` in this order."""
     return b"".join(_encode_object(info) for info in objects)
 
 
@@ -119,11 +119,11 @@ def decode_framing(framing: bytes) -> list[FrameInfo]:
     Raises:
         BadMessage: an object is cut short.
     """
-    found, at = [], 0
+    objects, at = [], 0
     while at < len(framing):
         info, at = _decode_object(framing, at)
-        found.append(info)
-    return found
+        objects.append(info)
+    return objects
 
 
 def _decode_object(framing: bytes, at: int) -> tuple[FrameInfo, int]:

@@ -32,7 +32,7 @@ def read_failover_log(frame: Frame) -> FailoverLog:
     """Read the log of an accepted request; dcp.md 9: empty, or not a multiple of 16 bytes, is an error."""
     if not may_be_log(len(frame.value)):
         raise RemoteProtocolError(
-            f"{named(frame.opcode)}: a failover log of {len(frame.value)} bytes; "
+            f"{label(frame.opcode)}: a failover log of {len(frame.value)} bytes; "
             f"expected 16 each for 1 to {LOG_ENTRIES_MAX} entries"
         )
     return tuple(dcp.StreamResponse.decode(frame).failover_log)
@@ -49,7 +49,7 @@ def read_rollback(frame: Frame) -> int:
         return 0
     body = frame.extras + frame.value
     if len(body) != _ROLLBACK_BYTES:
-        raise RemoteProtocolError(f"{named(frame.opcode)}: a rollback of {len(body)} bytes, expected {_ROLLBACK_BYTES}")
+        raise RemoteProtocolError(f"{label(frame.opcode)}: a rollback of {len(body)} bytes, expected {_ROLLBACK_BYTES}")
     return dcp.StreamRollback.decode(replace(frame, extras=b"", value=body)).rollback_seqno
 
 
@@ -140,7 +140,7 @@ def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | 
     )
 
 
-def named(opcode: int) -> str:
+def label(opcode: int) -> str:
     """Return an opcode's name and number, with which every error message begins."""
     return f"{name_of(opcode)} (opcode 0x{opcode:02x})"
 
@@ -155,7 +155,7 @@ def complaint(view: memoryview, stop: Stop, table: StreamTable) -> str:
     if stop in (Stop.BAD_MAGIC, Stop.LENGTHS_EXCEED_BODY, Stop.BODY_TOO_LARGE):
         return f"opcode 0x{opcode:02x}: {_meaning(stop)} (magic 0x{magic:02x}, {extras} extras, body {body} bytes)"
     row = table.stream(vbucket)
-    text = f"{named(opcode)}: vbucket {vbucket}, opaque {opaque}: {_meaning(stop)}; extras {extras} bytes"
+    text = f"{label(opcode)}: vbucket {vbucket}, opaque {opaque}: {_meaning(stop)}; extras {extras} bytes"
     if extras >= 8 and len(view) >= HEADER_BYTES + 8:
         text += f", seqno {dcp.seqno_of(view[HEADER_BYTES:])}"
     return text + f"; last {row.seqno}, snapshot {row.snapshot_start} to {row.snapshot_end}, stream {row.opaque}"

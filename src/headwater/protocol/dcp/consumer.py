@@ -23,7 +23,7 @@ from collections.abc import Callable
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.follow import COUNTED_OPCODES
 from headwater.kernels.tracker import END, IN_SNAPSHOT, LAST, STATE
-from headwater.protocol.dcp.answers import named
+from headwater.protocol.dcp.answers import label
 from headwater.protocol.dcp.consumer_core import ROLLBACKS_MAX, ConsumerCore
 from headwater.protocol.dcp.consumer_messages import STREAM_MESSAGES
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
@@ -160,7 +160,7 @@ class Consumer:
             return handler(self, frame) if handler else []
         # A consumer's commands, sent to a consumer, are answered by hanging up (dcp 1).
         if frame.opcode in PRODUCER_COMMANDS:
-            raise RemoteProtocolError(f"{named(frame.opcode)} was sent to a consumer; only a producer takes it")
+            raise RemoteProtocolError(f"{label(frame.opcode)} was sent to a consumer; only a producer takes it")
         self._count(frame, now)
         if frame.opcode not in _REQUESTS and frame.opcode not in STREAM_MESSAGES:
             return [NotDcp(frame)]
@@ -308,7 +308,7 @@ class Consumer:
             case Opened(stream=stream, failover_log=log):
                 if (highest := max(seqno for _, seqno in log)) > numbers.SEQNO_MAX:
                     raise RemoteProtocolError(
-                        f"{named(frame.opcode)}: vbucket {stream.vbucket} has a branch at {highest}"
+                        f"{label(frame.opcode)}: vbucket {stream.vbucket} has a branch at {highest}"
                     )
                 self._answer_mover(stream, Status.SUCCESS)
                 if stream.dialect is Dialect.UPR:
@@ -323,7 +323,7 @@ class Consumer:
 
     def _add_stream(self, frame: Frame) -> list[Event]:
         if not self.settings.takes_movers:
-            raise RemoteProtocolError(f"{named(frame.opcode)} came from a producer that this node called")
+            raise RemoteProtocolError(f"{label(frame.opcode)} came from a producer that this node called")
         wanted = dcp.AddStream.decode(frame)
         if wanted.flags & ~_FLAGS_KNOWN and self._core.dialect is not Dialect.UPR:  # UPR ignores them (erratum A3)
             reason = f"flags 0x{wanted.flags & ~_FLAGS_KNOWN:x} are unknown or retired"

@@ -18,7 +18,7 @@ from typing import Final
 
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.tracker import LAST, StreamTable
-from headwater.protocol.dcp.answers import named, read_failover_log, read_rollback
+from headwater.protocol.dcp.answers import label, read_failover_log, read_rollback
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Step
 from headwater.protocol.dcp.events import Opened, PositionNeeded, Refused, RollbackNeeded
 from headwater.protocol.dcp.position import FailoverLog, Position, older_histories
@@ -119,7 +119,7 @@ class ConsumerCore:
         """Take the answer to a stream request; None if the request was sent again, or the stream is given up."""
         if frame.opaque not in self.awaiting:  # "response with unknown opaque: disconnect" (dcp 9)
             raise RemoteProtocolError(
-                f"{named(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
+                f"{label(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
         stream = self.awaiting.pop(frame.opaque)
         if stream is None:
@@ -153,7 +153,7 @@ class ConsumerCore:
         seqno, position = read_rollback(frame), stream.request_position
         if position is None or seqno > position.seqno:
             raise RemoteProtocolError(
-                f"{named(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {stream.request_seqno}, "
+                f"{label(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {stream.request_seqno}, "
                 f"is rolled back forward, to {seqno}"
             )
         if seqno == 0 and stream.histories:  # those of which that is so

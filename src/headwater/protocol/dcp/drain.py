@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
-from headwater.protocol.dcp.answers import SystemNews, complaint, may_be_log, named, read_any_system_event
+from headwater.protocol.dcp.answers import SystemNews, complaint, label, may_be_log, read_any_system_event
 from headwater.protocol.dcp.consumer_core import ConsumerCore, ends_whole
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
 from headwater.protocol.dcp.events import (
@@ -271,7 +271,7 @@ class Drain:
         handler = _HANDLERS.get((frame.is_response, frame.opcode))
         if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
             raise RemoteProtocolError(
-                f"{named(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
+                f"{label(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
             )
         handler(self, frame, row, now)
 
