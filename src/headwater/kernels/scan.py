@@ -31,8 +31,8 @@ FLEXIBLE_RESPONSE: Final = np.uint64(Magic.FLEXIBLE_RESPONSE)
 
 
 class Stop(IntEnum):
-    """Reasons why a kernel stopped. From BAD_MAGIC on it is a refusal: the frame at `consumed` breaks the rules, and all
-    before it was processed."""
+    """Reasons why a kernel stopped. From BAD_MAGIC on it is a refusal: the frame at `consumed` breaks the rules, and
+    all frames before it were processed."""
 
     NEED_MORE = 0
     """The buffer is used up, or ends inside a frame of `needed` bytes."""
