@@ -77,7 +77,7 @@ class BulkItem:
     order: int = 0
 
     def makes_void(self, earlier: BulkItem) -> bool:
-        """Whether nothing is left of an earlier one of its key once this one was carried out."""
+        """Return True if nothing is left of an earlier one of its key once this one was carried out."""
         return earlier.order < self.order and (self.stands_alone or not earlier.has_meta)
 
 

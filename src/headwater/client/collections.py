@@ -376,7 +376,7 @@ def check_start(start: Mapping[int, Position], asked: Coverage | None, manifest:
 
 
 def _goes_on(held: Coverage | None, asked: Coverage | None, manifest: CollectionsManifest) -> bool:
-    """Whether it is the same choice; of collections, those that were dropped since may be left out."""
+    """Return True if it is the same choice; of collections, those that were dropped since may be left out."""
     if held is None or asked is None:
         return held is asked
     return held.same_choice(asked) or held.within(manifest).same_choice(asked)

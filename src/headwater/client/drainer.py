@@ -232,7 +232,7 @@ class Drainer:
         return all(each.done for each in self.progress.values()) and not (self._gate and self._gate.holding)
 
     def _worth_waiting(self) -> bool:
-        """Whether more is about to come: in a bulk transfer, full batches cost less than many small ones.
+        """Return True if more is about to come: in a bulk transfer, full batches cost less than many small ones.
 
         A trickle is handed out at once, and so is what comes last; a batch of some size that is not about full waits.
         """
@@ -294,7 +294,7 @@ class Drainer:
         return busy
 
     def _gave_up(self, now: float) -> bool:
-        """Whether the caller wants to hear that nothing came.
+        """Return True if the caller wants to hear that nothing came.
 
         A drain with an end that stands still although its nodes are alive has failed, for the last reason there was.
         """
@@ -307,7 +307,7 @@ class Drainer:
 
     @property
     def _may_stand_still(self) -> bool:
-        """Whether nodes would have to come on for this drain to end; what the gate holds has a time of its own."""
+        """True if nodes would have to come on for this drain to end; what the gate holds has a time of its own."""
         return self._bounded and bool(self._workers) and not (self._gate and self._gate.holding)
 
     def _next_wait(self) -> Ready:

@@ -67,7 +67,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection."""
+        """True if there is a connection."""
         return self._channel is not None and self._channel.fileno() >= 0
 
     def close(self) -> None:

@@ -176,12 +176,12 @@ class Gate:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to hand out."""
+        """True if there is something to hand out."""
         return bool(self._ready)
 
     @property
     def holding(self) -> bool:
-        """Whether anything waits or is ready."""
+        """True if anything waits or is ready."""
         return bool(self._holding)
 
     def held_bytes(self, vbuckets: Iterable[int]) -> int:

@@ -105,7 +105,7 @@ class DrainOptions:
 
     @property
     def chooses(self) -> bool:
-        """Whether anything but the default collection alone is wanted."""
+        """True if anything but the default collection alone is wanted."""
         return self.collections is not None or self.scope is not None
 
 

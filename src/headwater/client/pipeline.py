@@ -68,7 +68,7 @@ class Pipeline(Link):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the node has closed the connection while it was idle; asked before a request goes out on it."""
+        """True if the node has closed the connection while it was idle; asked before a request goes out on it."""
         if self._flights or self._bulks:
             return False
         with suppress(ConnectionLost):

@@ -167,7 +167,7 @@ def _cancel(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, deadl
 
 
 def _ends(frame: Frame) -> bool:
-    """Whether no part follows: those before the last have SUCCESS."""
+    """Return True if no part follows: those before the last have SUCCESS."""
     return frame.status != Status.SUCCESS
 
 

@@ -34,7 +34,7 @@ def unread_collections(client: Client) -> dict[str, int]:
 
 
 def knows_collections(client: Client) -> bool:
-    """Whether the nodes of a bucket know of collections at all; also when they don't tell this user.
+    """Return True if the nodes of a bucket know of collections at all; also when they don't tell this user.
 
     Raises:
         TransportError: a node did not answer.
@@ -46,8 +46,9 @@ def knows_collections(client: Client) -> bool:
 
 
 def sees_all_collections(client: Client) -> bool:
-    """Whether every node shows this user all collections: who has rights in parts of the bucket is shown a manifest of
-    those parts, which has the uid of the whole one and no mark. What is not in it may be there all the same.
+    """Return True if every node shows this user all collections: who has rights in parts of the bucket is shown a
+    manifest of those parts, which has the uid of the whole one and no mark. What is not in it may be there all the
+    same.
 
     All owners of vbuckets are asked for what takes a right in the whole bucket and changes nothing. The two kinds of
     servers guard different questions so: headwater's nodes their statistics, Couchbase's the seqnos of all collections.

@@ -118,7 +118,7 @@ class Worker(Task):
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing left to do here."""
+        """True if there is nothing left to do here."""
         return not self.vbuckets and not self.todo
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class TakeoverStats:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether there is such a stream, and it lives."""
+        """True if there is such a stream, and it lives."""
         return self.status not in NO_STREAM
 
     @classmethod

@@ -50,7 +50,7 @@ class Move:
 
     @property
     def changes_owner(self) -> bool:
-        """Whether it is handed over."""
+        """True if it is handed over."""
         return self.source != self.target
 
     @property
@@ -153,7 +153,8 @@ def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
 
 
 def _can_change_role(chain: Chain, owned: Counter[int], room: dict[int, int]) -> bool:
-    """Whether a vbucket has a replica on a node that owns too few: it is kept last, so it is given away first."""
+    """Return True if a vbucket has a replica on a node that owns too few: it is kept last, so it is given away
+    first."""
     return any(owned[index] < room[index] for index in chain[1:])
 
 

@@ -54,7 +54,7 @@ class CollectionPath:
         return cls(scope or DEFAULT, collection or (DEFAULT if dot else ""))
 
     def is_in(self, manifest: CollectionsManifest) -> bool:
-        """Whether a bucket with this manifest has it."""
+        """Return True if a bucket with this manifest has it."""
         if not self.collection:
             return manifest.scope(self.scope) is not None
         return manifest.collection(self.scope, self.collection) is not None
@@ -157,7 +157,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
 
 
 def _is_edited(edit: Edit, manifest: CollectionsManifest, ids: tuple[int, int]) -> bool:
-    """Whether a node with this manifest has what an edit is about."""
+    """Return True if a node with this manifest has what an edit is about."""
     try:
         edit(manifest, ids)
     except ManifestRefused:

@@ -72,7 +72,7 @@ class FailoverPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return not (self.promotions or self.anew) and self.before.servers == self.after.servers
 
 

@@ -34,11 +34,11 @@ class NodeManifest:
     next_scope: int
 
     def gave(self, collection: int) -> bool:
-        """Whether it gave this id to a collection that it has no more; it never takes it again."""
+        """Return True if it gave this id to a collection that it has no more; it never takes it again."""
         return collection < self.next_collection and not self.manifest.has(collection)
 
     def gave_scope(self, scope: int) -> bool:
-        """Whether it gave this id to a scope that it has no more."""
+        """Return True if it gave this id to a scope that it has no more."""
         return scope < self.next_scope and self.manifest.scope_by_id(scope) is None
 
 
@@ -70,7 +70,7 @@ def together(
 
 
 def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
-    """Whether a node can go on to the newest manifest: it contradicts nothing, and brings nothing back."""
+    """Return True if a node can go on to the newest manifest: it contradicts nothing, and brings nothing back."""
     if contradiction(each.manifest, newest):
         return False
     again = any(each.gave(found.id) for _, found in newest.each_collection())
@@ -78,7 +78,8 @@ def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
 
 
 def _has_unknown(told: Sequence[NodeManifest], uid: int) -> bool:
-    """Whether a node has what none of those with the newest manifest was ever told of: by that it would be dropped."""
+    """Return True if a node has what none of those with the newest manifest was ever told of: by that it would be
+    dropped."""
     newest = [each for each in told if each.manifest.uid == uid]
     collection, scope = max(each.next_collection for each in newest), max(each.next_scope for each in newest)
     return any(

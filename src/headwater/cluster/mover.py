@@ -181,7 +181,7 @@ class Mover:
 
     @property
     def is_copying(self) -> bool:
-        """Whether the connection on which vbuckets are copied is open."""
+        """True if the connection on which vbuckets are copied is open."""
         return _COPY in self._connections and self._connections[_COPY].is_open
 
     def passed(self, vbucket: int | None = None) -> tuple[int, int]:

@@ -62,7 +62,7 @@ class Patience:
         return gained
 
     def is_over(self, at: float) -> bool:
-        """Whether it will be at its end by then."""
+        """Return True if it will be at its end by then."""
         return at >= self._until
 
     def _is_more(self, held: Held) -> bool:

@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do at all."""
+        """True if there is nothing to do at all."""
         changed = self.moves or self.strays or self.joining or self.leaving or self.behind
         return not changed and self.settlement.is_settled and self.before.replica_count == self.after.replica_count
 

@@ -85,17 +85,17 @@ class ProxiedConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether frames pass."""
+        """True if frames pass."""
         return not self.proxy.lost.done()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no vbucket is under way on it."""
+        """True if no vbucket is under way on it."""
         return not self._listeners
 
     @property
     def refuses_delete_times(self) -> bool:
-        """Whether it is over because the consumer would not take a deletion with its time."""
+        """True if it is over because the consumer would not take a deletion with its time."""
         return self.has_delete_times and self.proxy.refused in (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
 
     def close(self) -> None:

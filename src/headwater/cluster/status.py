@@ -52,7 +52,7 @@ class ClusterStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is no problem."""
+        """True if there is no problem."""
         return not self.problems
 
     def to_json(self) -> dict[str, object]:

@@ -105,7 +105,7 @@ class NodeView:
 
     @property
     def answers(self) -> bool:
-        """Whether it could be asked."""
+        """True if it could be asked."""
         return not self.error
 
     def count(self, state: State) -> int:
@@ -121,7 +121,7 @@ class NodeView:
 
     @property
     def has_data(self) -> bool:
-        """Whether a vbucket here, in whatever state, has a history."""
+        """True if a vbucket here, in whatever state, has a history."""
         return any(self.seqnos.values())
 
 
@@ -204,7 +204,7 @@ class Settlement:
 
     @property
     def is_settled(self) -> bool:
-        """Whether map and states agree."""
+        """True if map and states agree."""
         repairs = (self.handed_over, self.cut, self.unowned, self.fenced, self.waiting, self.lost, self.contested)
         return not any(repairs)
 
@@ -280,7 +280,8 @@ def rival(copies: Sequence[Copy]) -> Copy | None:
 
 
 def _apart(one: Copy, other: Copy) -> bool:
-    """Whether both have changes behind where their histories parted. Copies whose logs are not known have not."""
+    """Return True if both have changes behind where their histories parted. Copies whose logs are not known have
+    not."""
     if not one.log or not other.log or one.log[0][0] == other.log[0][0]:
         return False
     ours, theirs = _branch_ends(one), _branch_ends(other)
