@@ -140,17 +140,17 @@ class Documents(_Turns):
         return self._run(self._do.get(key, default))
 
     def exists(self, key: Key) -> bool:
-        """Say if there is a document. It is read for this: `get` with a default has its value as well."""
+        """Return True if there is a document. It is read for this: `get` with a default has its value as well."""
         return self._run(self._do.get(key, None)) is not None
 
     def get_meta(self, key: Key) -> DocumentMeta:
-        """Read a document's metadata, or what is left of a deleted one; KeyNotFound if there is neither."""
+        """Read a document's metadata, or a tombstone's; KeyNotFound if there is neither."""
         return self._run(self._do.get_meta(key))
 
     def get_xattrs(self, key: Key) -> dict[str, bytes]:
-        """Read a document's extended attributes, by name their JSON text; of clients that were connected with `xattrs`.
+        """Read a document's extended attributes: name to JSON text. The client must have been connected with `xattrs`.
 
-        One question for each, so they may be of different versions of the document; KeyNotFound if there is none.
+        Each attribute needs a request, so they may be of different versions; KeyNotFound if there is no document.
         """
         return self._run(self._do.get_xattrs(key))
 
@@ -168,7 +168,7 @@ class Documents(_Turns):
         cas: int = 0,
         durability: DurabilityChoice = None,
     ) -> int:
-        """Store a document, if `cas` is given only over that version; returns the new CAS.
+        """Store a document, only over the version `cas` if that is given; return the new CAS.
 
         Args:
             durability: return when so many copies have it: "majority", "majority-and-persist-to-active",
@@ -313,10 +313,10 @@ class Documents(_Turns):
         return self._run(self._do.observe(key))
 
     def keys_of_vbucket(self, vbucket: int, prefix: Key = b"", *, after: Key = b"", most: int = 100) -> KeyPage:
-        """Return the first `most` keys of a vbucket, at most 10,000, that begin with a prefix and come behind `after`.
+        """Return the first `most` keys of a vbucket, at most 10,000, with a prefix and after the key `after`.
 
-        They come in their order; `KeyPage.is_last` says that there are no more. A node looks over all keys of the
-        vbucket for this. UnknownCommand or NotSupported where it knows no range scans, as before Couchbase 7.6.
+        Keys are sorted; `KeyPage.is_last` means that there are no more. A node reads all keys of the vbucket for this.
+        UnknownCommand or NotSupported if it has no range scans, as before Couchbase 7.6.
         """
         bounds = as_part("prefix", prefix), as_part("after", after), unsigned("most", most, KEYS_MAX)
         return self._run(keys_page(self._cluster, self._do.collection, WantedKeys(vbucket, *bounds)))
@@ -325,8 +325,8 @@ class Documents(_Turns):
 class CollectionClient(Documents):
     """The documents of one collection; made by `Client.collection`, and closed with it.
 
-    Its id is looked up with the first request, and again where a node does not know it any more. While it is not there
-    its methods raise UnknownCollection or UnknownScope.
+    Its id is looked up for the first request, and again if a node does not know it any more. While the collection does
+    not exist, its methods raise UnknownCollection or UnknownScope.
     """
 
     def __init__(self, of: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
@@ -339,7 +339,7 @@ class CollectionClient(Documents):
 
 
 class ScopeClient:
-    """A scope: where its collections are found; made by `Client.scope`."""
+    """A scope with its collections; made by `Client.scope`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.name: str = name
@@ -365,7 +365,7 @@ class Client(_Connected, Documents):
 
     @property
     def map(self) -> ClusterMap:
-        """Which node owns which vbucket, as far as is known."""
+        """The newest cluster map seen: the nodes of each vbucket."""
         return self._cluster.map
 
     def vbucket_of(self, key: Key) -> int:
@@ -375,20 +375,21 @@ class Client(_Connected, Documents):
     # ------------------------------------------------------------------ collections
 
     def collection(self, name: str) -> CollectionClient:
-        """Return the documents of a collection, "scope.collection"; nothing is asked until one of its methods is used.
+        """Return the documents of a collection, "scope.collection"; no request is made before one of its methods is
+        called.
 
         Raises:
-            OptionError: that is no name of a collection.
+            OptionError: not a name of a collection.
         """
         if parse_path(name) == (DEFAULT, DEFAULT):  # keys without an id: any server knows these
             return CollectionClient(CollectionId(self._cluster, name), self._cluster, self._do, self._turns)
         aware = self._knowing()
-        found = CollectionId(aware, name)
-        return CollectionClient(found, aware, Operations(aware, found), self._turns)
+        id_ = CollectionId(aware, name)
+        return CollectionClient(id_, aware, Operations(aware, id_), self._turns)
 
     def _knowing(self) -> Cluster:
-        """Return connections that have Collections. A map that is newer here is theirs as well, or a node that was cut
-        off would be asked for what it no longer owns."""
+        """Return connections with Collections. They take over a newer map from here: otherwise a node that was cut off
+        would be asked for vbuckets that it no longer owns."""
         if self._aware is None:
             self._aware = self._cluster.twin(Feature.COLLECTIONS)
         self._aware.catch_up(self._cluster)
@@ -399,18 +400,18 @@ class Client(_Connected, Documents):
         return ScopeClient(self, name)
 
     def manifest(self, at_least: int = 0) -> CollectionsManifest:
-        """Return the bucket's scopes and collections, as the node that answered first knows them; while its uid is
-        below `at_least` the other nodes are asked as well, and the newest counts."""
+        """Return the bucket's scopes and collections from the first node that answers; while their uid is below
+        `at_least`, the other nodes are asked as well, and the newest counts."""
         return self._run(manifest_of(self._cluster, at_least))
 
     def newest_manifest(self, vbuckets: Iterable[int] | None = None) -> CollectionsManifest:
-        """Return the newest manifest of all nodes that own one of these vbuckets, of all by default; an error where one
-        of them does not answer. A collection that is not in it, and of which changes have come, was dropped."""
+        """Return the newest manifest of all nodes that own one of these vbuckets, of all by default; an error if one of
+        them does not answer. A collection that is missing there, and whose changes have come, was dropped."""
         return self._run(newest_manifest(self._cluster, vbuckets))
 
     def choose(self, collections: Collections = None, scope: str | None = None) -> Coverage | None:
-        """Look up names once, for many drains: what `changes` and `batches` take as `collections`, and what positions
-        say that they were read with. None for the default collection alone.
+        """Look up names once, for many drains: the result is an argument `collections` of `changes` and `batches`, and
+        part of their positions. None for the default collection alone.
 
         Raises:
             OptionError, UnknownCollection, UnknownScope: as `changes`.
@@ -430,7 +431,7 @@ class Client(_Connected, Documents):
         return self._run(self._do.version())
 
     def stats(self, group: str = "") -> dict[str, str]:
-        """Return a group of statistics of all nodes together; of a name that several tell, the last node's number."""
+        """Return a group of statistics of all nodes together; if several have a name, the last node's number."""
         return self._run(self._do.stats(group))
 
     def stats_by_node(
@@ -439,7 +440,7 @@ class Client(_Connected, Documents):
         """Return a group of statistics of each node of the map, by "host:port".
 
         Args:
-            silent: takes the nodes that do not answer, by the same; without it the first of them is an error.
+            silent: gets the nodes that do not answer, by "host:port"; without it the first of them is an error.
         """
         return self._run(self._do.stats_by_node(group, silent))
 
@@ -449,7 +450,7 @@ class Client(_Connected, Documents):
 
     def seqnos(self, collection_id: int | Literal["all"] | None = None) -> dict[int, int]:
         """Return the high seqno of every active vbucket: of the default collection (kv.md 3), of the one with this id,
-        or of all that the vbucket has."""
+        or of all collections together."""
         if collection_id is None:
             return self._run(self._cluster.seqnos())
         number = collection_id if isinstance(collection_id, int) else None
@@ -460,22 +461,22 @@ class Client(_Connected, Documents):
         return self._run(self._do.failover_log(vbucket))
 
     def persisted_seqnos(self, vb_uuids: Mapping[int, int], min_persisted: MinPersisted) -> dict[int, int]:
-        """Return up to which seqno enough copies have vbuckets on disk, by OBSERVE_SEQNO to all their nodes.
+        """Return the seqno up to which enough copies have each vbucket on disk, by OBSERVE_SEQNO to all their nodes.
 
         Args:
-            vb_uuids: vbucket to the vb uuid of the branch that is meant.
-            min_persisted: how many copies, as for `changes`. A copy that does not answer has nothing.
+            vb_uuids: vbucket to the vb uuid of its branch.
+            min_persisted: number of copies, as for `changes`. A copy that does not answer counts as having nothing.
         """
         return self._run(persisted_seqnos(self._cluster, vb_uuids, read_min_persisted(min_persisted)))
 
     def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, list[tuple[int, int]]]:
-        """Return the failover logs of these vbuckets, of all by default: asked for in one go from each node."""
+        """Return the failover logs of these vbuckets, of all by default; each node is asked once."""
         return self._run(failover_logs(self._cluster, vbuckets))
 
     def look_for_newer_map(self) -> ClusterMap:
-        """Ask the nodes, until one has a newer map than ours, and return the newest; what we have if none answers.
+        """Ask nodes until one has a newer map than ours; return the newest, or ours if none answers.
 
-        The first node that answered gave us ours, and it may be the one that does not know of a failover.
+        Our map came from the first node that answered, which may not know of a failover.
         """
         self._run(self._cluster.look_around())
         return self.map
@@ -506,37 +507,37 @@ class Client(_Connected, Documents):
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
 
         A key comes once per snapshot: values in between may be skipped, the last one never is. After a failure the
-        drain connects again and goes on behind the last change: nothing is lost, nothing comes twice.
+        drain connects again and continues after the last change: nothing is lost, nothing comes twice.
 
         Args:
-            start: None for the whole history, "now" for what comes from now on, or saved positions by vbucket
-                (vbuckets without one start at the beginning).
+            start: None for the whole history, "now" for future changes only, or saved positions by vbucket (vbuckets
+                without one start at the beginning).
             vbuckets: the vbuckets to read; None for all.
-            until: None for ever, "now" for what there is now, or the seqno to end at by vbucket. A stream ends with
-                the snapshot that holds this seqno, so changes behind it may come.
-            name: of the DCP connections, at most 200 bytes; a second connection of the same name ends the first. Empty
-                for a name of our own.
-            window_bytes: how much a node may send before it hears that it was processed; 0 for no limit.
-            noop_interval_seconds: the node says something at least this often; twice as long a silence is a dead node.
+            until: None for ever, "now" for the present seqnos, or a seqno by vbucket. A stream ends with the snapshot
+                that holds this seqno, so later changes may come.
+            name: name of the DCP connections, at most 200 bytes; a second connection of the same name ends the first.
+                Empty for a generated name.
+            window_bytes: the most unacknowledged bytes from a node; 0 for no limit.
+            noop_interval_seconds: the longest pause between a node's messages; after twice as long it counts as dead.
             batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
             xattrs: deliver extended attributes (datatype bit 4) in front of the value.
             no_value: deliver keys and metadata only.
-            patience_seconds: how long a vbucket may fail without coming on before its last error is raised, and how
-                long a drain with an end may stand still; None for ever.
-            max_wait_seconds: when nothing came for so long, `changes` raises NothingCame, and goes on when it is asked
-                again; `batches` hands out an empty batch. None waits for ever.
-            answer_seconds: how long a node may take to answer a stream request.
+            patience_seconds: time for which a vbucket may fail without progress before its last error is raised, and
+                for which a drain with an end may stand still; None for ever.
+            max_wait_seconds: after so long without a change, `changes` raises NothingCame, and continues at the next
+                call; `batches` returns an empty batch. None waits for ever.
+            answer_seconds: the longest time for the answer to a stream request.
             map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never
                 asks, then only what ends a stream or a connection leads to a new map.
             markers: of `changes`: deliver snapshot markers as events.
             collections: "all" for the whole bucket, or names "scope.collection". Without it and without `scope` the
                 default collection alone is read, as by clients that know no others.
             scope: all collections of this scope, future ones too.
-            min_persisted: hand a change out only when so many copies of its vbucket have it on disk, the active one
-                included: a number, "majority" or "all"; a failover to one of those takes back nothing that was handed
-                out. Copies that the cluster map does not name are not waited for. None: as soon as it comes.
-            on_data_loss: when deletions were purged before we came to them: "raise" DataLoss, or "read_again" those
-                vbuckets from the beginning, each behind an event DeletionsPurged.
+            min_persisted: yield a change only when so many copies of its vbucket have it on disk, the active one
+                included: a number, "majority" or "all"; a failover to one of these copies takes back no change that was
+                yielded. Copies that the cluster map does not name do not count. None: at once.
+            on_data_loss: after deletions were purged before we read them: "raise" DataLoss, or "read_again" those
+                vbuckets from the beginning, each after an event DeletionsPurged.
 
         Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd. Of
         collections that were chosen also CollectionCreated, CollectionDropped, ScopeCreated and ScopeDropped, in order
@@ -545,16 +546,15 @@ class Client(_Connected, Documents):
         Raises:
             NothingCame: there was no change for `max_wait_seconds`.
             NotPersisted: too few copies had something on disk for `patience_seconds` (`min_persisted`).
-            RollbackRequired: a node's history left ours: its `common` is the last seqno both share; see
-                `headwater.client.safe_point` for where to go on.
-            DataLoss: deletions were purged before we came to them, in the vbuckets of its `purged`: those are to be
-                read again from the beginning, and what they no longer have is to go.
-            TransportError: no node could be reached, or one said nothing, for `patience_seconds`.
-            UnknownCollection, UnknownScope: what was chosen is not there.
+            RollbackRequired: a node has another history: its `common` is the last seqno that both share;
+                `headwater.client.safe_point` returns the position to continue from.
+            DataLoss: deletions were purged before we read them, in the vbuckets of its `purged`: read these again from
+                the beginning, and drop what they no longer have.
+            TransportError: no node could be reached, or one was silent, for `patience_seconds`.
+            UnknownCollection, UnknownScope: a chosen collection or scope does not exist.
             StatusError: a node refused the request.
             RemoteProtocolError: a node broke the rules of the protocol.
-            OptionError: an argument makes no sense, or there is none of this name; or `start` was saved with another
-                choice of collections.
+            OptionError: an argument is invalid or unknown; or `start` was saved with another choice of collections.
 
         Source: DCP, commands/stream-request.md, rollback.md, dead-connections.md.
         """
@@ -598,19 +598,19 @@ def connect(
     Args:
         connection: `couchbase://[user:password@]host[:port][,host...]/bucket`, couchbases:// for TLS; one node that
             answers is enough to find the others.
-        user, password: None for servers that let everybody in, or where the connection string says who asks.
-        vbuckets: how many the bucket has, for servers that hand out no map; None asks the server.
+        user, password: None for servers without logins, or if the connection string has a login.
+        vbuckets: number of the bucket's vbuckets, for servers without maps; None asks the server.
         connect_timeout_seconds: for a connection and its handshake.
         timeout_seconds: for one operation, with its retries.
-        agent: how we call ourselves, shown by the server.
+        agent: the client's name, shown by the server.
         mechanisms: of SASL, strongest first; None: SCRAM, and PLAIN over TLS to a node whose name is verified. Add
             PLAIN for servers without either: the password crosses the network.
-        tls: whom to trust and as whom to come, in place of the parameters of a couchbases:// connection.
+        tls: trusted CAs and the client's certificate, instead of the parameters of a couchbases:// connection.
         xattrs: values with extended attributes may be written with metadata (`write_many`).
-        hello: False for plain memcached, which can't be asked for features.
+        hello: False for plain memcached, which has no HELLO.
 
     Raises:
-        OptionError: the connection string or a setting makes no sense, or there is no setting of this name.
+        OptionError: the connection string or a setting is invalid, or a setting is unknown.
         TransportError: none of the nodes could be reached in time.
         StatusError: a node refused us: AuthError, NoAccess, KeyNotFound for an unknown bucket.
     """

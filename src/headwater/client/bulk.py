@@ -46,11 +46,11 @@ from headwater.wire.status import Status
 CHUNK_BYTES = 256 * 1024
 CHUNKS_AHEAD = 2
 DURABLE_CHUNK = 16
-"""So many durable writes go out together: each may take all of its time."""
+"""The number of durable writes that are sent together: each may take all of its time."""
 _SET = Set.layout.extras_struct  # requests are put together by the thousand, so none is made as an object
 
 Failure: TypeAlias = StatusError | TransportError
-"""Why an item is to be tried again: what its node answered, or why there is no connection to it."""
+"""The reason to try an item again: its node's answer, or a failed connection."""
 
 
 @dataclass(slots=True)
@@ -59,10 +59,10 @@ class BulkItem:
 
     Attributes:
         opcode: of its quiet form; 0 for that of the run.
-        place: among the items of the run, for whoever must know which one failed.
-        stands_alone: it replaces what is there whatever that is, so an earlier one of its key need not be tried again.
-        has_meta: which of two is newer is told by their metadata, not by their order.
-        order: among all that were sent in this run.
+        place: index among the items of the run, for callers that must know which one failed.
+        stands_alone: True if it replaces any version, so that an earlier item of its key need not be tried again.
+        has_meta: True if metadata, not the order, decide which of two items is newer.
+        order: index among all items sent in this run.
     """
 
     key: bytes
@@ -77,7 +77,7 @@ class BulkItem:
     order: int = 0
 
     def makes_void(self, earlier: BulkItem) -> bool:
-        """Return True if nothing is left of an earlier one of its key once this one was carried out."""
+        """Return True if this item replaces all of an earlier one of its key."""
         return earlier.order < self.order and (self.stands_alone or not earlier.has_meta)
 
 
@@ -102,9 +102,9 @@ class SentChunk:
 class BulkWriter:
     """One run over many items, each with the quiet form of a request.
 
-    What a node refuses for now (its vbucket has moved, or is about to) holds up the run: nothing new is sent until it
-    is settled, at another node perhaps. So of two values for a key the later always wins, of two with metadata the one
-    that is ahead, and no more is kept in memory than was under way.
+    A temporary refusal (the vbucket has moved, or is about to) stops the run: nothing new is sent until it is settled,
+    perhaps at another node. So of two values for a key the later always wins, of two with metadata the newer one, and
+    no more is kept in memory than was under way.
 
     Attributes:
         answers: what was answered, by key: hits of reads.
@@ -149,7 +149,7 @@ class BulkWriter:
         yield from self._insist()
 
     def _add(self, item: BulkItem) -> Address | None:
-        """Put an item into the chunk of its node; returns the node once its chunk is full."""
+        """Put an item into the chunk of its node; return the node once its chunk is full."""
         vbucket = self._map.vbucket_of(item.key)
         owner = self._map.owner(vbucket)
         if owner is None:
@@ -163,14 +163,14 @@ class BulkWriter:
         return owner if is_full or chunk.size_bytes >= CHUNK_BYTES else None
 
     def _flush(self) -> Steps[None]:
-        """Send what has gathered, and wait for all answers."""
+        """Send the gathered chunks, and wait for all answers."""
         for owner in list(self._chunks):
             yield from self._send(owner, self._chunks.pop(owner))
         while self._sent:
             yield from self._settle()
 
     def _insist(self) -> Steps[None]:
-        """Try again what was refused for now, with growing delays, for as long as one operation may take."""
+        """Retry temporarily refused items, with growing delays, for as long as one operation may take."""
         if not self._again:
             return
         yield from self._flush()
@@ -193,8 +193,7 @@ class BulkWriter:
             yield from self._flush()
 
     def _look_up(self) -> Steps[None]:
-        """Ask once what the collection's id is by now. If it is gone, the requests are refused again, each by its
-        key."""
+        """Look up the collection's id once again. If it is gone, the requests are refused again, each by its key."""
         self._looked_up = True
         if self._collection is not None:
             with suppress(UnknownCollection, UnknownScope):
@@ -206,11 +205,11 @@ class BulkWriter:
 
     def _give_up(self, attempts: int, seconds: float) -> None:
         for item, error in self._put_off_so_far():
-            told = tried(error, attempts, seconds)
-            if isinstance(told, TransportError):
-                raise told
+            failure = tried(error, attempts, seconds)
+            if isinstance(failure, TransportError):
+                raise failure
             self._hopeless.add(self._map.vbucket_of(item.key))
-            self._fail(item, told)
+            self._fail(item, failure)
         self._again = {}
 
     def _fail(self, item: BulkItem, error: StatusError) -> None:
@@ -219,7 +218,7 @@ class BulkWriter:
             self.failed[item.place] = error
 
     def _put_off(self, item: BulkItem, error: Failure) -> None:
-        """A refusal that may pass."""
+        """Keep an item whose refusal may pass."""
         if isinstance(error, StatusError) and self._map.vbucket_of(item.key) in self._hopeless:
             self._fail(item, error)
         else:  # whether it is taken may depend on what was put off before it
@@ -229,7 +228,7 @@ class BulkWriter:
             insort(waiting, (item, error), key=lambda each: each[0].order)
 
     def _forget(self, item: BulkItem) -> None:
-        """Forget what was put off and is void once this item is carried out."""
+        """Drop kept items that this item makes void."""
         if item.key not in self._again:
             return
         left = [each for each in self._again.pop(item.key) if not item.makes_void(each[0])]
@@ -292,9 +291,9 @@ class BulkWriter:
         for frame in frames:
             place = frame.opaque - sent.bulk.first
             item = sent.items[place]
-            if frame.opcode != (asked := item.opcode or self._opcode):
+            if frame.opcode != (opcode := item.opcode or self._opcode):
                 raise RemoteProtocolError(
-                    f"opcode 0x{frame.opcode:02x} answers a request 0x{asked:02x} (opaque {frame.opaque})"
+                    f"opcode 0x{frame.opcode:02x} answers a request 0x{opcode:02x} (opaque {frame.opaque})"
                 )
             if not frame.status:
                 self.answers[item.key] = frame
@@ -308,12 +307,12 @@ class BulkWriter:
             self._sort(sent.items, refusals)
 
     def _deadline(self, count: int) -> float:
-        """When so many requests must have been dealt with; of durable ones, each may take all of its time."""
+        """Return the time by which so many requests must be answered; each durable one may take all of its time."""
         each_seconds = 0.0 if self._durability is None else self._cluster.settings.timeout_seconds
         return self._cluster.deadline() + count * each_seconds
 
     def _sort(self, items: list[BulkItem], refusals: dict[int, StatusError]) -> None:
-        """Keep what is to be tried again; what was carried out behind it under the same key may make it void."""
+        """Keep the items to try again; later items of the same key that were written may make them void."""
         for place, item in enumerate(items):
             refusal = refusals.get(place)
             if refusal is None:
@@ -335,8 +334,8 @@ class BulkWriter:
         """Handle a connection that broke before all was answered: ask reads again; the outcome of writes is unknown."""
         if not self._reads:
             name = Opcode(items[0].opcode or self._opcode).name
-            told = f"{len(items)} {name} requests, the first for {items[0].key!r}"
-            raise lost_write(error, told) if isinstance(error, ConnectionLost) else error
+            requests = f"{len(items)} {name} requests, the first for {items[0].key!r}"
+            raise lost_write(error, requests) if isinstance(error, ConnectionLost) else error
         for item in items:
             self._put_off(item, error)
 

@@ -39,7 +39,7 @@ from headwater.wire.opcodes import Opcode
 
 
 class _InCollection:
-    """The part of a change that its collection says: `within`."""
+    """The part of a change that depends on its collection: `within`."""
 
     __slots__ = ()
     within: CollectionName
@@ -138,7 +138,7 @@ class SnapshotMarker:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Nothing more comes for this vbucket; `reason` is an EndReason: 0 the end asked for was reached."""
+    """The end of a vbucket's stream; `reason` is an EndReason: 0 means that the requested end was reached."""
 
     vbucket: int
     reason: int
@@ -146,7 +146,7 @@ class StreamEnd:
 
 @dataclass(frozen=True, slots=True)
 class CollectionCreated(_InCollection):
-    """A collection came: its changes follow.
+    """A collection was created: its changes follow.
 
     Attributes:
         vbucket, seqno: the place of the event; every vbucket has one of its own.
@@ -166,9 +166,9 @@ class CollectionCreated(_InCollection):
 
 @dataclass(frozen=True, slots=True)
 class CollectionDropped(_InCollection):
-    """A collection went: all of its documents below `seqno` are gone with it, and no deletions tell of them.
+    """A collection was dropped: all of its documents below `seqno` are gone without deletions.
 
-    The fields are those of CollectionCreated. A collection that is made again under the same name has another id.
+    The fields are those of CollectionCreated. A collection that is created again under the same name has another id.
     """
 
     vbucket: int
@@ -181,7 +181,7 @@ class CollectionDropped(_InCollection):
 
 @dataclass(frozen=True, slots=True)
 class CollectionModified(_InCollection):
-    """A collection has other settings; its documents stay. Servers from 7.2 on tell of it.
+    """A collection got other settings; its documents stay. Servers from 7.2 on report it.
 
     The fields are those of CollectionCreated, as they are from here on. history: whether its storage keeps versions.
     """
@@ -198,7 +198,7 @@ class CollectionModified(_InCollection):
 
 @dataclass(frozen=True, slots=True)
 class UnknownSystemEvent:
-    """Something happened to the bucket's collections that this program does not understand.
+    """An event of the bucket's collections that this program does not understand.
 
     Attributes:
         vbucket, seqno: its place. event, version: what it calls itself. key, value: what it brought, as it came.
@@ -217,7 +217,7 @@ class UnknownSystemEvent:
 
 @dataclass(frozen=True, slots=True)
 class ScopeCreated:
-    """A scope came; the fields are those of CollectionCreated."""
+    """A scope was created; the fields are those of CollectionCreated."""
 
     vbucket: int
     seqno: int
@@ -230,7 +230,7 @@ class ScopeCreated:
 
 @dataclass(frozen=True, slots=True)
 class ScopeDropped:
-    """A scope went, after all of its collections."""
+    """A scope was dropped, after all of its collections."""
 
     vbucket: int
     seqno: int
@@ -243,11 +243,11 @@ class ScopeDropped:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsPurged:
-    """Deletions of a vbucket were purged before we came to them: it is read again from the beginning, and whatever is
+    """Deletions of a vbucket were purged before we read them: it is read again from the beginning, and each document
     held of it that does not come again was deleted (`on_data_loss="read_again"`).
 
     Attributes:
-        seqno: where we stood. purge_seqno: up to where deletions are gone.
+        seqno: our last seqno. purge_seqno: the seqno up to which deletions are gone.
     """
 
     vbucket: int
@@ -264,7 +264,7 @@ Event: TypeAlias = Change | SnapshotMarker | StreamEnd | CollectionEvent | Delet
 
 @dataclass(frozen=True, repr=False)
 class ChangeBatch:
-    """Rows, and where they lead.
+    """Rows, and the positions after them.
 
     Attributes:
         records: one row per change, in the order of the wire; columns as in headwater.kernels.columns.SCHEMA, and, if
@@ -292,7 +292,7 @@ class ChangeBatch:
 
     @cached_property
     def positions(self) -> dict[int, Position]:
-        """Where every vbucket of the drain stands after this batch; save this with what was made of the rows."""
+        """The position of every vbucket after this batch; save it together with the results of its rows."""
         return self._positions.by_vbucket()
 
     @property
@@ -316,8 +316,8 @@ def batch_of(handout: Handout) -> ChangeBatch:
     if handout.streamed is None:
         return ChangeBatch(handout.records, ended, handout.positions, data_losses=losses)
     names = handout.streamed.names
-    told = ((row, collection_event(event, names)) for row, event in handout.events)
-    happened = tuple((row, event) for row, event in told if event is not None)
+    events = ((row, collection_event(event, names)) for row, event in handout.events)
+    happened = tuple((row, event) for row, event in events if event is not None)
     return ChangeBatch(with_names(handout.records, names), ended, handout.positions, happened, losses)
 
 
@@ -332,31 +332,31 @@ def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEv
         here = (0, 0) if start is None else (start.seqno, start.snapshot_end)
         return CollectionDropped(event.vbucket, here[0], event.manifest_uid, names.of(event.collection_id), *here)
     if isinstance(event, CollectionsTold):
-        return _told(event, names)
+        return _news_event(event, names)
     if not isinstance(event, CollectionsChanged):
         return None
-    told = event.message
-    place, kind = (event.vbucket, told.by_seqno, told.manifest_uid), EventKind(told.event)
+    message = event.message
+    place, kind = (event.vbucket, message.by_seqno, message.manifest_uid), EventKind(message.event)
     if kind in (EventKind.CREATE_SCOPE, EventKind.DROP_SCOPE):
-        made = ScopeCreated if kind is EventKind.CREATE_SCOPE else ScopeDropped
-        return made(*place, told.scope_id, names.scope(told.scope_id), *event.snapshot)
-    within = names.of(told.collection_id or 0)
+        kind_of_event = ScopeCreated if kind is EventKind.CREATE_SCOPE else ScopeDropped
+        return kind_of_event(*place, message.scope_id, names.scope(message.scope_id), *event.snapshot)
+    within = names.of(message.collection_id or 0)
     if kind is EventKind.DROP_COLLECTION:
         return CollectionDropped(*place, within, *event.snapshot)
-    return CollectionCreated(*place, within, *event.snapshot, told.max_ttl or None)
+    return CollectionCreated(*place, within, *event.snapshot, message.max_ttl or None)
 
 
-def _told(event: CollectionsTold, names: CollectionNames) -> CollectionEvent:
+def _news_event(event: CollectionsTold, names: CollectionNames) -> CollectionEvent:
     news, vbucket = event.news, event.vbucket
     if news.collection_id is None or news.manifest_uid is None:
-        told = (news.event, news.version, news.key, news.value)
-        return UnknownSystemEvent(vbucket, news.by_seqno, *told, *event.snapshot)
+        content = (news.event, news.version, news.key, news.value)
+        return UnknownSystemEvent(vbucket, news.by_seqno, *content, *event.snapshot)
     place = (vbucket, news.by_seqno, news.manifest_uid, names.of(news.collection_id), *event.snapshot)
     return CollectionModified(*place, news.max_ttl, news.history)
 
 
 class ChangeFeed:
-    """Turns handouts into events, and knows where the caller stands after each."""
+    """Turns handouts into events, and keeps the caller's position after each."""
 
     def __init__(self, start: Mapping[int, Position]) -> None:
         self._places = {vbucket: Foothold(position) for vbucket, position in start.items()}
@@ -397,7 +397,7 @@ class ChangeFeed:
             yield self._moved(change)
 
     def take_back(self) -> None:
-        """Undo what the last event moved: it did not get to the caller."""
+        """Undo the effect of the last event, which did not reach the caller."""
         if self._before:
             vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot = self._before
             self._places[vbucket], self._before = stands, ()

@@ -1,8 +1,8 @@
-"""The bucket as a whole: requests that find the node of their vbucket, wherever it is by now.
+"""The bucket as a whole: requests that find the present node of their vbucket.
 
-While a vbucket moves there are moments in which nobody has it, or in which the map still names the node it left. Both
-are waited for, with growing delays, up to the deadline of the operation; the error then says where it was looked for,
-how often and for how long.
+While a vbucket moves there are moments in which no node has it, or the map still names the old node. The client waits
+in both cases, with growing delays, up to the deadline of the operation; the error then has the nodes, the number of
+attempts and the time.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from headwater.wire.status import Status
 class Cluster(Nodes):
     """Connections, the map, and requests; all methods with `yield` are step generators."""
 
-    def call(self, vbucket: int, asked: Frame, what: str, *, reads: bool = False) -> Steps[Frame]:
+    def call(self, vbucket: int, request: Frame, what: str, *, reads: bool = False) -> Steps[Frame]:
         """Send a request to the node that owns its vbucket; returns the answer if it is a success.
 
-        Answers that say "not now" or "not here" are retried with a growing delay until the deadline. So is a
-        connection that could not be made, or that broke under a request that only `reads`; a write whose answer was
-        lost may have been carried out, so that is for the caller to decide. So may a durable write that is answered
-        with SyncWriteAmbiguous.
+        Temporary refusals and "not here" are retried with a growing delay until the deadline. So is a connection that
+        could not be opened, or that broke under a request that only `reads`; a write whose answer was lost may have
+        been carried out, so the caller must decide. The same holds for a durable write that is answered with
+        SyncWriteAmbiguous.
 
         Args:
-            asked: the request; one with framing extras is a durable write (for the nodes of `for_durable_writes`).
+            request: the request; one with framing extras is a durable write (for the nodes of `for_durable_writes`).
             what: the request in words, for errors.
 
         Raises:
-            StatusError: the server said no, or still says "not now" at the deadline.
+            StatusError: the server refused, or still refuses temporarily at the deadline.
             TransportError: no connection, or no answer in time.
         """
         began, backoff = self.clock(), for_requests()
         deadline = self.deadline()
         waiting = WaitTeller(began, self.settings.timeout_seconds)
         while True:
-            answer = yield from self._attempt(vbucket, asked, what, deadline, reads)
+            answer = yield from self._attempt(vbucket, request, what, deadline, reads)
             if isinstance(answer, Frame):
                 return answer
             delay = backoff.next_seconds()
@@ -59,9 +59,9 @@ class Cluster(Nodes):
             yield Ready((), moment)
 
     def _attempt(
-        self, vbucket: int, asked: Frame, what: str, deadline: float, reads: bool
+        self, vbucket: int, request: Frame, what: str, deadline: float, reads: bool
     ) -> Steps[Frame | StatusError | TransportError]:
-        """Return the answer, or what is worth another attempt."""
+        """Return the answer, or an error that is worth another attempt."""
         owner = self.map.owner(vbucket)
         if owner is None:
             yield from self.look_around(until=deadline)
@@ -73,11 +73,11 @@ class Cluster(Nodes):
                 raise
             yield from self.look_around(without=owner, until=deadline)  # the others may know who has taken its place
             return error
-        if asked.framing:
+        if request.framing:
             check_granted(link.greeting.features, what, owner)
-            asked = within(asked, deadline - self.clock())
+            request = within(request, deadline - self.clock())
         try:
-            answer = yield from link.call(asked, deadline)
+            answer = yield from link.call(request, deadline)
         except ConnectionLost as error:
             if not reads:
                 raise lost_write(error, what) from None
@@ -101,13 +101,13 @@ class Cluster(Nodes):
             yield from self.look_around(until=until)
 
     def ownerless(self, vbucket: int, what: str) -> NotMyVbucket:
-        """The error for a vbucket that the map gives to nobody."""
+        """Return the error for a vbucket without an owner in the map."""
         return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node in the cluster map {self.map.label}")
 
     def misplaced(self, vbucket: int, what: str, address: Address) -> NotMyVbucket:
-        """The error for a vbucket that is not where the map says."""
-        told = f"vbucket {vbucket} is not active on {address}; the newest map is {self.map.label}"
-        return NotMyVbucket(f"{what}: {told}")
+        """Return the error for a vbucket that is not on the map's node."""
+        problem = f"vbucket {vbucket} is not active on {address}; the newest map is {self.map.label}"
+        return NotMyVbucket(f"{what}: {problem}")
 
     # ------------------------------------------------------------------ what a drain needs to know
 
@@ -119,8 +119,8 @@ class Cluster(Nodes):
     ) -> Steps[dict[int, int]]:
         """Return the high seqno of every active vbucket of the bucket, each from the node that owns it.
 
-        A vbucket that is moving is active nowhere for a moment, or where the map does not say yet. It must not be
-        missing in the answer: who reads "up to now" would take its history for empty. So it is asked for again.
+        A vbucket that is moving is active nowhere for a moment, or not where the map says. It must not be missing in
+        the answer: a reader up to "now" would take its history for empty. So it is asked for again.
 
         Args:
             wanted: vbuckets that must be in the answer; None for those that the map gives to a node.
@@ -139,15 +139,15 @@ class Cluster(Nodes):
                 until=until
             )  # nobody else would be asked for what had no owner when the map was made
         while True:
-            found, trouble = yield from self._seqnos_of_owners(collection)
+            highs, trouble = yield from self._seqnos_of_owners(collection)
             owned = [vb for vb, chain in enumerate(self.map.chains) if chain[0] != NOBODY]
             needed = owned if wanted is None else wanted
-            missing = [vb for vb in needed if vb not in found]
+            missing = [vb for vb in needed if vb not in highs]
             if not missing:
-                return dict(sorted(found.items()))
+                return dict(sorted(highs.items()))
             moment = self.clock() + backoff.next_seconds()
-            told = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
-            lost = NotMyVbucket(f"{told} are active on no node that the cluster map {self.map.label} names")
+            problem = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
+            lost = NotMyVbucket(f"{problem} are active on no node that the cluster map {self.map.label} names")
             if moment >= until:
                 raise tried(trouble or lost, backoff.failures, self.clock() - began)
             waiting.tell(trouble or lost, self.clock())
@@ -157,26 +157,26 @@ class Cluster(Nodes):
     def _seqnos_of_owners(
         self, collection: int | None
     ) -> Steps[tuple[dict[int, int], TransportError | StatusError | None]]:
-        """Ask every node that owns a vbucket; what they do not say is left out."""
-        found: dict[int, int] = {}
+        """Ask every node that owns a vbucket; leave out the vbuckets that they do not report."""
+        highs: dict[int, int] = {}
         trouble: TransportError | StatusError | None = None
-        asked = self.map
-        for address in asked.owning:
+        known = self.map
+        for address in known.owning:
             try:
                 link = yield from self.link(address)
-                told = yield from self.seqnos_of(link, collection)
+                answer = yield from self.seqnos_of(link, collection)
             except (TransportError, StatusError) as error:
                 if not error.retriable:
                     raise
                 trouble = error
             else:
-                found |= {vb: seqno for vb, seqno in told.items() if asked.owner(vb) == address}
-        return found, trouble
+                highs |= {vb: seqno for vb, seqno in answer.items() if known.owner(vb) == address}
+        return highs, trouble
 
 
 def tried(error: TransportError | StatusError, attempts: int, seconds: float) -> TransportError | StatusError:
-    """Return an error that also says how often and for how long it was tried."""
-    told = f"{attempts} attempts in {seconds:.1f} s"
+    """Return an error with the number of attempts and their time added."""
+    effort = f"{attempts} attempts in {seconds:.1f} s"
     if isinstance(error, StatusError):
-        return error_for(error.status, f"{error.context} ({told})")
-    return ConnectionLost(error.peer, f"{error.reason} ({told})") if isinstance(error, ConnectionLost) else error
+        return error_for(error.status, f"{error.context} ({effort})")
+    return ConnectionLost(error.peer, f"{error.reason} ({effort})") if isinstance(error, ConnectionLost) else error

@@ -1,4 +1,4 @@
-"""The columns of a batch that say in which collection each change is: ids as they came, names as they are known.
+"""The columns of a batch with each change's collection: ids from the wire, and known names.
 
     collection_id  uint32               0 for the default collection
     scope_id       uint32               null where only the collection's id is known (CollectionName)
@@ -31,19 +31,19 @@ SCHEMA_WITH_NAMES: Final = (
 def with_names(records: pa.RecordBatch, names: CollectionNames) -> pa.RecordBatch:
     """Return the same rows with the columns of names."""
     ids, where = _distinct(records.column("collection_id").to_numpy())
-    found = [names.of(number) for number in ids.tolist()]
-    nameless = np.array([each.collection is None for each in found], np.bool_)[where]
-    scope_ids = np.array([each.scope_id or 0 for each in found], np.uint32)[where]
+    known = [names.of(number) for number in ids.tolist()]
+    nameless = np.array([each.collection is None for each in known], np.bool_)[where]
+    scope_ids = np.array([each.scope_id or 0 for each in known], np.uint32)[where]
     columns = [
         pa.array(scope_ids, pa.uint32(), mask=nameless),
-        _dictionary([each.scope or "" for each in found], where, nameless),
-        _dictionary([each.collection or "" for each in found], where, nameless),
+        _dictionary([each.scope or "" for each in known], where, nameless),
+        _dictionary([each.collection or "" for each in known], where, nameless),
     ]
     return pa.RecordBatch.from_arrays([*records.columns, *columns], schema=SCHEMA_WITH_NAMES)
 
 
 def _distinct(ids: NDArray[np.uint32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The ids that there are, and for each row the place of its own among them."""
+    """Return the distinct ids, and for each row the index of its id among them."""
     if not len(ids) or (ids == ids[0]).all():  # as nearly always
         return ids[:1], np.zeros(len(ids), np.int32)
     return np.unique(ids, return_inverse=True)

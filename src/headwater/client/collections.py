@@ -1,9 +1,9 @@
 """The collections of a drain: names to ids when it begins, ids to names while it runs.
 
-A stream is asked for by ids (dcp 5), and ids are what comes with its keys. `resolve` finds them in the manifest of the
-nodes. `CollectionNames` goes the other way: it begins with that manifest and learns from the system events of the
-streams, each of which comes before the first document it concerns. No id is ever given twice, so names are only added,
-and one register serves all vbuckets, wherever their streams are.
+Streams are requested by ids (dcp 5), and keys come with ids. `resolve` finds them in the nodes' manifest.
+`CollectionNames` is the other direction: it begins with that manifest and learns from the streams' system events, each
+of which comes before the first document of its collection. No id is given twice, so names are only added, and one
+register serves all vbuckets on all nodes.
 
     None                                        the default collection, keys without ids: what clients always got
     collections="all"                           the whole bucket
@@ -41,7 +41,7 @@ from headwater.wire.status import Status
 
 ALL: Final = "all"
 Collections: TypeAlias = Iterable[str] | Literal["all"] | Coverage | None
-"""Which collections: names "scope.collection", "all" for the whole bucket, or what was resolved before."""
+"""The choice of collections: names "scope.collection", "all" for the whole bucket, or a resolved choice."""
 
 _UNKNOWN = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED})
 
@@ -61,7 +61,7 @@ class CollectionName(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The name as it is given to `collections`; by its id where it has none."""
+        """The name as an argument of `collections`; its id if it has no name."""
         return f"0x{self.collection_id:x}" if self.collection is None else f"{self.scope}.{self.collection}"
 
 
@@ -77,14 +77,14 @@ class CollectionNames:
         self.learn(manifest)
 
     def learn(self, manifest: CollectionsManifest) -> None:
-        """Take over what a manifest names."""
+        """Add the names of a manifest."""
         for scope in manifest.scopes:
             self._scopes[scope.id] = scope.name
             for each in scope.collections:
                 self._collections[each.id] = CollectionName(each.id, scope.id, scope.name, each.name)
 
     def see(self, kind: EventKind, scope_id: int, collection_id: int | None, name: str) -> None:
-        """Take over what a system event names."""
+        """Add the name of a system event."""
         if kind is EventKind.CREATE_SCOPE:
             self._scopes[scope_id] = name
         elif kind is EventKind.CREATE_COLLECTION and collection_id is not None:
@@ -92,11 +92,11 @@ class CollectionNames:
             self._collections[collection_id] = CollectionName(collection_id, scope_id, scope, name)
 
     def of(self, collection_id: int) -> CollectionName:
-        """The name of a collection."""
+        """Return the name of a collection."""
         return self._collections.get(collection_id) or CollectionName(collection_id, None, None, None)
 
     def scope(self, scope_id: int) -> str | None:
-        """The name of a scope."""
+        """Return the name of a scope."""
         return self._scopes.get(scope_id)
 
 
@@ -105,15 +105,15 @@ class Streamed:
     """The share of a bucket's collections that a drain reads.
 
     Args:
-        asked: as positions carry it. left: what of it there still is, as streams are asked for.
+        choice: the choice as positions have it. left: the part of it that still exists, as streams request it.
 
     Attributes:
-        manifest_uid: of the newest manifest that was looked at.
-        dropped: collections of `asked` that are gone; each vbucket's stream tells of it, or else the drain does.
-        is_over: nothing is left.
+        manifest_uid: uid of the newest manifest that was used.
+        dropped: collections of `choice` that are gone; the vbuckets' streams report them, or else the drain does.
+        is_over: True if nothing is left.
     """
 
-    asked: Coverage
+    choice: Coverage
     names: CollectionNames
     left: Coverage = field(init=False)
     manifest_uid: int = field(init=False)
@@ -121,7 +121,7 @@ class Streamed:
     is_over: bool = False
 
     def __post_init__(self) -> None:
-        self.left, self.manifest_uid = self.asked, self.asked.manifest_uid
+        self.left, self.manifest_uid = self.choice, self.choice.manifest_uid
 
     @property
     def value(self) -> bytes:
@@ -129,14 +129,14 @@ class Streamed:
         return self.left.encode()
 
     def look_at(self, manifest: CollectionsManifest) -> bool:
-        """Take a newer manifest into account; whether less is left than before."""
+        """Apply a newer manifest; return True if less is left than before."""
         before = self.left
         self.names.learn(manifest)
         self.manifest_uid = max(self.manifest_uid, manifest.uid)
-        self.is_over = self.asked.has_gone(manifest)
+        self.is_over = self.choice.has_gone(manifest)
         self.left = before if self.is_over else before.within(manifest)
         kept = () if self.is_over else self.left.collections or ()
-        self.dropped = tuple(number for number in self.asked.collections or () if number not in kept)
+        self.dropped = tuple(number for number in self.choice.collections or () if number not in kept)
         return self.is_over or self.left != before
 
 
@@ -144,7 +144,7 @@ class Streamed:
 
 
 def resolve(manifest: CollectionsManifest, collections: Collections, scope: str | None) -> Coverage:
-    """Find what is to be read.
+    """Return the choice of collections by ids.
 
     Raises:
         OptionError: names that can't be, or both kinds of choice. UnknownCollection, UnknownScope: it is not there.
@@ -163,8 +163,8 @@ def resolve(manifest: CollectionsManifest, collections: Collections, scope: str 
 def resolve_again(
     manifest: CollectionsManifest, collections: Iterable[str] | Literal["all"] | None, scope: str | None, held: Coverage
 ) -> Coverage:
-    """Find what is to be read by who goes on: names whose collections were dropped since stand for the ids that he
-    held of them, as long as there are no more such names than such ids.
+    """Return the choice of a reader that continues: names whose collections were dropped since stand for ids in `held`,
+    as long as there are no more such names than such ids.
 
     Returns: `held` itself where something was dropped: the next start has the same names.
 
@@ -175,19 +175,19 @@ def resolve_again(
             return held
         names = read_names(collections) if scope is None else None
         if names is not None and held.collections is not None:
-            found = [manifest.collection(*path) for path in {parse_path(name) for name in names}]
-            there = {each.id for each in found if each is not None}
+            known = [manifest.collection(*path) for path in {parse_path(name) for name in names}]
+            there = {each.id for each in known if each is not None}
             left = set(held.within(manifest).collections or ())
-            if there == left and 0 < found.count(None) <= len(held.collections) - len(left):
+            if there == left and 0 < known.count(None) <= len(held.collections) - len(left):
                 return held
     return resolve(manifest, collections, scope)
 
 
 def read_names(collections: Iterable[str] | None) -> list[str] | None:
-    """The names that were given, one by one or in one text with commas; None for "all".
+    """Return the names, given one by one or as one text with commas; None for "all".
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no name.
     """
     if collections is None or isinstance(collections, str):
         names = [name.strip() for name in (collections or "").split(",")]
@@ -213,24 +213,24 @@ def parse_path(name: str) -> tuple[str, str]:
 
 
 def scope_id(manifest: CollectionsManifest, name: str) -> int:
-    """The id of a scope; UnknownScope says which there are."""
-    found = manifest.scope(name)
-    if found is None:
+    """Return the id of a scope; UnknownScope lists the existing ones."""
+    scope = manifest.scope(name)
+    if scope is None:
         there = ", ".join(each.name for each in manifest.scopes)
         raise error_for(Status.UNKNOWN_SCOPE, f"there is no scope {name} (manifest {manifest.uid:x} has {there})")
-    return found.id
+    return scope.id
 
 
 def collection_id(manifest: CollectionsManifest, scope: str, name: str) -> int:
-    """The id of a collection; UnknownCollection says which its scope has."""
+    """Return the id of a collection; UnknownCollection lists those of its scope."""
     number = scope_id(manifest, scope)
-    found = manifest.collection(scope, name)
-    if found is None:
+    collection = manifest.collection(scope, name)
+    if collection is None:
         of_scope = manifest.scope_by_id(number)
         there = ", ".join(each.name for each in of_scope.collections) if of_scope else ""
-        told = f"there is no collection {scope}.{name} (by manifest {manifest.uid:x} the scope has {there or 'none'})"
-        raise error_for(Status.UNKNOWN_COLLECTION, told)
-    return found.id
+        text = f"there is no collection {scope}.{name} (by manifest {manifest.uid:x} the scope has {there or 'none'})"
+        raise error_for(Status.UNKNOWN_COLLECTION, text)
+    return collection.id
 
 
 # --------------------------------------------------------------------------- the nodes' manifest
@@ -254,9 +254,9 @@ def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifes
                 raise
             lost = error
             continue
-        told = _read_manifest(address, answer)
-        if newest is None or told.uid > newest.uid:
-            newest = told
+        manifest = _read_manifest(address, answer)
+        if newest is None or manifest.uid > newest.uid:
+            newest = manifest
         if newest.uid >= at_least:
             return newest
     if newest is None:
@@ -265,10 +265,11 @@ def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifes
 
 
 def newest_manifest(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> Steps[CollectionsManifest]:
-    """Ask every node that owns a vbucket for the manifest, for the time of one operation: none is passed over.
+    """Return the newest manifest of all owners of vbuckets, each of which must answer within one operation's time.
 
-    Whoever has sent a change knows its collection, or that it was dropped since; another node may not know of it yet.
-    So a collection that is not in this manifest was dropped, while one that `manifest_of` does not show may be new.
+    A node that has sent a change knows its collection, or that it was dropped since; another node may not know of it
+    yet. So a collection that is missing in this manifest was dropped, while one that `manifest_of` does not show may be
+    new.
 
     Args:
         cluster: the bucket.
@@ -295,14 +296,14 @@ def newest_manifest(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> 
 def _manifest_of_owners(cluster: Cluster, vbuckets: Iterable[int] | None, until: float) -> Steps[CollectionsManifest]:
     yield from cluster.look_around(until=until)
     while True:
-        known, found = cluster.map, []
+        known, manifests = cluster.map, []
         owners = [*map(known.owner, range(known.vbuckets) if vbuckets is None else vbuckets)]
         for address in dict.fromkeys(owner for owner in owners if owner is not None):
-            found.append(_read_manifest(address, (yield from _ask_manifest(cluster, address))))
+            manifests.append(_read_manifest(address, (yield from _ask_manifest(cluster, address))))
         if cluster.map is known:  # else one of them knew of other owners
-            if not found:
+            if not manifests:
                 raise NotMyVbucket(f"the manifest of collections: no vbucket has a node in the map {known.label}")
-            return max(found, key=lambda manifest: manifest.uid)
+            return max(manifests, key=lambda manifest: manifest.uid)
 
 
 def _ask_manifest(cluster: Cluster, address: Address) -> Steps[Frame]:
@@ -322,8 +323,8 @@ def _read_manifest(address: Address, answer: Frame) -> CollectionsManifest:
 
 
 class CollectionId:
-    """The id of a collection, for requests by key: looked up when it is first needed, and anew when a node says that it
-    is not there: it may have been dropped and made again.
+    """The id of a collection, for requests by key: looked up on first use, and again after a node does not know it, for
+    it may have been dropped and created again.
 
     Args:
         cluster: with connections that ask for Collections.
@@ -352,7 +353,7 @@ class CollectionId:
         return leb128.encode(self._id or 0)
 
     def look_up(self) -> Steps[bool]:
-        """Ask for the id; whether it is another than before. Errors as `prefix`."""
+        """Look up the id; return True if it has changed. Errors as `prefix`."""
         # A node that says an id is not there may know more than the others, or less: then all are asked.
         manifest = yield from manifest_of(self._cluster, 0 if self._id is None else UID_MAX)
         before, self._id = self._id, None
@@ -363,41 +364,41 @@ class CollectionId:
 # --------------------------------------------------------------------------- going on
 
 
-def check_start(start: Mapping[int, Position], asked: Coverage | None, manifest: CollectionsManifest) -> None:
-    """See to it that saved positions were read with the same choice of collections: with another, what was left out up
+def check_start(start: Mapping[int, Position], choice: Coverage | None, manifest: CollectionsManifest) -> None:
+    """Check that saved positions were read with the same choice of collections: with another one, changes left out up
     to them would never come.
 
     Raises:
-        OptionError: they were not; it says what they were read with.
+        OptionError: they were not; it has their choice.
     """
     for position in start.values():
-        if position.seqno and not _goes_on(position.coverage, asked, manifest):
-            raise OptionError("collections", _told(asked, manifest), _needed(position.coverage, asked, manifest))
+        if position.seqno and not _goes_on(position.coverage, choice, manifest):
+            raise OptionError("collections", _described(choice, manifest), _needed(position.coverage, choice, manifest))
 
 
-def _goes_on(held: Coverage | None, asked: Coverage | None, manifest: CollectionsManifest) -> bool:
-    """Return True if it is the same choice; of collections, those that were dropped since may be left out."""
-    if held is None or asked is None:
-        return held is asked
-    return held.same_choice(asked) or held.within(manifest).same_choice(asked)
+def _goes_on(held: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> bool:
+    """Return True if it is the same choice; collections that were dropped since may be missing."""
+    if held is None or choice is None:
+        return held is choice
+    return held.same_choice(choice) or held.within(manifest).same_choice(choice)
 
 
-def _told(asked: Coverage | None, manifest: CollectionsManifest) -> str:
-    return "the default collection only" if asked is None else asked.described(manifest)
+def _described(choice: Coverage | None, manifest: CollectionsManifest) -> str:
+    return "the default collection only" if choice is None else choice.described(manifest)
 
 
-def _needed(held: Coverage | None, asked: Coverage | None, manifest: CollectionsManifest) -> str:
-    """The choice that positions were saved with, and what to do where it can't be made any more."""
-    told = f"what the positions were saved with: {_told(held, manifest)}"
+def _needed(held: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> str:
+    """Return the choice that positions were saved with, and the next step if it is no longer possible."""
+    advice = f"what the positions were saved with: {_described(held, manifest)}"
     if held is not None and manifest.uid < held.manifest_uid:
-        told += f" (by manifest {held.manifest_uid:x}, newer than {manifest.uid:x}: is it the same bucket?)"
-    elif held is not None and asked is not None and held.within(manifest) != held:
-        told += "; one that was made again under its old name is another collection, read it from its beginning"
-    return f"{told}. Or begin without positions"
+        advice += f" (by manifest {held.manifest_uid:x}, newer than {manifest.uid:x}: is it the same bucket?)"
+    elif held is not None and choice is not None and held.within(manifest) != held:
+        advice += "; one that was made again under its old name is another collection, read it from its beginning"
+    return f"{advice}. Or begin without positions"
 
 
 def covering(start: Mapping[int, Position], coverage: Coverage | None) -> dict[int, Position]:
-    """The same positions, as those of a drain with this choice."""
+    """Return the positions with this choice."""
     if coverage is None:
         return dict(start)
     return {vbucket: replace(position, coverage=coverage) for vbucket, position in start.items()}

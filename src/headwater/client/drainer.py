@@ -1,12 +1,12 @@
 """A drain over all nodes of a bucket: one DCP connection per node, every change once, through failures.
 
 Nothing here waits by itself. Each connection is a worker (worker.py), a generator that runs until it has nothing to
-read; `advance` runs them in turn, hands out what gathered in the shared arena, and otherwise yields what all of them
+read; `advance` runs them in turn, returns the rows gathered in the shared arena, and otherwise yields what all of them
 wait for. A vbucket is always in one of three places: with a worker, waiting to be tried again (`homeless`), or done.
 
-Where a stream stopped is where it is asked for again: rows in the arena count, since they are handed out before
-anything else happens. A rule that a producer broke is different: what gathered since the last batch is dropped, the
-error raised, and the positions stay where the caller's data ends.
+A stream is requested again where it stopped: rows in the arena count, since they are returned before anything else
+happens. After a broken rule of a producer, the rows since the last batch are dropped, the error is raised, and the
+positions stay at the end of the caller's data.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Pace:
 
 
 LIVE = Pace(0.002, 0.001, 1 / 2)
-"""Of a drain without an end: somebody waits for each change."""
+"""The pace of a drain without an end: somebody waits for each change."""
 BULK = Pace(0.020, 0.010, 7 / 8)
-"""Of a drain with an end, whose caller wants all of it: where cores are shared a batch is not full after 2 ms, and each
-batch costs what follows, Spark above all, some tenths of a millisecond."""
+"""The pace of a drain with an end, whose caller wants everything: on shared cores a batch is not full after 2 ms, and
+each batch has a price downstream, some tenths of a millisecond with Spark."""
 _OK = int(EndReason.OK)
 FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
 GONE = frozenset({Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE})
-"""A stream request is refused with these when something of its choice is not there."""
+"""The statuses of a stream request if a part of its choice does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,7 @@ class Handout:
 
 @dataclass(slots=True)
 class Unassigned:
-    """A vbucket without a stream: when to try again, why it failed, and whether the map, or the manifest, may be the
-    reason."""
+    """A vbucket without a stream: the time to try again, the reason, and whether map or manifest may be the cause."""
 
     retry_at: float
     error: HeadwaterError | None
@@ -124,7 +123,7 @@ class Drainer:
         self.clock: Callable[[], float] = cluster.clock
         self.streamed: Streamed | None = streamed
         self.arena: Arena = Arena(value_bytes=options.batch_bytes, with_ids=streamed is not None)
-        self._coverage = None if streamed is None else streamed.asked
+        self._coverage = None if streamed is None else streamed.choice
         self._told_dropped: set[tuple[int, int]] = set()  # (vbucket, collection) that the caller heard of
         now = self.clock()
         self.progress: dict[int, VBucketProgress] = {
@@ -173,7 +172,7 @@ class Drainer:
     def advance(self) -> Steps[Handout | None]:
         """Return the next rows and events, None when all streams have ended.
 
-        The caller is taken to be done with everything handed out before: that is what gets acknowledged.
+        The call also means that the caller has processed everything returned before: this gets acknowledged.
         """
         self._waited_since = now = self.clock()
         self._forget_callers_time(now - self._left_at)
@@ -201,7 +200,8 @@ class Drainer:
         return None
 
     def _reads_again(self) -> Steps[bool]:
-        """Find out why nothing more comes; True if what failed has begun again, because that is what is wanted."""
+        """Find out why nothing more comes; return True if the failed vbuckets begin again, because the option says
+        so."""
         if self._failure is None:
             return False
         self._failure = yield from explained(self.cluster, self._failure, self._unopened)
@@ -224,7 +224,7 @@ class Drainer:
 
     @property
     def _unopened(self) -> dict[int, int]:
-        """After which seqno vbuckets are to go on whose stream no node has accepted."""
+        """Return the start seqno of vbuckets whose stream no node has accepted."""
         return {vb: each.position.seqno for vb, each in self.progress.items() if vb not in self._logs and not each.done}
 
     @property
@@ -234,7 +234,7 @@ class Drainer:
     def _worth_waiting(self) -> bool:
         """Return True if more is about to come: in a bulk transfer, full batches cost less than many small ones.
 
-        A trickle is handed out at once, and so is what comes last; a batch of some size that is not about full waits.
+        A trickle is returned at once, and so are the last rows; a larger batch that is not about full waits.
         """
         enough = self._pace.enough * self.options.batch_bytes
         if not LINGER_BYTES_MIN <= self.arena.bytes < enough or self._failure is not None or self._is_done:
@@ -246,7 +246,7 @@ class Drainer:
         return now < self._linger_until
 
     def _forget_callers_time(self, seconds: float) -> None:
-        """Leave out the time the caller took over a batch: it says nothing about the nodes."""
+        """Exclude the time that the caller took for a batch, which the nodes are not to blame for."""
         self._moved_at += seconds
         if seconds >= 1.0:
             for each in self.progress.values():
@@ -254,10 +254,10 @@ class Drainer:
                     each.trouble_since += seconds
 
     def _run_workers(self) -> Steps[bool]:
-        """Run every worker until it waits or the arena is full, and find nodes for the homeless.
+        """Run every worker until it waits or the arena is full, and find nodes for vbuckets without one.
 
-        Not for long, once there is something to hand out: changes may keep coming as fast as they are read. True when
-        that is why it returned.
+        Not for long, once there are rows to return: changes may come as fast as they are read. Returns True in this
+        case.
         """
         busy, until = True, self.clock() + self._pace.spell_seconds
         yield from self._run_task(self._watch)
@@ -294,9 +294,9 @@ class Drainer:
         return busy
 
     def _gave_up(self, now: float) -> bool:
-        """Return True if the caller wants to hear that nothing came.
+        """Return True if the caller wants to know that nothing came.
 
-        A drain with an end that stands still although its nodes are alive has failed, for the last reason there was.
+        A drain with an end that stands still although its nodes are alive has failed, for its last error.
         """
         patience, wait = self.options.patience_seconds, self.options.max_wait_seconds
         if self._gate is not None and (late := self._gate.too_long(now, patience, self.cluster.map)) is not None:
@@ -343,7 +343,7 @@ class Drainer:
     # ------------------------------------------------------------------ what waits for copies to have it on disk
 
     def _pass(self, gate: Gate) -> Steps[None]:
-        """Put what came into the gate, and ask the nodes how far they are with what waits there."""
+        """Put new rows into the gate, and ask the nodes how much of them is on disk."""
         if self.arena.rows or self._events:
             events, self._events = self._events, []
             gate.take(self.arena.batch(), events, self.clock())
@@ -366,7 +366,7 @@ class Drainer:
         return Handout(records, released.events, self.positions, self.streamed)
 
     def _finish(self, vbucket: int) -> None:
-        """All of a stream was handed out. Its node kept it until now, for it would have had to send it again."""
+        """Finish a vbucket whose rows were all returned; until now its node might have had to send them again."""
         self.progress[vbucket].done = True
         for worker in self._workers.values():
             if vbucket in worker.vbuckets:
@@ -375,7 +375,7 @@ class Drainer:
     # ------------------------------------------------------------------ vbuckets without a stream
 
     def _house(self) -> Steps[None]:
-        """Give the vbuckets without a stream whose time has come to the worker of the node that owns them; for ever."""
+        """Give due vbuckets without a stream to the workers of their owners, for ever."""
         while True:
             now = self.clock()
             due = [vb for vb, lost in self._unassigned.items() if lost.retry_at <= now]
@@ -396,12 +396,12 @@ class Drainer:
             yield AGAIN if due else Ready()
 
     def _look_at_collections(self, due: list[int]) -> Steps[list[int]]:
-        """A node said that something of the choice is not there: find out what, and tell of it; returns the vbuckets to
-        ask for again. What a stream was cut off from before it could say so comes from the manifest."""
+        """Find out which part of the choice is gone, and report it; return the vbuckets to request again. A stream that
+        was cut off before it could report a drop learns it from the manifest."""
         streamed = self.streamed
         assert streamed is not None, "streams without a choice are not refused for it"  # noqa: S101
         try:
-            streamed.look_at((yield from manifest_of(self.cluster, streamed.asked.manifest_uid)))
+            streamed.look_at((yield from manifest_of(self.cluster, streamed.choice.manifest_uid)))
         except (TransportError, StatusError) as error:
             if not error.retriable:
                 raise
@@ -435,7 +435,7 @@ class Drainer:
         self._workers[owner].assign(self.progress[vbucket].position, self.progress[vbucket].end_seqno)
 
     def _displace(self, vbuckets: Iterable[int], error: HeadwaterError | None, *, stale_map: bool) -> None:
-        """Try these again later, all at once; one that failed for too long ends the drain."""
+        """Try these vbuckets again later, together; one that has failed for too long ends the drain."""
         now, self._last_error = self.clock(), error or self._last_error
         delays = [self.progress[vb].stumble(now) for vb in vbuckets]
         retry_at = now + max(delays, default=0.0)
@@ -448,7 +448,7 @@ class Drainer:
                     self._failure = tried(error, self.progress[vbucket].backoff.failures, now - since)
 
     def _lose(self, address: Address, error: HeadwaterError) -> None:
-        """A connection is gone: what it had not finished goes on elsewhere, or here again."""
+        """Drop a lost connection: its unfinished vbuckets continue elsewhere, or here again."""
         worker = self._workers.pop(address)
         self._take_events(worker)
         for vbucket in worker.vbuckets:
@@ -457,7 +457,7 @@ class Drainer:
         self._displace([*worker.vbuckets, *worker.todo], error, stale_map=True)
 
     def _rest(self, worker: Worker, vbucket: int, row: int) -> None:
-        """Keep where a stream came to, now that it is over. What waits of it is not kept: it comes again."""
+        """Keep the last position of a stream that is over. Rows that still wait are dropped: they come again."""
         if self._gate is not None:
             self.progress[vbucket].position = self._gate.cut(vbucket)
             self._events.append((row, Cut(ConsumerStream(vbucket))))
@@ -508,7 +508,7 @@ class Drainer:
                 self._refused(worker, event)
 
     def _changed(self, vbucket: int, message: SystemEvent) -> None:
-        """Learn the names of what came; what went is not to be told twice."""
+        """Learn new names; remember dropped collections, which must be reported only once."""
         kind, number = EventKind(message.event), message.collection_id
         if self.streamed is not None:
             name = message.key.decode(errors="replace")
@@ -517,9 +517,9 @@ class Drainer:
             self._told_dropped.add((vbucket, number))
 
     def _ended(self, row: int, event: Ended, reason: int) -> None:
-        """dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request (expect a rollback);
-        7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), an unknown number as well. A stream without an
-        end can't have reached it: then 0 is treated as 2, too."""
+        """Handle a stream's end, dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request
+        (expect a rollback); 7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), and so are unknown
+        numbers, and 0 for a stream without an end."""
         progress = self.progress[event.stream.vbucket]
         if self._is_final(event.vbucket, reason):
             progress.done = self._gate is None
@@ -535,8 +535,8 @@ class Drainer:
         return reason in FINAL and not (reason == _OK and self.progress[vbucket].end_seqno == ENDLESS)
 
     def _refused(self, worker: Worker, event: Refused) -> None:
-        told = event.said
-        what = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({told})" if told else "")
+        hint = event.said
+        what = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({hint})" if hint else "")
         error = error_for(event.status, what)
         if event.status in GONE and self.streamed is not None:
             self._displace([event.vbucket], error, stale_map=False)

@@ -87,9 +87,9 @@ def as_durability(choice: DurabilityChoice, timeout_seconds: float) -> Durabilit
     return chosen
 
 
-def within(asked: Frame, left_seconds: float) -> Frame:
+def within(write: Frame, left_seconds: float) -> Frame:
     """Return a durable write that its node gives up before its operation ends."""
-    return replace(asked, framing=_framing_within(asked.framing, left_seconds))
+    return replace(write, framing=_framing_within(write.framing, left_seconds))
 
 
 def _framing_within(framing: bytes, left_seconds: float) -> bytes:

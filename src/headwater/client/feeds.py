@@ -1,7 +1,6 @@
-"""The iterators a caller holds while draining, blocking and asyncio: a drain, advanced when the caller asks.
+"""The iterators that a caller reads, blocking and asyncio: a drain that advances with each call.
 
-Asking for the next one says that everything before it was processed; that is what gets acknowledged, and what the
-positions cover.
+Each call means that all earlier changes were processed; this gets acknowledged, and the positions cover it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class _Feed:
 
     @contextmanager
     def _reading(self, who: str) -> Iterator[None]:
-        """One at a time: two would share what one of them waits for."""
+        """Allow one reader at a time: two would wait for the same changes."""
         if not self._turn.acquire(blocking=False):
             raise LocalProtocolError(f"another {who} is reading from this drain; give each {who} one of its own")
         try:
@@ -62,7 +61,7 @@ class _Feed:
             while True:
                 self._torn = True
                 try:
-                    asked = steps.send(answer)
+                    wanted = steps.send(answer)
                 except StopIteration as stop:
                     handout: Handout | None = stop.value
                     self._torn = handout is not None
@@ -71,7 +70,7 @@ class _Feed:
                     self._torn = False
                     raise
                 self._torn = False
-                answer = yield asked
+                answer = yield wanted
 
     def _expect_whole(self) -> None:
         if self._torn:
@@ -87,7 +86,7 @@ class _BatchPositions(_Feed):
 
     @property
     def positions(self) -> dict[int, Position]:
-        """Where every vbucket stands after the last batch that was returned."""
+        """The position of every vbucket after the last returned batch."""
         return self._returned.by_vbucket()
 
     def _return(self, handout: Handout) -> ChangeBatch:
@@ -104,15 +103,15 @@ class _EventPositions(_Feed):
 
     @property
     def positions(self) -> dict[int, Position]:
-        """Where every vbucket stands after the last event that was returned."""
+        """The position of every vbucket after the last returned event."""
         return self._feed.positions()
 
     def position(self, vbucket: int) -> Position:
-        """Where one vbucket of the drain stands after the last event that was returned; quicker than `positions`."""
+        """Return the position of one vbucket after the last returned event; quicker than `positions`."""
         return self._feed.position(vbucket)
 
     def _taken(self) -> Event | None:
-        """The next event of what came, None when there is none left. An interrupt takes back that it was returned."""
+        """Return the next event, None if there is none left; an interrupt undoes the return."""
         if self._torn:
             self._expect_whole()
         try:
@@ -123,15 +122,15 @@ class _EventPositions(_Feed):
             raise
 
     def _still_waits(self, since: float | None) -> float:
-        """Return since when the caller waits; NothingCame when that is too long. Seqnos of other collections may pass
-        all the time: that is nothing to the caller, who would never hear of it."""
+        """Return the time since which the caller waits; NothingCame if that is too long. Seqnos of other collections do
+        not count: they may pass all the time."""
         now, wait = self._drainer.clock(), self._drainer.options.max_wait_seconds
         if since is not None and wait is not None and now >= since + wait:
             raise NothingCame(wait)
         return now if since is None else since
 
     def _take(self, handout: Handout) -> None:
-        """Take what came; NothingCame when it is the empty handout that `max_wait_seconds` asks for."""
+        """Take a handout; NothingCame if it is the empty one after `max_wait_seconds`."""
         self._pending, self._torn = self._feed.take(handout), False
         wait = self._drainer.options.max_wait_seconds
         if wait is not None and not handout.records.num_rows and not handout.events:

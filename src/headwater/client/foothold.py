@@ -1,7 +1,7 @@
-"""Where one vbucket of a drain stands, change by change: what kernels/tracker.py keeps for rows, for who hands them on.
+"""The place of one vbucket of a drain, change by change: as kernels/tracker.py has it for decoded rows.
 
-Between the decoder and the caller rows may wait (mitigation.py), or be turned into events one at a time (changes.py).
-The decoder's numbers run ahead then; these follow what was handed on.
+Between the decoder and the caller rows may wait (mitigation.py), or become events one at a time (changes.py). The
+decoder's numbers run ahead then; these follow the rows that were passed on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.protocol.dcp.position import ENDLESS, Position
 
 
 class Foothold:
-    """The last seqno that was handed on, and the range that is held of its snapshot."""
+    """The last seqno that was passed on, and the range held of its snapshot."""
 
     __slots__ = ("held_end", "held_start", "last", "snapshot")
 
@@ -38,7 +38,7 @@ class Foothold:
             self.held_start, self.held_end = min(self.last, start), max(self.last, end)
 
     def move(self, seqno: int, start: int, end: int) -> None:
-        """A change was taken. Where markers are no events, it is what tells of the snapshot it came in."""
+        """Move to a change. Without marker events, the change itself shows that a snapshot began."""
         if (start, end) != self.snapshot:
             self.enter(start, end)
         elif self.held_end < seqno:
@@ -46,7 +46,7 @@ class Foothold:
         self.last = seqno
 
     def advance(self, seqno: int, snapshot: tuple[int, int]) -> None:
-        """A seqno was passed, in a snapshot that is known with Collections only."""
+        """Move to a seqno without a change; its snapshot is known with Collections only."""
         if snapshot == (0, 0):
             self.last = seqno
         else:
@@ -58,7 +58,7 @@ class Foothold:
         self.snapshot = self.last, ENDLESS
 
     def occur(self, event: StreamEvent) -> None:
-        """Something came that is no change; what moves no place is passed over."""
+        """Move by an event other than a change; ignore events that move nothing."""
         match event:
             case Marked(start_seqno=start, end_seqno=end):
                 if end != ENDLESS:  # that of UPR, which is a boundary, has been heard of

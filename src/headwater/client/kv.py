@@ -47,9 +47,9 @@ Default = TypeVar("Default")
 NO_CREATE = 0xFFFF_FFFF
 STATS_MAX = 1_000_000
 TABLE_OF_XATTRS = "$XTOC"
-"""An attribute that is none: the names of all others. Source: kv.md, sub-documents."""
+"""A pseudo-attribute with the names of all others. Source: kv.md, sub-documents."""
 UNIX_SECONDS_MIN = 1_000_000_000
-"""September 2001: no smaller number is meant as the moment at which a document expires."""
+"""September 2001: smaller numbers are not accepted as an expiry in Unix seconds."""
 JSON_FLAGS = 0x0200_0000
 """The flags with which Couchbase's SDKs mark a JSON document."""
 Expiry = int | datetime.timedelta | datetime.datetime
@@ -58,7 +58,7 @@ U32_MAX, U64_MAX = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Missing(Enum):
-    """Stands in the place of a default that was not given."""
+    """Replaces a default that was not given."""
 
     RAISES = 0
 
@@ -67,7 +67,7 @@ RAISES: Final = Missing.RAISES
 
 
 class Valued:
-    """The readings of a value: of a `Document` or of a `Mutation`."""
+    """The readings of a value, of a `Document` or of a `Mutation`."""
 
     __slots__ = ()
     value: bytes
@@ -76,7 +76,7 @@ class Valued:
     @property
     def body(self) -> bytes:
         """The value without the extended attributes that a drain with `xattrs` has in front of it; RemoteProtocolError
-        when those can't be read."""
+        if these can't be read."""
         if not self.datatype & Datatype.XATTR or not self.value:  # a drain without values has none of them either
             return self.value
         return xattr.split(self.value)[1]
@@ -186,8 +186,8 @@ def _as_bytes(name: str, data: Value) -> bytes:
         try:
             return data.encode()
         except UnicodeEncodeError as error:
-            told = f"text that UTF-8 has ({data[error.start]!a} is half a character); give its bytes"
-            raise OptionError(name, ascii(data[:40]), told) from None
+            advice = f"text that UTF-8 has ({data[error.start]!a} is half a character); give its bytes"
+            raise OptionError(name, ascii(data[:40]), advice) from None
     # bytes(10) would be ten NUL bytes and bytes([104, 105]) would be b"hi": whatever is not bytes is refused.
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
@@ -222,7 +222,7 @@ def as_expiry(expiry: Expiry, now_seconds: float | None = None) -> int:
         now_seconds: Unix seconds; the clock of this machine by default.
 
     Raises:
-        OptionError: it means no moment, or one in the last century, as a number of seconds over 30 days does.
+        OptionError: it is no time, or one in the last century, such as a number of seconds a little over 30 days.
         TypeError: it is none of these.
     """
     if isinstance(expiry, datetime.timedelta) and expiry > datetime.timedelta(0):
@@ -251,41 +251,41 @@ class Operations:
         self.cluster: Cluster = cluster
         self.collection: CollectionId | None = collection
 
-    def _call(self, asked: Request, answer: type[Answered], choice: DurabilityChoice = None) -> Steps[Answered]:
+    def _call(self, request: Request, answer: type[Answered], choice: DurabilityChoice = None) -> Steps[Answered]:
         """Send a request to the node that owns its key, and read the answer; `choice` makes a write durable."""
-        unsigned("cas", asked.cas, U64_MAX)
+        unsigned("cas", request.cas, U64_MAX)
         durability = as_durability(choice, self.cluster.settings.timeout_seconds)
         if self.collection is None:
-            return (yield from self._send(asked, answer, durability))
+            return (yield from self._send(request, answer, durability))
         prefix = yield from self.collection.prefix()
         try:
-            return (yield from self._send(asked, answer, durability, prefix))
+            return (yield from self._send(request, answer, durability, prefix))
         except UnknownCollection:  # nothing was done; under its name there may be another by now
             if not (yield from self.collection.look_up()):
                 raise
             prefix = yield from self.collection.prefix()
-            return (yield from self._send(asked, answer, durability, prefix))
+            return (yield from self._send(request, answer, durability, prefix))
 
     def _send(
-        self, asked: Request, answer: type[Answered], durability: Durability | None, prefix: bytes = b""
+        self, request: Request, answer: type[Answered], durability: Durability | None, prefix: bytes = b""
     ) -> Steps[Answered]:
         cluster = self.cluster if durability is None else self.cluster.for_durable_writes()
-        asked = replace(asked, vbucket=cluster.map.vbucket_of(asked.key))
-        what = f'{name_of(asked.layout.opcode).lower()} "{asked.key.decode(errors="backslashreplace")}"'
-        reads = isinstance(asked, documents.Get | GetMeta | subdoc.SubdocGet) and not isinstance(
-            asked, documents.GetAndTouch
+        request = replace(request, vbucket=cluster.map.vbucket_of(request.key))
+        what = f'{name_of(request.layout.opcode).lower()} "{request.key.decode(errors="backslashreplace")}"'
+        reads = isinstance(request, documents.Get | GetMeta | subdoc.SubdocGet) and not isinstance(
+            request, documents.GetAndTouch
         )
         if prefix:
-            asked = replace(asked, key=prefix + asked.key)
+            request = replace(request, key=prefix + request.key)
         if durability is not None:
-            asked = replace(asked, framing=durability.framing())
-        frame = yield from cluster.call(asked.vbucket, asked.frame(), what, reads=reads)
+            request = replace(request, framing=durability.framing())
+        frame = yield from cluster.call(request.vbucket, request.frame(), what, reads=reads)
         return answer.decode(frame)
 
     # ------------------------------------------------------------------ documents
 
     def get(self, key: str | bytes, default: Default | Missing = RAISES) -> Steps[Document | Default]:
-        """Read a document. A bucket that is not there is no missing document: the default is not its answer."""
+        """Read a document. A missing bucket is not a missing document: it raises an error, not the default."""
         name = as_key(key)
         try:
             return document(name, (yield from self._call(documents.Get(key=name), documents.GetResponse)))
@@ -309,25 +309,25 @@ class Operations:
     def get_xattrs(self, key: str | bytes) -> Steps[dict[str, bytes]]:
         """Read a document's extended attributes: by name their JSON text."""
         names: list[str] = json.loads((yield from self._attribute(key, TABLE_OF_XATTRS)))
-        found: dict[str, bytes] = {}
+        xattrs: dict[str, bytes] = {}
         for name in names:
             try:
-                found[name] = yield from self._attribute(key, name)
+                xattrs[name] = yield from self._attribute(key, name)
             except StatusError as error:
                 if error.status != Status.SUBDOC_PATH_ENOENT:  # it went since its name was read
                     raise
-        return found
+        return xattrs
 
     def _attribute(self, key: str | bytes, name: str) -> Steps[bytes]:
         path = name.encode()
         flags = int(subdoc.PathFlag.XATTR)
-        asked = subdoc.SubdocGet(key=as_key(key), path_bytes=len(path), flags=flags, value=path)
-        return (yield from self._call(asked, subdoc.SubdocValue)).value
+        request = subdoc.SubdocGet(key=as_key(key), path_bytes=len(path), flags=flags, value=path)
+        return (yield from self._call(request, subdoc.SubdocValue)).value
 
     def gat(self, key: str | bytes, expiry: Expiry, durability: DurabilityChoice) -> Steps[Document]:
         """Read a document and give it a new expiry."""
-        asked = documents.GetAndTouch(key=as_key(key), expiration=as_expiry(expiry))
-        return document(asked.key, (yield from self._call(asked, documents.GetResponse, durability)))
+        request = documents.GetAndTouch(key=as_key(key), expiration=as_expiry(expiry))
+        return document(request.key, (yield from self._call(request, documents.GetResponse, durability)))
 
     def store(
         self,
@@ -340,15 +340,15 @@ class Operations:
         cas: int = 0,
         durability: DurabilityChoice,
     ) -> Steps[int]:
-        """SET, ADD or REPLACE; returns the new CAS."""
-        asked = request(
+        """Send SET, ADD or REPLACE; return the new CAS."""
+        command = request(
             key=as_key(key),
             value=as_value(value),
             flags=unsigned("flags", flags, U32_MAX),
             expiration=as_expiry(expiry),
             cas=cas,
         )
-        answer = yield from self._call(asked, documents.Stored, durability)
+        answer = yield from self._call(command, documents.Stored, durability)
         return answer.cas
 
     def extend(
@@ -359,9 +359,9 @@ class Operations:
         cas: int,
         durability: DurabilityChoice,
     ) -> Steps[int]:
-        """APPEND or PREPEND; returns the new CAS."""
-        asked = request(key=as_key(key), value=as_value(value), cas=cas)
-        answer = yield from self._call(asked, documents.Stored, durability)
+        """Send APPEND or PREPEND; return the new CAS."""
+        command = request(key=as_key(key), value=as_value(value), cas=cas)
+        answer = yield from self._call(command, documents.Stored, durability)
         return answer.cas
 
     def delete(self, key: str | bytes, cas: int, durability: DurabilityChoice) -> Steps[int]:
@@ -379,20 +379,20 @@ class Operations:
         expiry: Expiry,
         durability: DurabilityChoice,
     ) -> Steps[int]:
-        """INCREMENT or DECREMENT; returns the new number."""
-        asked = request(
+        """Send INCREMENT or DECREMENT; return the new number."""
+        command = request(
             key=as_key(key),
             delta=unsigned("delta", delta, U64_MAX),
             initial=0 if initial is None else unsigned("initial", initial, U64_MAX),
             expiration=NO_CREATE if initial is None else as_expiry(expiry),
         )
-        answer = yield from self._call(asked, documents.IncrementResponse, durability)
+        answer = yield from self._call(command, documents.IncrementResponse, durability)
         return answer.counter
 
     def touch(self, key: str | bytes, expiry: Expiry, durability: DurabilityChoice) -> Steps[int]:
         """Give a document a new expiry; returns its CAS."""
-        asked = documents.Touch(key=as_key(key), expiration=as_expiry(expiry))
-        answer = yield from self._call(asked, documents.TouchResponse, durability)
+        request = documents.Touch(key=as_key(key), expiration=as_expiry(expiry))
+        answer = yield from self._call(request, documents.TouchResponse, durability)
         return answer.cas
 
     def observe(self, key: str | bytes) -> Steps[Observed]:
@@ -400,22 +400,22 @@ class Operations:
         name = as_key(key)
         vbucket = self.cluster.map.vbucket_of(name)
         prefix = b"" if self.collection is None else (yield from self.collection.prefix())
-        asked = Observe(keys=[(vbucket, prefix + name)], vbucket=vbucket)
-        answer = ObserveResponse.decode((yield from self.cluster.call(vbucket, asked.frame(), "observe", reads=True)))
-        if [each[:2] for each in answer.states] != asked.keys:
+        request = Observe(keys=[(vbucket, prefix + name)], vbucket=vbucket)
+        answer = ObserveResponse.decode((yield from self.cluster.call(vbucket, request.frame(), "observe", reads=True)))
+        if [each[:2] for each in answer.states] != request.keys:
             raise RemoteProtocolError(f"OBSERVE (opcode 0x92): states of {len(answer.states)} keys, one was asked for")
         return Observed(*answer.states[0][2:])
 
     # ------------------------------------------------------------------ nodes and vbuckets
 
-    def _ask_all(self, asked: Request, answer: type[Answered]) -> Steps[list[Answered]]:
+    def _ask_all(self, request: Request, answer: type[Answered]) -> Steps[list[Answered]]:
         """Send a request to every node; returns their answers."""
         answers = []
         for address in self.cluster.map.servers:
             link = yield from self.cluster.link(address)
-            frame = yield from link.call(asked.frame(), self.cluster.deadline())
+            frame = yield from link.call(request.frame(), self.cluster.deadline())
             if frame.status:
-                raise refused(f"{name_of(asked.layout.opcode).lower()} of {address}", frame)
+                raise refused(f"{name_of(request.layout.opcode).lower()} of {address}", frame)
             answers.append(answer.decode(frame))
         return answers
 
@@ -430,10 +430,10 @@ class Operations:
 
     def stats(self, group: str) -> Steps[dict[str, str]]:
         """Return a group of statistics, of all nodes together; a later node's numbers replace an earlier one's."""
-        found: dict[str, str] = {}
-        for told in (yield from self.stats_by_node(group)).values():
-            found |= told
-        return found
+        merged: dict[str, str] = {}
+        for stats in (yield from self.stats_by_node(group)).values():
+            merged |= stats
+        return merged
 
     def stats_by_node(
         self, group: str, silent: MutableMapping[str, TransportError] | None = None
@@ -446,31 +446,31 @@ class Operations:
         Raises:
             TransportError: a node does not answer. StatusError: one refused.
         """
-        found = {}
+        by_node = {}
         for address in self.cluster.map.servers:
             try:
-                found[str(address)] = yield from self._stats_of(address, group)
+                by_node[str(address)] = yield from self._stats_of(address, group)
             except TransportError as error:
                 if silent is None:
                     raise
                 silent[str(address)] = error
-        return found
+        return by_node
 
     def vbucket_stats(self, group: str) -> Steps[dict[int, dict[str, str]]]:
         """Return a group of statistics that has lines "vb_N:name", by vbucket, each from the node that owns it."""
-        found: dict[int, dict[str, str]] = {}
-        asked = self.cluster.map
-        for address in asked.owning:
-            for line, told in (yield from self._stats_of(address, group)).items():
+        by_vbucket: dict[int, dict[str, str]] = {}
+        known = self.cluster.map
+        for address in known.owning:
+            for line, value in (yield from self._stats_of(address, group)).items():
                 vbucket, _, name = line.removeprefix("vb_").partition(":")
-                if vbucket.isdecimal() and asked.owner(int(vbucket)) == address:
-                    found.setdefault(int(vbucket), {})[name] = told
-        return found
+                if vbucket.isdecimal() and known.owner(int(vbucket)) == address:
+                    by_vbucket.setdefault(int(vbucket), {})[name] = value
+        return by_vbucket
 
     def _stats_of(self, address: Address, group: str) -> Steps[dict[str, str]]:
         link = yield from self.cluster.link(address)
-        asked = bootstrap.Stat(key=group.encode()).frame()
-        frames = yield from link.call_until(asked, _ends_stats, self.cluster.deadline())
+        request = bootstrap.Stat(key=group.encode()).frame()
+        frames = yield from link.call_until(request, _ends_stats, self.cluster.deadline())
         if frames[-1].status:
             raise refused(f'stats "{group}" of {address}', frames[-1])
         if len(frames) > STATS_MAX:
@@ -480,33 +480,33 @@ class Operations:
     def failover_log(self, vbucket: int) -> Steps[list[tuple[int, int]]]:
         """Return the failover log of a vbucket, newest history first, as (vb uuid, seqno)."""
         check_vbuckets(self.cluster, [vbucket])
-        asked = admin.GetFailoverLog(vbucket=vbucket).frame()
-        answer = yield from self.cluster.call(vbucket, asked, "failover log", reads=True)
+        request = admin.GetFailoverLog(vbucket=vbucket).frame()
+        answer = yield from self.cluster.call(vbucket, request, "failover log", reads=True)
         return admin.GetFailoverLogResponse.decode(answer).failover_log
 
     def set_vbucket_state(self, vbucket: int, state: State | str) -> Steps[None]:
         """Set the state of a vbucket on the node that the map names for it (or on the only node)."""
-        asked = admin.SetVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF), state=as_state(state))
-        yield from self._administer(asked, "set the state of", Done)
+        request = admin.SetVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF), state=as_state(state))
+        yield from self._administer(request, "set the state of", Done)
 
     def get_vbucket_state(self, vbucket: int) -> Steps[State]:
         """Return the state of a vbucket on its node."""
-        asked = admin.GetVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF))
-        answer = yield from self._administer(asked, "get the state of", admin.GetVbucketResponse)
+        request = admin.GetVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF))
+        answer = yield from self._administer(request, "get the state of", admin.GetVbucketResponse)
         return State(answer.state)
 
     def delete_vbucket(self, vbucket: int) -> Steps[None]:
         """Delete a vbucket and everything in it."""
-        asked = admin.DelVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF))
-        yield from self._administer(asked, "delete", Done)
+        request = admin.DelVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF))
+        yield from self._administer(request, "delete", Done)
 
-    def _administer(self, asked: Request, what: str, answer: type[Answered]) -> Steps[Answered]:
-        """Ask the node of a vbucket; NOT_MY_VBUCKET is an answer here, not a reason to look elsewhere."""
-        owner = self.cluster.map.owner(asked.vbucket) or self.cluster.map.servers[0]
+    def _administer(self, request: Request, what: str, answer: type[Answered]) -> Steps[Answered]:
+        """Send a request to a vbucket's node; NOT_MY_VBUCKET is an answer here, not a reason to ask another node."""
+        owner = self.cluster.map.owner(request.vbucket) or self.cluster.map.servers[0]
         link = yield from self.cluster.link(owner)
-        frame = yield from link.call(asked.frame(), self.cluster.deadline())
+        frame = yield from link.call(request.frame(), self.cluster.deadline())
         if frame.status:
-            raise refused(f"{what} vbucket {asked.vbucket} on {owner}", frame)
+            raise refused(f"{what} vbucket {request.vbucket} on {owner}", frame)
         return answer.decode(frame)
 
 
@@ -523,10 +523,10 @@ def as_state(state: State | str) -> State:
 
 
 def document(key: bytes, answer: documents.GetResponse) -> Document:
-    """Return a node's answer about a key."""
+    """Return the document of a node's answer."""
     return Document(key, answer.value, answer.cas, answer.flags, answer.datatype)
 
 
 def _ends_stats(frame: Frame) -> bool:
-    """STAT answers end with one that has neither key nor value, or with a failure (kv.md 1.7)."""
+    """Return True for the last answer to STAT: one without key and value, or a failure (kv.md 1.7)."""
     return bool(frame.status) or not (frame.key or frame.value)

@@ -1,4 +1,4 @@
-"""A change as one line for people, and what its key and value look like there; shared by `tail` and `tap`."""
+"""A change as one line for people, with its key and value; shared by `tail` and `tap`."""
 
 import base64
 import unicodedata
@@ -7,17 +7,17 @@ SHOWN_BYTES_MAX = 160
 
 
 def line(*parts: object, value: bytes = b"") -> str:
-    """The parts and the value in one line: `512:7 mutation greeting hello world`; long values are cut."""
+    """Return the parts and the value in one line: `512:7 mutation greeting hello world`; long values are cut."""
     shown = [] if not value else [_cut(value)]
     return printable(" ".join([*map(str, parts), *shown]))
 
 
-def printable(told: str) -> str:
-    """The text with control characters escaped: whoever may write documents must not steer an operator's terminal.
+def printable(line_: str) -> str:
+    """Return text with control characters escaped, so that the author of a document can't steer an operator's terminal.
 
-    Those that turn the direction of writing count as well; line ends too, so that a change is one line.
+    Characters that turn the direction of writing count as well, and line ends, so that a change is one line.
     """
-    return "".join(_escaped(each) if unicodedata.category(each) in ("Cc", "Cf") else each for each in told)
+    return "".join(_escaped(each) if unicodedata.category(each) in ("Cc", "Cf") else each for each in line_)
 
 
 def _escaped(character: str) -> str:
@@ -25,18 +25,18 @@ def _escaped(character: str) -> str:
 
 
 def text(data: bytes) -> str:
-    """Bytes as text that loses nothing: what is no UTF-8 is escaped."""
+    """Return bytes as text without loss: bytes that are not UTF-8 are escaped."""
     return bytes(data).decode(errors="backslashreplace")
 
 
 def key_members(key: bytes) -> dict[str, str]:
-    """A key in a line of JSON: `key` is for people, `key_base64` has the bytes of what is no UTF-8."""
-    found = value_members(key)
-    return {"key": found["text"]} if "text" in found else {"key": text(key), "key_base64": found["base64"]}
+    """Return a key's members in a line of JSON: `key` for people, `key_base64` for bytes that are not UTF-8."""
+    members = value_members(key)
+    return {"key": members["text"]} if "text" in members else {"key": text(key), "key_base64": members["base64"]}
 
 
 def value_members(value: bytes) -> dict[str, str]:
-    """A value in a line of JSON: text, or base64 for what is no UTF-8."""
+    """Return a value's member in a line of JSON: text, or base64 for bytes that are not UTF-8."""
     try:
         return {"text": bytes(value).decode()}
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""One connection to one node: made, greeted, and then used frame by frame or handed to a drain.
+"""One connection to one node: opened, greeted, and then used frame by frame or by a drain.
 
-All methods with `yield` are step generators (transport/waiting.py): they say what they wait for. Every wait has a
-deadline, so a node that accepts and then says nothing is an error, never a hang.
+All methods with `yield` are step generators (transport/waiting.py): they yield what they wait for. Every wait has a
+deadline, so a node that accepts and then is silent is an error, never a hang.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.wire.opcodes import Opcode
 Result = TypeVar("Result")
 NONCE_BYTES = 18
 ADDRESS_SECONDS_MIN = 1.0
-"""So long at least is one of several addresses of a host tried."""
+"""The shortest time for each of several addresses of a host."""
 
 
 class Link:
@@ -39,9 +39,9 @@ class Link:
 
     Attributes:
         address: the node.
-        greeting: what `open` agreed on.
+        greeting: results of `open`.
         inbox: received bytes.
-        heard_at: when something arrived last.
+        heard_at: time of the last arrival.
     """
 
     def __init__(self, address: Address, clock: Callable[[], float], tls: TlsSettings | None = None) -> None:
@@ -92,15 +92,15 @@ class Link:
             raise
 
     def _connect(self, deadline: float) -> Steps[None]:
-        found = yield Resolve(*self.address)
-        if isinstance(found, OSError):
-            raise ConnectionLost(str(self.address), found.strerror or str(found)) from None
+        targets = yield Resolve(*self.address)
+        if isinstance(targets, OSError):
+            raise ConnectionLost(str(self.address), targets.strerror or str(targets)) from None
         lost: ConnectionLost | PeerSilent | TlsError | None = None
-        for number, target in enumerate(found):
+        for number, target in enumerate(targets):
             # One address that swallows all that comes, as IPv6 often does where it is half set up, must leave time for
             # the others.
             now = self.clock()
-            share = (deadline - now) / (len(found) - number)
+            share = (deadline - now) / (len(targets) - number)
             try:
                 yield from self._reach(target, self.tls, min(deadline, now + max(share, ADDRESS_SECONDS_MIN)))
             except TlsError as error:
@@ -120,8 +120,8 @@ class Link:
             yield from self.wait(deadline)
 
     def _refused(self, error: TlsError, target: SocketAddress, deadline: float) -> Steps[CertificateRefused]:
-        """The error for a certificate that is not to be trusted. Which one it was is asked for by another connection,
-        on which nothing is said: of one that it refused, OpenSSL keeps nothing."""
+        """Return the error for a certificate that is not trusted. It is fetched over another connection, on which
+        nothing is sent: OpenSSL does not keep a refused one."""
         shown = "which it shows no more"
         try:
             yield from self._reach(target, TlsSettings(verify="none"), deadline)
@@ -135,7 +135,7 @@ class Link:
         )
 
     def check(self, deadline: float) -> None:
-        """Look at the clock.
+        """Check the clock.
 
         Raises:
             PeerSilent: the deadline has come; the connection is closed.
@@ -151,20 +151,20 @@ class Link:
         yield Ready((self.channel,), deadline if wake_at is None else min(deadline, wake_at), signal)
 
     def converse(self, conversation: Conversation[Result], deadline: float) -> Steps[Result]:
-        """Hold a conversation of requests and their answers; returns what it agreed on."""
+        """Run a conversation of requests and answers; return its result."""
         try:
-            asked = next(conversation)
+            request = next(conversation)
             while True:
-                answer = yield from self.ask(asked, deadline)
-                asked = conversation.send(answer)
+                answer = yield from self.ask(request, deadline)
+                request = conversation.send(answer)
         except StopIteration as stop:
             result: Result = stop.value
             return result
 
-    def ask(self, asked: Frame, deadline: float) -> Steps[Frame]:
+    def ask(self, request: Frame, deadline: float) -> Steps[Frame]:
         """Send one request and return its answer; no-ops of the peer are answered meanwhile."""
         self._opaque = (self._opaque + 1) & 0xFFFF_FFFF
-        numbered = replace(asked, opaque=self._opaque)
+        numbered = replace(request, opaque=self._opaque)
         self.channel.send(numbered.encode())
         while True:
             frame = yield from self.frame(deadline)
@@ -173,13 +173,13 @@ class Link:
             self.channel.send(replace(frame, magic=0x81).encode())
 
     def statistics(self, group: str, deadline: float) -> Steps[dict[str, str]]:
-        """Ask for a group of statistics; empty when the node has none of that name, or does not tell us."""
-        found: dict[str, str] = {}
+        """Ask for a group of statistics; empty if the node has no such group, or does not give it to us."""
+        stats: dict[str, str] = {}
         answer = yield from self.ask(Stat(key=group.encode()).frame(), deadline)
         while not answer.status and (answer.key or answer.value):
-            found[answer.key.decode(errors="replace")] = answer.value.decode(errors="replace")
+            stats[answer.key.decode(errors="replace")] = answer.value.decode(errors="replace")
             answer = yield from self.frame(deadline)
-        return {} if answer.status else found
+        return {} if answer.status else stats
 
     def frame(self, deadline: float) -> Steps[Frame]:
         """Wait for the next whole frame. Errors as `receive`."""
@@ -204,9 +204,9 @@ class Link:
         return frame
 
     def receive(self, deadline: float, signal: Signal | None = None, wake_at: float | None = None) -> Steps[None]:
-        """Receive what is there into the inbox; if nothing is, wait once. What was kept for sending goes out meanwhile.
+        """Receive available bytes into the inbox; if there are none, wait once. Kept bytes are sent meanwhile.
 
-        The caller looks again at what it waits for: another task on this connection may have read it.
+        The caller checks again for its frame: another task on this connection may have read it.
 
         Raises:
             ConnectionLost: the peer closed the connection.
@@ -221,7 +221,7 @@ class Link:
             raise ConnectionLost(str(self.address), "the node closed the connection")
 
     def fill(self, needed: int = 0) -> int | None:
-        """Receive what is there now; as `Inbox.fill`."""
+        """Receive the bytes available now; as `Inbox.fill`."""
         unread = self.inbox.unread
         if not needed and len(unread) >= HEADER_BYTES:
             needed = lengths(unread).frame

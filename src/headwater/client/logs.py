@@ -1,7 +1,7 @@
-"""Failover logs of many vbuckets: asked for in one go from each node, as a thousand round trips take their time.
+"""Failover logs of many vbuckets, with one round trip for each node.
 
-The requests to a node leave together with a no-op behind them (pipeline.py); vbuckets that were not answered that way,
-because they moved or the connection broke, are asked for one at a time, with all the patience of `Cluster.call`.
+The requests to a node are sent together with a no-op after them (pipeline.py); vbuckets without an answer, because they
+moved or the connection broke, are asked for one at a time, with the patience of `Cluster.call`.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ def failover_logs(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> St
     for vbucket in chosen:
         if (owner := cluster.map.owner(vbucket)) is not None:
             owned.setdefault(owner, []).append(vbucket)
-    found: dict[int, Log] = {}
+    logs: dict[int, Log] = {}
     for owner, mine in owned.items():
         try:
-            found |= yield from _logs_of(cluster, owner, mine)
+            logs |= yield from _logs_of(cluster, owner, mine)
         except ConnectionLost:
             continue
     one_by_one = Operations(cluster)
     for vbucket in chosen:
-        if vbucket not in found:
-            found[vbucket] = yield from one_by_one.failover_log(vbucket)
-    return {vbucket: found[vbucket] for vbucket in chosen}
+        if vbucket not in logs:
+            logs[vbucket] = yield from one_by_one.failover_log(vbucket)
+    return {vbucket: logs[vbucket] for vbucket in chosen}
 
 
 def _logs_of(cluster: Cluster, owner: Address, vbuckets: list[int]) -> Steps[dict[int, Log]]:
-    """Ask one node; what it refuses for now is left out."""
+    """Ask one node; leave out temporary refusals."""
     link = yield from cluster.link(owner)
     first = link.reserve(len(vbuckets) + 1)
-    asked = (GetFailoverLog.encode_plain(vbucket, first + at) for at, vbucket in enumerate(vbuckets))
-    bulk = link.send_bulk(first, len(vbuckets), b"".join(asked))
-    found = {}
+    requests = (GetFailoverLog.encode_plain(vbucket, first + at) for at, vbucket in enumerate(vbuckets))
+    bulk = link.send_bulk(first, len(vbuckets), b"".join(requests))
+    logs = {}
     for frame in (yield from link.finish_bulk(bulk, cluster.deadline())):
         vbucket = vbuckets[frame.opaque - first]
         if frame.opcode != Opcode.GET_FAILOVER_LOG:
             raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to GET_FAILOVER_LOG (opcode 0x96)")
         if not frame.status:
-            found[vbucket] = GetFailoverLogResponse.decode(frame).failover_log
+            logs[vbucket] = GetFailoverLogResponse.decode(frame).failover_log
         elif not (refusal := refused(f"failover log (vbucket {vbucket})", frame)).retriable:
             raise refusal
-    return found
+    return logs

@@ -1,4 +1,4 @@
-"""A drain's eye on the cluster map, for a node that does not know that it lost its vbuckets.
+"""Watches the cluster map for a drain, in case a node does not know that it lost its vbuckets.
 
 A node that gives a vbucket away ends its streams, and the drain looks for the new owner. But a node that was failed
 over because nobody reached it (nobody but us) goes on streaming, and says nothing new for ever. So every few seconds
@@ -18,7 +18,7 @@ from headwater.errors import HeadwaterError, StatusError, TransportError
 from headwater.transport.waiting import Ready, Steps
 
 REFRESH_SECONDS = 0.1
-"""A map is not fetched more often, however many vbuckets are looking for a node."""
+"""The shortest time between two fetches of the map, however many vbuckets need a node."""
 
 
 def watch(
@@ -27,9 +27,9 @@ def watch(
     workers: Mapping[Address, Worker],
     drop: Callable[[Address, HeadwaterError], None],
 ) -> Steps[None]:
-    """Watch for ever; `drop` is called with a node that streams what is no longer its own, and with the reason.
+    """Watch for ever; `drop` is called with a node that streams a vbucket it no longer owns, and with the reason.
 
-    A cluster of one is left alone: whatever becomes of its vbuckets, it is the one to know.
+    A cluster of one node is left alone: it alone knows about its vbuckets.
     """
     turn = 0
     suspects: set[tuple[Address, int]] = set()
@@ -40,11 +40,11 @@ def watch(
         turn += 1
         with suppress(TransportError, StatusError):
             yield from cluster.ask_map_of(cluster.map.servers[turn % len(cluster.map.servers)])
-        found = set(_misplaced(cluster, workers))
-        for address, vbucket in sorted(found & suspects):
+        misplaced = set(_misplaced(cluster, workers))
+        for address, vbucket in sorted(misplaced & suspects):
             if address in workers:
                 drop(address, cluster.misplaced(vbucket, "stream", address))
-        suspects = found - suspects
+        suspects = misplaced - suspects
 
 
 def _rest(cluster: Cluster, seconds: float | None) -> Steps[None]:
@@ -55,7 +55,7 @@ def _rest(cluster: Cluster, seconds: float | None) -> Steps[None]:
 
 
 def _misplaced(cluster: Cluster, workers: Mapping[Address, Worker]) -> list[tuple[Address, int]]:
-    """The vbuckets that have a stream from another node than the map says."""
+    """Return the vbuckets whose stream comes from another node than the map's."""
     known = cluster.map
     return [
         (address, vbucket)

@@ -39,12 +39,12 @@ from headwater.protocol.dcp.persistence import MinPersisted, copies_needed, pers
 from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position, place
 
 ROW_BYTES = 56
-"""A change counts with so much beside its key and value: about what it takes on the wire (dcp 7)."""
+"""The size of a change without its key and value: about its size on the wire (dcp 7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut(StreamEvent):
-    """The stream is over before its end: what is held of it goes, and comes again."""
+    """The stream is over before its end: its held rows are dropped, and come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Vbucket:
     queue: deque[Withheld] = field(default_factory=deque)
     size: int = 0
     persisted: int = 0
-    told: dict[Address, int] = field(default_factory=dict)
+    seqnos: dict[Address, int] = field(default_factory=dict)
     waits_since: float = 0.0
 
     @property
@@ -86,7 +86,7 @@ class _Vbucket:
 
 @dataclass(slots=True)
 class Released:
-    """The part that may be handed out: rows, the events among them, and the places afterwards."""
+    """The part that may be returned: rows, the events among them, and the positions afterwards."""
 
     records: pa.RecordBatch | None
     events: list[tuple[int, StreamEvent]]
@@ -99,8 +99,8 @@ class Gate:
 
     Args:
         start: where each vbucket begins.
-        wanted: how many copies have to have a change.
-        batch_bytes: about how much is let out at once.
+        wanted: number of copies that must have a change.
+        batch_bytes: about the most that is released at once.
     """
 
     def __init__(self, start: Mapping[int, Position], wanted: MinPersisted, batch_bytes: int) -> None:
@@ -115,20 +115,20 @@ class Gate:
     # ------------------------------------------------------------------ what comes
 
     def opened(self, vbucket: int, log: FailoverLog) -> None:
-        """A stream was accepted: what comes on it is of the newest branch of this log."""
-        found = self._vbuckets[vbucket]
-        found.log, found.persisted, found.told = log, 0, {}
+        """Begin a stream that was accepted: its changes belong to the newest branch of this log."""
+        state = self._vbuckets[vbucket]
+        state.log, state.persisted, state.seqnos = log, 0, {}
         self._logs = self._logs | {vbucket: log}
-        self._settle(vbucket, found)
+        self._settle(vbucket, state)
 
     def cut(self, vbucket: int) -> Position:
-        """Drop what is held of a stream that is over; returns where to ask for it again."""
-        found = self._vbuckets[vbucket]
-        found.queue.clear()
-        found.size = 0
+        """Drop the held rows of a stream that is over; return the position to request it again from."""
+        state = self._vbuckets[vbucket]
+        state.queue.clear()
+        state.size = 0
         self._holding.discard(vbucket)
         self._ready.discard(vbucket)
-        return found.position
+        return state.position
 
     def take(self, records: pa.RecordBatch, events: Iterable[tuple[int, StreamEvent]], now: float) -> None:
         """Hold changes and the events among them, which came before the row with their number."""
@@ -136,36 +136,37 @@ class Gate:
             if isinstance(held.event, Cut):
                 self.cut(vbucket)
                 continue
-            found = self._vbuckets[vbucket]
-            if not found.queue:
-                found.waits_since = now
-            found.queue.append(held)
-            found.size += held.size
+            state = self._vbuckets[vbucket]
+            if not state.queue:
+                state.waits_since = now
+            state.queue.append(held)
+            state.size += held.size
             self._holding.add(vbucket)
-            if found.is_ready:
+            if state.is_ready:
                 self._ready.add(vbucket)
 
     # ------------------------------------------------------------------ what the copies say
 
-    def asked(self, address: Address, known: ClusterMap) -> dict[int, int]:
-        """Return what to ask a node: vbucket to vb uuid, of those that wait for what it has."""
+    def queries(self, address: Address, known: ClusterMap) -> dict[int, int]:
+        """Return the query for a node: vbucket to vb uuid, of those that wait for its copy."""
         return {
-            vb: found.log[0][0]
+            vb: state.log[0][0]
             for vb in sorted(self._holding - self._ready)
-            if (found := self._vbuckets[vb]).log and address in known.copies(vb)
+            if (state := self._vbuckets[vb]).log and address in known.copies(vb)
         }
 
     def hear(self, address: Address, answers: Mapping[int, tuple[int, int]], known: ClusterMap) -> None:
-        """Enter what a node said: by vbucket the vb uuid it was asked for, and the seqno it has on disk of that."""
+        """Take a node's answers: by vbucket the vb uuid of the query, and the seqno that it has on disk of that
+        branch."""
         self._troubles.pop(address, None)
         for vbucket, (vb_uuid, seqno) in answers.items():
-            found = self._vbuckets[vbucket]
-            if found.log and found.log[0][0] == vb_uuid:  # or it was asked before the stream was made anew
-                found.told[address] = seqno
+            state = self._vbuckets[vbucket]
+            if state.log and state.log[0][0] == vb_uuid:  # or it was asked before the stream was made anew
+                state.seqnos[address] = seqno
                 copies = known.copies(vbucket)
                 count = copies_needed(self._wanted, len(copies), 1 + known.replica_count)
-                found.persisted = persisted_by(count, copies, found.told)
-                if found.is_ready:
+                state.persisted = persisted_by(count, copies, state.seqnos)
+                if state.is_ready:
                     self._ready.add(vbucket)
 
     def missed(self, address: Address, trouble: Exception) -> None:
@@ -189,50 +190,50 @@ class Gate:
         return sum(self._vbuckets[vb].size for vb in self._holding.intersection(vbuckets))
 
     def release(self, now: float) -> Released:
-        """Return what may go, about `batch_bytes` of it at most."""
+        """Return rows that may go, about `batch_bytes` at most."""
         rows, events, size = _Rows(), list[tuple[int, StreamEvent]](), 0
         self._resting = dict(self._resting)
         for vbucket in sorted(self._ready):
-            found = self._vbuckets[vbucket]
-            for held in self._let_go(found, self._batch_bytes - size):
+            state = self._vbuckets[vbucket]
+            for held in self._let_go(state, self._batch_bytes - size):
                 size += held.size
                 if held.event is not None:
                     events.append((rows.count, held.event))
                 else:
                     rows.add(held)
-            found.waits_since = now
-            self._settle(vbucket, found)
-            if not found.is_ready:
+            state.waits_since = now
+            self._settle(vbucket, state)
+            if not state.is_ready:
                 self._ready.discard(vbucket)
-            if not found.queue:
+            if not state.queue:
                 self._holding.discard(vbucket)
             if size >= self._batch_bytes:
                 break
         return Released(rows.batch(), events, self._resting, self._logs)
 
     @staticmethod
-    def _let_go(found: _Vbucket, room: int) -> Iterator[Withheld]:
-        while found.is_ready and room > 0:
-            held = found.queue.popleft()
-            found.size -= held.size
+    def _let_go(state: _Vbucket, room: int) -> Iterator[Withheld]:
+        while state.is_ready and room > 0:
+            held = state.queue.popleft()
+            state.size -= held.size
             room -= held.size
             if held.event is not None:
-                found.place.occur(held.event)
+                state.place.occur(held.event)
             else:
-                found.place.move(held.last, *held.snapshot)
+                state.place.move(held.last, *held.snapshot)
             yield held
 
-    def _settle(self, vbucket: int, found: _Vbucket) -> None:
-        stands, coverage = found.place, found.position.coverage
-        if found.log:
-            found.position = place(vbucket, stands.last, stands.held_start, stands.held_end, found.log, coverage)
-            if self._resting.get(vbucket) != found.position:
-                self._resting[vbucket] = found.position
+    def _settle(self, vbucket: int, state: _Vbucket) -> None:
+        stands, coverage = state.place, state.position.coverage
+        if state.log:
+            state.position = place(vbucket, stands.last, stands.held_start, stands.held_end, state.log, coverage)
+            if self._resting.get(vbucket) != state.position:
+                self._resting[vbucket] = state.position
 
     # ------------------------------------------------------------------ what does not
 
     def deadline(self, patience_seconds: float | None) -> float | None:
-        """When the first of what waits will have waited for too long."""
+        """Return the time at which the first waiting row has waited for too long."""
         if patience_seconds is None:
             return None
         waiting = (self._vbuckets[vb].waits_since for vb in self._holding - self._ready)
@@ -244,18 +245,18 @@ class Gate:
         if deadline is None or now < deadline:
             return None
         vbucket = min(self._holding - self._ready, key=lambda vb: self._vbuckets[vb].waits_since)
-        found, copies = self._vbuckets[vbucket], known.copies(vbucket)
-        needs = found.queue[0].needs
-        having = sum(found.told.get(copy, 0) >= needs for copy in copies)
+        state, copies = self._vbuckets[vbucket], known.copies(vbucket)
+        needs = state.queue[0].needs
+        having = sum(state.seqnos.get(copy, 0) >= needs for copy in copies)
         count = copies_needed(self._wanted, len(copies), 1 + known.replica_count)
-        told = "; ".join(_told(copy, found, self._troubles) for copy in copies)
-        return NotPersisted(vbucket, needs, (having, count), now - found.waits_since, told or "the map names no copies")
+        text = "; ".join(_copy_text(copy, state, self._troubles) for copy in copies)
+        return NotPersisted(vbucket, needs, (having, count), now - state.waits_since, text or "the map names no copies")
 
 
-def _told(copy: Address, found: _Vbucket, troubles: Mapping[Address, str]) -> str:
+def _copy_text(copy: Address, state: _Vbucket, troubles: Mapping[Address, str]) -> str:
     if copy in troubles:
         return troubles[copy]
-    return f"{copy} has {found.told[copy]}" if copy in found.told else f"{copy} was not heard yet"
+    return f"{copy} has {state.seqnos[copy]}" if copy in state.seqnos else f"{copy} was not heard yet"
 
 
 class _Rows:
@@ -285,17 +286,17 @@ def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) 
     order = np.argsort(records.column("vbucket").to_numpy(), kind="stable")
     ours = records.take(pa.array(order, pa.int64()))  # a copy: the memory of the arena is used again
     vbuckets = ours.column("vbucket").to_numpy()
-    found: list[tuple[int, int, int, Withheld]] = []  # (vbucket, row, whether it is a change, what it is)
+    parts: list[tuple[int, int, int, Withheld]] = []  # (vbucket, row, whether it is a change, what it is)
     for row, event in events:
         first, end = np.searchsorted(vbuckets, (event.vbucket, event.vbucket + 1))
         at = int(first + np.searchsorted(order[first:end], row))
-        found.append((event.vbucket, at, 0, Withheld(_needed_for(event), event=event)))
+        parts.append((event.vbucket, at, 0, Withheld(_needed_for(event), event=event)))
     if len(order):
-        found += [
-            (int(vbuckets[held.first]), held.first, 1, held) for held in _runs(ours, {at for _, at, _, _ in found})
+        parts += [
+            (int(vbuckets[held.first]), held.first, 1, held) for held in _runs(ours, {at for _, at, _, _ in parts})
         ]
-    found.sort(key=lambda each: each[:3])
-    return ((vbucket, held) for vbucket, _, _, held in found)
+    parts.sort(key=lambda each: each[:3])
+    return ((vbucket, held) for vbucket, _, _, held in parts)
 
 
 def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Withheld]:

@@ -1,10 +1,10 @@
 """The nodes of one bucket: the map, and a key-value connection to each node that is needed.
 
-The first node of the connection string that answers gives the map. After that a map comes from whoever is asked, or
-with a NOT_MY_VBUCKET answer, and replaces the one we have if it is newer. A server without maps is a cluster of one.
+The first node of the connection string that answers gives the map. Later maps come from any node that is asked, or with
+a NOT_MY_VBUCKET answer, and replace ours if they are newer. A server without maps is a cluster of one.
 
-A node's word about the map is not the last one: the node may be the very one that does not know yet that it lost a
-vbucket. So whoever looks for a newer map asks until one node has it, and all nodes if none has.
+A single node may be wrong about the map: it may not know yet that it lost a vbucket. So a search for a newer map asks
+nodes until one has it, and all nodes if none has.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Nodes:
     def twin(self, *features: int) -> Self:
         """Return a cluster with the same settings and map, and connections of its own, which ask for more features."""
         login = self.settings.login
-        asked = replace(login, features=(*login.features, *features))
-        made = type(self)(replace(self.settings, login=asked) if features else self.settings)
-        made._map = self._map
-        return made
+        login_ = replace(login, features=(*login.features, *features))
+        twin = type(self)(replace(self.settings, login=login_) if features else self.settings)
+        twin._map = self._map
+        return twin
 
     def for_durable_writes(self) -> Self:
-        """Return the nodes by connections of their own for durable writes, which hold up what stands behind them.
+        """Return the nodes with separate connections for durable writes, which delay all requests after them.
 
         Raises:
             OptionError: the client says no HELLO, and so can't ask for what such writes need.
@@ -123,17 +123,16 @@ class Nodes:
             self._durable.close()
 
     def deadline(self) -> float:
-        """When an operation that begins now must be over."""
+        """Return the deadline of an operation that begins now."""
         return self.clock() + self.settings.timeout_seconds
 
     def _connect_deadline(self, until: float | None) -> float:
-        """When a connection that is begun now must be ready."""
+        """Return the deadline of a connection that is opened now."""
         deadline = self.clock() + self.settings.connect_timeout_seconds
         return deadline if until is None else min(deadline, until)
 
     def link(self, address: Address, until: float | None = None) -> Steps[Pipeline]:
-        """Return an open connection to a node, made now if there is none; within `until` if the time of making one ends
-        later.
+        """Return an open connection to a node, opened now if there is none; by `until` if that is earlier.
 
         Raises:
             LocalProtocolError: the client was closed.
@@ -169,9 +168,9 @@ class Nodes:
 
     def learn(self, config: bytes, source: Address) -> None:
         """Take a map over if it is newer than ours."""
-        told = self.settings.target.read_map(config, source)
-        if self._map is None or told.version > self._map.version:
-            self._map = told
+        newer = self.settings.target.read_map(config, source)
+        if self._map is None or newer.version > self._map.version:
+            self._map = newer
 
     def connect(self) -> Steps[None]:
         """Reach one node and get to know the others.
@@ -203,7 +202,7 @@ class Nodes:
         return 1 << max(seqnos).bit_length()  # numbers of vbuckets are powers of two (kv.md 1.4)
 
     def refresh(self, without: Address | None = None, until: float | None = None) -> Steps[None]:
-        """Ask the nodes, but the one `without` which we are to do, until one has a newer map than ours.
+        """Ask the nodes, except for `without`, until one has a newer map than ours.
 
         Many tasks that find the map wrong at the same time ask once.
 
@@ -247,7 +246,7 @@ class Nodes:
             raise lost or ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
 
     def _share(self, until: float | None, nodes: int) -> float | None:
-        """When the first of so many nodes is to have answered, so that there is time for the others."""
+        """Return the time for the first of so many nodes to answer, so that there is time for the others."""
         if until is None:
             return None
         now = self.clock()
@@ -256,8 +255,8 @@ class Nodes:
     @property
     def known_nodes(self) -> list[Address]:
         """The nodes of the map and the seeds; those that we are connected to come first."""
-        found = dict.fromkeys((*self.map.servers, *self.settings.target.seeds))
-        return sorted(found, key=lambda address: address not in self._links)
+        addresses = dict.fromkeys((*self.map.servers, *self.settings.target.seeds))
+        return sorted(addresses, key=lambda address: address not in self._links)
 
     def ask_map_of(self, address: Address, until: float | None = None) -> Steps[None]:
         """Ask one node for its map, within `until` if a connection may take longer.
@@ -274,8 +273,8 @@ class Nodes:
 
     def seqnos_of(self, link: Pipeline, collection: int | None = None) -> Steps[dict[int, int]]:
         """Return the high seqno of each active vbucket of a node, if `collection` is given of that one."""
-        asked = GetAllVbSeqnos(vb_state=State.ACTIVE, collection_id=collection)
-        answer = yield from link.call(asked.frame(), self.deadline())
+        request = GetAllVbSeqnos(vb_state=State.ACTIVE, collection_id=collection)
+        answer = yield from link.call(request.frame(), self.deadline())
         if answer.status == Status.EINVAL and collection is None:  # old servers take no state
             answer = yield from link.call(GetAllVbSeqnos().frame(), self.deadline())
         if answer.status:

@@ -1,7 +1,7 @@
-"""Ask the copies of vbuckets how much they have on disk: OBSERVE_SEQNO, all of a node's vbuckets in one go (kv.md 2).
+"""Asks the copies of vbuckets what they have on disk: OBSERVE_SEQNO, all vbuckets of a node at once (kv.md 2).
 
-The requests to a node leave together with a no-op behind them (pipeline.py): a thousand vbuckets cost one round trip.
-What a node does not know, or has not at the moment, counts as nothing: it is asked again.
+The requests to a node are sent together with a no-op after them (pipeline.py): a thousand vbuckets cost one round trip.
+An unknown or temporarily missing vbucket counts as nothing: it is asked for again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwater.client.mitigation import Gate  # which needs arrow: not for key-value work alone
 
 POLL_SECONDS = 0.1
-"""How often a node is asked while something waits for it: as often as other clients do."""
+"""The interval of queries to a node while something waits for it, as in other clients."""
 
 
 def poll(nodes: Nodes, cluster: Cluster, address: Address, gate: Gate) -> Steps[None]:
@@ -39,13 +39,13 @@ def poll(nodes: Nodes, cluster: Cluster, address: Address, gate: Gate) -> Steps[
         StatusError: the node refuses to tell, for good.
     """
     while True:
-        asked = gate.asked(address, cluster.map)
-        if not asked:
+        queries = gate.queries(address, cluster.map)
+        if not queries:
             yield Ready()
             continue
         try:
-            found = yield from observe(nodes, address, asked)
-            gate.hear(address, {vb: (asked[vb], seqno) for vb, seqno in found.items()}, cluster.map)
+            seqnos = yield from observe(nodes, address, queries)
+            gate.hear(address, {vb: (queries[vb], seqno) for vb, seqno in seqnos.items()}, cluster.map)
         except (TransportError, StatusError) as error:
             if not error.retriable:
                 raise
@@ -55,27 +55,27 @@ def poll(nodes: Nodes, cluster: Cluster, address: Address, gate: Gate) -> Steps[
             yield Ready((), until)
 
 
-def observe(nodes: Nodes, address: Address, asked: Mapping[int, int]) -> Steps[dict[int, int]]:
-    """Return up to which seqno a node has each branch on disk; `asked` are vbuckets and their vb uuids.
+def observe(nodes: Nodes, address: Address, queries: Mapping[int, int]) -> Steps[dict[int, int]]:
+    """Return the seqno up to which a node has each branch on disk; `queries`: vbucket to vb uuid.
 
     Raises:
         TransportError: no connection, or no answer in time. StatusError: the node refuses to tell.
     """
     link = yield from nodes.link(address)
-    vbuckets = list(asked)
+    vbuckets = list(queries)
     first = link.reserve(len(vbuckets) + 1)
     requests = (
-        ObserveSeqno(vbucket=vb, vb_uuid=asked[vb], opaque=first + at).encode() for at, vb in enumerate(vbuckets)
+        ObserveSeqno(vbucket=vb, vb_uuid=queries[vb], opaque=first + at).encode() for at, vb in enumerate(vbuckets)
     )
     bulk = link.send_bulk(first, len(vbuckets), b"".join(requests))
-    found = dict.fromkeys(vbuckets, 0)
+    seqnos = dict.fromkeys(vbuckets, 0)
     for frame in (yield from link.finish_bulk(bulk, nodes.deadline())):
         vbucket = vbuckets[frame.opaque - first]
-        found[vbucket] = _told(frame, vbucket, asked[vbucket])
-    return found
+        seqnos[vbucket] = _seqno_of(frame, vbucket, queries[vbucket])
+    return seqnos
 
 
-def _told(frame: Frame, vbucket: int, vb_uuid: int) -> int:
+def _seqno_of(frame: Frame, vbucket: int, vb_uuid: int) -> int:
     if frame.opcode != Opcode.OBSERVE_SEQNO:
         raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to OBSERVE_SEQNO (opcode 0x91)")
     if frame.status == Status.KEY_ENOENT:
@@ -90,7 +90,7 @@ def _told(frame: Frame, vbucket: int, vb_uuid: int) -> int:
 
 
 def persisted_seqnos(cluster: Cluster, vb_uuids: Mapping[int, int], wanted: MinPersisted) -> Steps[dict[int, int]]:
-    """Return up to which seqno enough copies have each of these branches on disk, as they are now.
+    """Return the seqno up to which enough copies have each of these branches on disk now.
 
     A copy that does not answer has nothing.
 
@@ -100,16 +100,16 @@ def persisted_seqnos(cluster: Cluster, vb_uuids: Mapping[int, int], wanted: MinP
     Raises:
         StatusError: a node refuses to tell.
     """
-    known, told = cluster.map, dict[int, dict[Address, int]]()
+    known, by_copy = cluster.map, dict[int, dict[Address, int]]()
     for address in known.servers:
-        asked = {vb: uuid for vb, uuid in vb_uuids.items() if address in known.copies(vb)}
+        queries = {vb: uuid for vb, uuid in vb_uuids.items() if address in known.copies(vb)}
         try:
-            found = (yield from observe(cluster, address, asked)) if asked else {}
+            seqnos = (yield from observe(cluster, address, queries)) if queries else {}
         except (TransportError, StatusError) as error:
             if not error.retriable:
                 raise
             continue
-        for vb, seqno in found.items():
-            told.setdefault(vb, {})[address] = seqno
+        for vb, seqno in seqnos.items():
+            by_copy.setdefault(vb, {})[address] = seqno
     counts = {vb: copies_needed(wanted, len(known.copies(vb)), 1 + known.replica_count) for vb in vb_uuids}
-    return {vb: persisted_by(counts[vb], known.copies(vb), told.get(vb, {})) for vb in vb_uuids}
+    return {vb: persisted_by(counts[vb], known.copies(vb), by_copy.get(vb, {})) for vb in vb_uuids}

@@ -1,8 +1,8 @@
-"""Many requests in flight on one key-value connection, each answer given to whoever asked.
+"""Many requests in flight on one key-value connection, each answer given to its sender.
 
-Requests carry an opaque of their own, answers bring it back. The first of those who wait reads for all: frames are
-sorted into the flights they belong to, and the flight's signal wakes its owner. Who is done passes the reading on. So
-a thousand asyncio tasks share a connection without a lock, and a blocking client uses the same code alone.
+Requests have an opaque of their own, which answers repeat. The first waiting request reads for all: frames are sorted
+into their flights, and a flight's signal wakes its owner. A finished reader passes the reading on. So a thousand
+asyncio tasks share a connection without a lock, and a blocking client uses the same code alone.
 
 A `Bulk` is a run of quiet requests with consecutive opaques and a no-op behind them: what succeeds is not answered,
 what fails is, and the no-op's answer says that all of it was dealt with (kv.md: "send a NOOP to flush a pipeline").
@@ -75,22 +75,22 @@ class Pipeline(Link):
             return self.fill() == 0
         return True
 
-    def call(self, asked: Frame, deadline: float) -> Steps[Frame]:
+    def call(self, request: Frame, deadline: float) -> Steps[Frame]:
         """Send a request and return its one answer, whatever its status."""
-        frames = yield from self.call_until(asked, lambda frame: True, deadline)
+        frames = yield from self.call_until(request, lambda frame: True, deadline)
         return frames[-1]
 
-    def call_until(self, asked: Frame, last: Callable[[Frame], bool], deadline: float) -> Steps[list[Frame]]:
+    def call_until(self, request: Frame, last: Callable[[Frame], bool], deadline: float) -> Steps[list[Frame]]:
         """Send a request and return its answers, up to the one that `last` says is the last (STAT has many)."""
         opaque = self.reserve(1)
-        found: list[Frame] = []
-        flight = self._flights[opaque] = Flight(asked.opcode, last)
+        frames: list[Frame] = []
+        flight = self._flights[opaque] = Flight(request.opcode, last)
         try:
-            self.channel.send(replace(asked, opaque=opaque).encode())
-            while not found or not last(found[-1]):
+            self.channel.send(replace(request, opaque=opaque).encode())
+            while not frames or not last(frames[-1]):
                 while not flight.frames:
                     yield from self._listen(flight, deadline)
-                found.append(flight.frames.popleft())
+                frames.append(flight.frames.popleft())
         except HeadwaterError:  # it has closed the connection
             raise
         except BaseException:
@@ -100,7 +100,7 @@ class Pipeline(Link):
         finally:
             del self._flights[opaque]
             self._pass_on(flight)
-        return found
+        return frames
 
     def send_bulk(self, first: int, count: int, requests: bytes) -> Bulk:
         """Send encoded quiet requests with the opaques first to first + count - 1; `reserve(count + 1)` gave them."""
@@ -130,7 +130,7 @@ class Pipeline(Link):
         yield from self._flights.values()
 
     def _listen(self, flight: Flight | Bulk, deadline: float) -> Steps[None]:
-        """Receive once and sort what came, or wait for the one who does. After an error the connection is closed."""
+        """Receive once and sort the frames, or wait for the task that does. After an error the connection is closed."""
         if self._reader is not None and self._reader is not flight:
             self.check(deadline)
             yield Ready((), deadline, flight.signal)
@@ -147,8 +147,8 @@ class Pipeline(Link):
     def _pass_on(self, flight: Flight | Bulk) -> None:
         """Let the next waiting request read, unless one does already.
 
-        Who was woken to read may find its own answer there already and go: then it is the one to pass on. A bulk whose
-        owner is busy elsewhere, or gave it up, can't be woken: then it is the next one's turn.
+        A task that was woken to read may find its own answer and leave: then it passes the reading on. A bulk whose
+        owner is busy elsewhere, or gave it up, can't be woken: then the next one reads.
         """
         if self._reader is None or self._reader is flight:
             self._reader = None

@@ -1,4 +1,4 @@
-"""From what the caller of a drain says to what to ask for: positions to start from, seqnos to end at.
+"""From the caller's arguments to a drain: positions to start from, seqnos to end at.
 
 `start` and `until` may both be "now", which takes one question to every node: the high seqno of each vbucket. A start
 at "now" also takes the failover logs: a position needs the history that its seqno belongs to. They are asked for before
@@ -45,13 +45,13 @@ def plan(
         if any(position.coverage is not None for position in saved.values()):
             check_start(saved, None, (yield from manifest_of(cluster)))
         begin, ends = yield from _ends(cluster, start, vbuckets, until, options)
-        return Drainer(cluster.twin(), begin, ends, _named(options))
+        return Drainer(cluster.twin(), begin, ends, _with_name(options))
     # With Collections, nodes say how far all of a vbucket has come, and not the default collection alone (kv.md 3).
     own = cluster.twin(Feature.COLLECTIONS)
     try:
         streamed = yield from _streamed(own, _saved(start), options)
         begin, ends = yield from _ends(own, start, vbuckets, until, options)
-        return Drainer(own, covering(begin, streamed.asked), ends, _named(options), streamed)
+        return Drainer(own, covering(begin, streamed.choice), ends, _with_name(options), streamed)
     except BaseException:
         own.close()
         raise
@@ -67,23 +67,23 @@ def _saved(start: Start) -> Mapping[int, Position]:
     return {vb: _fitting(vb, position) for vb, position in start.items()} if isinstance(start, Mapping) else {}
 
 
-def _named(options: DrainOptions) -> DrainOptions:
+def _with_name(options: DrainOptions) -> DrainOptions:
     return replace(options, name=options.name or f"headwater-{secrets.token_hex(6)}")
 
 
 def _streamed(cluster: Cluster, saved: Mapping[int, Position], options: DrainOptions) -> Steps[Streamed]:
-    """Find the share of the bucket's collections that is read."""
+    """Return the chosen share of the bucket's collections."""
     covered = [position.coverage.manifest_uid for position in saved.values() if position.coverage is not None]
     manifest = yield from manifest_of(cluster, max(covered, default=0))
-    asked = resolve(manifest, options.collections, options.scope)
-    check_start(saved, asked, manifest)
-    return Streamed(asked, CollectionNames(manifest))
+    choice = resolve(manifest, options.collections, options.scope)
+    check_start(saved, choice, manifest)
+    return Streamed(choice, CollectionNames(manifest))
 
 
 def _ends(
     cluster: Cluster, start: Start, vbuckets: Iterable[int] | None, until: Until, options: DrainOptions
 ) -> Steps[tuple[dict[int, Position], dict[int, int]]]:
-    """Where to begin and where to end, by vbucket."""
+    """Return start and end, by vbucket."""
     chosen = _chosen(cluster, start, vbuckets)
     seqnos: Mapping[int, int] = {}
     patience = math.inf if options.patience_seconds is None else options.patience_seconds
@@ -118,7 +118,7 @@ def _begin(start: Start, chosen: list[int]) -> dict[int, Position]:
 
 
 def _now(cluster: Cluster, chosen: list[int], patience_seconds: float) -> Steps[dict[int, Position]]:
-    """The places behind the newest changes."""
+    """Return the positions after the newest changes."""
     logs: Mapping[int, Log] | None = None
     while True:
         before, seqnos = logs, (yield from cluster.seqnos(chosen, patience_seconds))

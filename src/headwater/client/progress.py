@@ -1,7 +1,7 @@
 """The progress of a drain, vbucket by vbucket: the position to save, the end wanted, errors to retry.
 
-Positions are made only when somebody looks: a batch of a megabyte arrives every fraction of a millisecond, and a
-thousand position objects for each would cost more than decoding it. `Positions` keeps the numbers they are made from.
+Positions are made only on demand: a batch of a megabyte arrives every fraction of a millisecond, and a thousand
+position objects for each would cost more than decoding it. `Positions` keeps the numbers that they are made from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwater.transport.backoff import Backoff
 HELD = [LAST, HELD_START, HELD_END]
 
 STEADY_SECONDS = 10.0
-"""A stream that held for so long had no trouble; the next one starts afresh."""
+"""After so long a stream had no trouble; a later failure is a new one."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class VBucketProgress:
     """One vbucket of a drain.
 
     Attributes:
-        position: where the last stream ended, or began.
+        position: end of the last stream, or the start.
         end_seqno: the stream ends after the snapshot that holds it.
         done: nothing more is to come.
         opened_at: when its stream was accepted.
-        trouble_since: when it first failed without coming on since; None for no trouble.
+        trouble_since: time of its first failure without progress since; None for no trouble.
     """
 
     position: Position
@@ -45,9 +45,9 @@ class VBucketProgress:
     _trouble_seqno: int = -1
 
     def stumble(self, now: float) -> float:
-        """Enter a failure; returns how many seconds to wait before trying again.
+        """Note a failure; return the seconds to wait before the next attempt.
 
-        Coming on by a change, or holding for a while, ends a trouble: what happens then is a new one.
+        Progress by a change, or a stream that lasts for a while, ends a trouble.
         """
         held = self.opened_at is not None and now - self.opened_at >= STEADY_SECONDS
         if held or self.trouble_since is None or self.position.seqno != self._trouble_seqno:
@@ -67,7 +67,7 @@ class Part:
 
 @dataclass(slots=True)
 class Positions:
-    """All positions of a drain at one moment, in the form they are kept."""
+    """All positions of a drain at one time, as numbers."""
 
     resting: Mapping[int, Position]
     parts: list[Part]
@@ -76,8 +76,8 @@ class Positions:
 
     def by_vbucket(self) -> dict[int, Position]:
         """Make the positions: vbucket to position, ordered by vbucket."""
-        made = dict(self.resting)
+        positions = dict(self.resting)
         for part in self.parts:
             for vbucket, (last, start, end) in zip(part.vbuckets.tolist(), part.rows[:, HELD].tolist(), strict=True):
-                made[vbucket] = place(vbucket, last, start, end, self.logs.get(vbucket, ()), self.coverage)
-        return dict(sorted(made.items()))
+                positions[vbucket] = place(vbucket, last, start, end, self.logs.get(vbucket, ()), self.coverage)
+        return dict(sorted(positions.items()))

@@ -1,4 +1,4 @@
-"""Where a client begins, and the cluster map that nodes hand out.
+"""Connection strings, and the cluster maps that nodes give to clients.
 
 Three generations of the map are in use (kv.md 1.4): `serverList` alone, `nodes` with `ports`, and `nodesExt` with
 `services`. A client takes the newest that is present. "$HOST" and a missing host name mean: the host this map was
@@ -22,13 +22,13 @@ __all__ = ["PORT", "Address", "ClusterMap", "Target", "map_of_one", "parse", "re
 
 
 SCHEMES = {"": False, "couchbase": False, "memcached": False, "couchbases": True}
-"""Those of connection strings, and whether they speak TLS."""
+"""Scheme of a connection string -> whether it means TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed connection string: some nodes to start from, a bucket, who asks if it says so, TLS or not (None), and by
-    which of their addresses nodes are called (wire/network.py)."""
+    """A parsed connection string: nodes to start from, a bucket, a login if it has one, TLS or None, and the network
+    whose addresses count (wire/network.py)."""
 
     seeds: tuple[Address, ...]
     bucket: str
@@ -40,17 +40,17 @@ class Target:
     @property
     def url(self) -> str:
         """The connection string without name and password."""
-        scheme, told = ("couchbase", "") if self.tls is None else ("couchbases", self.tls.query)
+        scheme, parameters = ("couchbase", "") if self.tls is None else ("couchbases", self.tls.query)
         network = "" if self.network == AUTO else f"network={quote(self.network)}"
-        query = "&".join(filter(None, (told, network)))
+        query = "&".join(filter(None, (parameters, network)))
         return f"{scheme}://{','.join(map(str, self.seeds))}/{self.bucket}" + f"?{query}" * bool(query)
 
     def read_map(self, text: bytes, source: Address) -> ClusterMap:
-        """Read a map as those see it who connect by this; see the function of the same name."""
+        """Read a map as this connection string needs it; see the function of the same name."""
         return read_map(text, source, speaks_tls=self.tls is not None, network=self.network)
 
     def login(self, user: str | None, password: str | None) -> tuple[str | None, str | None]:
-        """Return who asks: as the string says, or as was given beside it; OptionError where both say it."""
+        """Return the login, from the string or the arguments; OptionError if both have one."""
         if self.user is None:
             return user, password
         if user is not None or password is not None:
@@ -87,17 +87,17 @@ def parse(connection: str) -> Target:
     name, colon, password = login.partition(":")
     if at and not (name and colon):
         raise OptionError("connection", shown, "with a name and a password as couchbase://NAME:PASSWORD@HOST/BUCKET")
-    user, told = (unquote(name), unquote(password)) if at else (None, None)
+    user, secret = (unquote(name), unquote(password)) if at else (None, None)
     network = dict(parse_qsl(query)).get("network", AUTO)
-    return Target(seeds, bucket.strip("/") or "default", user, told, tls, network)
+    return Target(seeds, bucket.strip("/") or "default", user, secret, tls, network)
 
 
 def _tls(query: str, shown: str, *, speaks: bool) -> TlsSettings | None:
-    told = dict(parse_qsl(query, keep_blank_values=True))
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
     if speaks:
-        return TlsSettings.from_query(told)
-    if asked := sorted(told.keys() & QUERY.keys()):
-        raise OptionError("connection", shown, f"one for TLS, which is couchbases://; {asked[0]} does nothing without")
+        return TlsSettings.from_query(parameters)
+    if wrong := sorted(parameters.keys() & QUERY.keys()):
+        raise OptionError("connection", shown, f"one for TLS, which is couchbases://; {wrong[0]} does nothing without")
     return None
 
 
@@ -119,10 +119,10 @@ def read_map(text: bytes, source: Address, *, speaks_tls: bool = False, network:
     Raises:
         RemoteProtocolError: not JSON, or no map: fields missing, of the wrong type, or pointing nowhere.
     """
-    found = tls_addresses if speaks_tls else newest_addresses
+    reader = tls_addresses if speaks_tls else newest_addresses
 
     def addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
-        return found(content if source is None else as_seen_from(content, source, network), source)
+        return reader(content if source is None else as_seen_from(content, source, network), source)
 
     return ClusterMap.from_json(text, source, addresses=addresses)
 

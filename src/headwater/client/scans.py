@@ -44,7 +44,7 @@ _HIGHEST = b"\xff" * KEY_BYTES_MAX
 """Behind a prefix: no key that begins with it is higher."""
 _MORE = frozenset({Status.SUCCESS, Status.RANGE_SCAN_MORE, Status.RANGE_SCAN_COMPLETE})
 _GONE = frozenset({Status.KEY_ENOENT, Status.RANGE_SCAN_CANCELLED, Status.NOT_MY_VBUCKET})
-"""Refusals to go on that are about the scan: its vbucket moved, or was rolled back. Of keys they say nothing."""
+"""Refusals that concern only the scan: its vbucket moved, or was rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class KeyPage:
 
 
 class _ScanGoneError(Exception):
-    """The scan that was begun does not go on, now or at all; a new one is begun in its place."""
+    """The scan can't continue; a new one begins in its place."""
 
     def __init__(self, refusal: StatusError) -> None:
         self.refusal = refusal
@@ -150,11 +150,11 @@ def _collect(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, dead
             refusal = refused(f"list the keys of vbucket {wanted.vbucket}", last)
             yield from _cancel(link, wanted, created, deadline)
             raise _ScanGoneError(refusal) if refusal.retriable else refusal
-        found = [key for frame in frames for key in keys_of(RangeScanPart.decode(frame).value)]
-        keys += found
+        part = [key for frame in frames for key in keys_of(RangeScanPart.decode(frame).value)]
+        keys += part
         if last.status == Status.RANGE_SCAN_COMPLETE:
             return KeyPage(keys, is_last=True)
-        if not found:
+        if not part:
             raise RemoteProtocolError("RANGE_SCAN_CONTINUE (opcode 0xdb): there is more, and no key came")
     yield from _cancel(link, wanted, created, deadline)
     return KeyPage(keys, is_last=False)
@@ -177,12 +177,12 @@ def keys_of(value: bytes) -> list[bytes]:
     Raises:
         RemoteProtocolError: it ends within one of them, or one is empty or longer than keys are.
     """
-    found, at = [], 0
+    keys, at = [], 0
     while at < len(value):
         size, taken = leb128.decode(value[at : at + 5])
         at += taken
         if not 0 < size <= KEY_BYTES_MAX or at + size > len(value):
             raise RemoteProtocolError(f"RANGE_SCAN_CONTINUE (opcode 0xdb): a key of {size} bytes at {at}")
-        found.append(value[at : at + size])
+        keys.append(value[at : at + size])
         at += size
-    return found
+    return keys

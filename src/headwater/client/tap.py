@@ -1,13 +1,13 @@
-"""A TAP client: what a node sends over TAP, message by message, acknowledged as it is processed.
+"""A TAP client: a node's messages one by one, acknowledged as they are processed.
 
     with tap.connect("couchbase://127.0.0.1/default", name="cache") as stream:
         for message in stream:
             ...
 
-The message handed out last is acknowledged when the next one is asked for, and never before: what was not processed
-comes again. A named stream reconnects under its name; a node that keeps sessions (`--tap-keep-alive-seconds`) goes on
-with what was not acknowledged, another begins anew with its backfill. One stream reads one node, the first of the
-address. Source: tap.md 1, 3, 4.
+The last returned message is acknowledged at the next call, and never before: unprocessed messages come again. A named
+stream reconnects under its name; a node that keeps sessions (`--tap-keep-alive-seconds`) continues after the last
+acknowledged message, another begins anew with its backfill. One stream reads one node, the first of the address.
+Source: tap.md 1, 3, 4.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class TapStream:
     Args:
         settings: where to, as who; options: what to ask for.
         patience_seconds: how long to try to reconnect; 0 for not at all.
-        on_gap: called when changes may be missing between the message handed out last and the next one.
+        on_gap: called if changes may be missing between the last returned message and the next one.
 
     Attributes:
-        frame: the message handed out last, as it came.
-        reconnects: how often the connection was made anew.
-        gaps: how often changes may have been lost by that: whoever keeps a copy of something drops it.
+        frame: the last returned message as a frame.
+        reconnects: number of reconnections.
+        gaps: number of reconnections that may have lost changes: drop copies of the data then.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TapStream:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; what was handed out last stays unacknowledged."""
+        """Close the connection; the last returned message stays unacknowledged."""
         self.frame = None
         if self._link is not None:
             self._link.close()
@@ -112,7 +112,7 @@ class TapStream:
             yield message
 
     def next(self, timeout_seconds: float | None = None) -> TapMessage | None:
-        """The next message; None at the end of a dump or takeover, or when nothing came within the timeout."""
+        """Return the next message; None at the end of a dump or takeover, or if none came within the timeout."""
         clock = self._settings.clock
         until = None if timeout_seconds is None else clock() + timeout_seconds
         while True:
@@ -133,7 +133,7 @@ class TapStream:
                 return message
 
     def answer(self, status: int = Status.SUCCESS) -> None:
-        """Answer the message handed out last now.
+        """Answer the last returned message now.
 
         ETMPFAIL makes the node send it again later; any other error ends the session for good.
         """
@@ -177,10 +177,10 @@ class TapStream:
         return expected(self.options, stats)
 
     def _has_gap(self, link: Link) -> Steps[bool]:
-        """Whether the stream that is asked for again may lack something.
+        """Return True if the stream that is requested again may lack something.
 
-        A session that the node kept goes on behind what was acknowledged, or sent to a client that acknowledges
-        nothing. Another begins anew: with all there is, which lacks nothing, or with what changes from now on.
+        A session that the node kept continues after the acknowledged messages, or after those sent to a client that
+        acknowledges nothing. Another begins anew: with everything, which lacks nothing, or with changes from now on.
         """
         stats = yield from link.statistics("tap", link.clock() + self._settings.timeout_seconds)
         session = f"eq_tapq:{self.options.name.decode()}:"
@@ -190,7 +190,7 @@ class TapStream:
         return not self.options.wants_backfill(int(time.time()))
 
     def _ended(self, lost: ConnectionLost) -> None:
-        """The connection of a dump or takeover is closed.
+        """Handle the closed connection of a dump or takeover.
 
         Raises:
             ConnectionLost: before all had come.
@@ -210,8 +210,8 @@ class TapStream:
     def _reconnect(self, lost: TransportError | StatusError) -> Steps[None]:
         """Open again, for as long as patience lasts.
 
-        A node that is starting may let us in only to put us off. That is no success: the patience of the refusal before
-        it goes on, unless the stream was taken meanwhile.
+        A starting node may accept us only to refuse for now. That is no success: the patience for the refusal before
+        continues, unless the stream was accepted meanwhile.
         """
         now, backoff = self._settings.clock(), Backoff()
         give_up = now + self._patience_seconds
@@ -291,8 +291,8 @@ def connect(
     wanted = () if vbuckets is None else tuple(dict.fromkeys(vbuckets))
     given = {"acknowledge": True, "network_byte_order": True, **options}
     settings = settings_for(connection, user, password, clock=time.monotonic)
-    asked = TapOptions(name=name.encode(), vbuckets=wanted, **given).check()
-    return TapStream(settings, asked, patience_seconds=patience_seconds, on_gap=on_gap)
+    options_ = TapOptions(name=name.encode(), vbuckets=wanted, **given).check()
+    return TapStream(settings, options_, patience_seconds=patience_seconds, on_gap=on_gap)
 
 
 def closed_checkpoints(stats: Mapping[str, str]) -> dict[int, int]:
@@ -302,8 +302,8 @@ def closed_checkpoints(stats: Mapping[str, str]) -> dict[int, int]:
         stats: the group `checkpoint` of the node that is fed.
     """
     ending = ":last_closed_checkpoint_id"
-    found = {key.removesuffix(ending): int(value) for key, value in stats.items() if key.endswith(ending)}
-    return {int(key.removeprefix("vb_")): number for key, number in found.items() if number}
+    closed = {key.removesuffix(ending): int(value) for key, value in stats.items() if key.endswith(ending)}
+    return {int(key.removeprefix("vb_")): number for key, number in closed.items() if number}
 
 
 def relay(stream: TapStream, target: str, *, user: str | None = None, password: str | None = None) -> int:

@@ -150,7 +150,7 @@ class TapNodes:
         """
         maps, claims = self._survey()
         # A node goes by the name that maps give it: one that was named otherwise must not be listened to twice.
-        nodes = {address for found in maps.values() for address in found.servers} | claims.keys() - maps.keys()
+        nodes = {address for known in maps.values() for address in known.servers} | claims.keys() - maps.keys()
         for address in self._listeners.keys() - nodes:
             self._forget(address)
         if self._owners_only:
@@ -198,7 +198,7 @@ class TapNodes:
 
     def _settle(self, maps: dict[Address, ClusterMap], claims: dict[Address, set[int]]) -> None:
         """Find each vbucket's owner: the last, while it says so; else whom the newest map names, or a claimant."""
-        newest = max(maps.values(), key=lambda found: found.version, default=None)
+        newest = max(maps.values(), key=lambda known: known.version, default=None)
         owners = dict[int, Address]()
         for vb in sorted(set().union(*claims.values())):
             claimants = [address for address in sorted(claims) if vb in claims[address]]

@@ -1,6 +1,6 @@
-"""Collections that a bucket has and this client does not read, or that its user is not shown.
+"""Collections of a bucket that this client does not read, or that its user may not see.
 
-Whoever copies a bucket must know that there is more than what he is shown.
+A copy of a bucket must know that it lacks something.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OWN_OF_SERVERS = "_system"
 """Couchbase's servers keep collections of their own in this scope, in every bucket."""
 _UNKNOWN = (Status.KEY_ENOENT, Status.EINVAL, Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED)
-"""Answers of servers from before collections to a group of statistics that they do not have."""
+"""Answers of servers without collections to a group of statistics that they do not have."""
 
 
 def unread_collections(client: Client) -> dict[str, int]:
@@ -34,7 +34,7 @@ def unread_collections(client: Client) -> dict[str, int]:
 
 
 def knows_collections(client: Client) -> bool:
-    """Return True if the nodes of a bucket know of collections at all; also when they don't tell this user.
+    """Return True if the nodes of a bucket have collections, even if this user may not see them.
 
     Raises:
         TransportError: a node did not answer.
@@ -87,17 +87,17 @@ def required_manifest(client: Client) -> CollectionsManifest:
     """
     manifest = whole_manifest(client)
     if manifest is None:
-        told = (
+        text = (
             "a collection is not shown, and whether it was dropped is not known to a user with rights in parts of the"
         )
-        raise error_for(Status.EACCESS, f"{told} bucket only: give that user the roles monitor and stream in all of it")
+        raise error_for(Status.EACCESS, f"{text} bucket only: give that user the roles monitor and stream in all of it")
     return manifest
 
 
 def _unread(scopes: Mapping[str, str]) -> dict[str, int]:
-    found = {}
+    counts = {}
     for line, name in scopes.items():
         scope, _, field = line.rpartition(":")
         if field == "name" and name != OWN_OF_SERVERS:
-            found[name] = int(scopes.get(f"{scope}:collections", "0")) - (name == "_default")
-    return {name: number for name, number in found.items() if number > 0}
+            counts[name] = int(scopes.get(f"{scope}:collections", "0")) - (name == "_default")
+    return {name: number for name, number in counts.items() if number > 0}

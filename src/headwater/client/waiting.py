@@ -1,4 +1,4 @@
-"""Waits, told while they last: for a node that does not answer, for a vbucket that no node has at the moment.
+"""Logs waits while they last: for a node that does not answer, or a vbucket without a node.
 
 The log `headwater.client.waiting` has a line of level INFO when it begins and every ten seconds after that. The command
 line shows it: without it nobody who waits for a minute knows for what.
@@ -16,14 +16,14 @@ __all__ = ["WaitTeller"]
 
 AGAIN_SECONDS: Final = 10.0
 MOVING_SECONDS: Final = 1.0
-"""A vbucket that moves is back within a fraction of a second, and a node that says "not now" asks for little more: of
-less than this nothing is said."""
+"""The shortest wait that is logged: a vbucket that moves is back within a fraction of a second, and a temporary refusal
+asks for little more."""
 
 log = logging.getLogger(__name__)
 
 
 class WaitTeller:
-    """One wait, and who tells of it.
+    """Logs one wait.
 
     Args:
         began: the time at which it began, seconds.
@@ -35,7 +35,7 @@ class WaitTeller:
         self._next: float | None = None
 
     def tell(self, why: HeadwaterError, now: float) -> None:
-        """Say why it is waited now, unless that was said a moment ago."""
+        """Log the reason for the wait, unless that was done a moment ago."""
         silent = 0.0 if isinstance(why, TransportError) else MOVING_SECONDS
         if now < (self._began + silent if self._next is None else self._next):
             return

@@ -1,7 +1,7 @@
-"""One DCP connection of a drain: opened, set up, and read until its streams are over.
+"""One DCP connection of a drain: opened, negotiated, and read until its streams are over.
 
-A worker runs in steps: `step` goes on until there is nothing to read, or the arena is full. `wait` is what it waits
-for, `busy` says that it wants to be stepped again at once.
+A worker runs in steps: `step` runs until there is nothing to read, or the arena is full. `wait` is the event that it
+waits for, `busy` means that it must run again at once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from headwater.wire.features import Feature
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 SERVER_IDLE_SECONDS = 360.0
-"""How long a node may be silent that keeps a no-op interval of its own (dcp.md 6: dcp_idle_timeout)."""
+"""The longest silence of a node with a no-op interval of its own (dcp.md 6: dcp_idle_timeout)."""
 
 GATHER_BYTES_MIN = 64 * 1024
-"""Receiving goes on while the inbox has so much room."""
+"""Receiving continues while the inbox has this much room."""
 
 REQUESTS_SENT_AT_ONCE = 64
-"""Then it is time to read what came for those before: the node opens the first while we ask for the others."""
+"""After so many requests it is time to read the answers: the node opens the first streams meanwhile."""
 
 AGAIN = Ready()
 """A task yields this to be stepped again at once."""
@@ -58,18 +58,18 @@ class Task:
         self.wait: Ready = AGAIN
 
     def step(self) -> Steps[bool]:
-        """Run until it waits; True when it wants to go on at once. Looking up a name holds up the others.
+        """Run until it waits; return True if it must run again at once. Looking up a name delays the other tasks.
 
-        A caller who was cancelled meanwhile leaves the task without its answer: the name is looked up again.
+        If the caller was cancelled meanwhile, the task lacks its answer: the name is looked up again.
         """
-        asked = next(self._steps) if self._name is None else self._name
-        while isinstance(asked, Resolve):
-            self._name = asked
-            found = yield asked
+        wanted = next(self._steps) if self._name is None else self._name
+        while isinstance(wanted, Resolve):
+            self._name = wanted
+            addresses = yield wanted
             self._name = None
-            asked = self._steps.send(found)
-        self.wait = asked
-        return asked is AGAIN
+            wanted = self._steps.send(addresses)
+        self.wait = wanted
+        return wanted is AGAIN
 
     def close(self) -> None:
         """Give the connection up."""
@@ -81,8 +81,8 @@ class Worker(Task):
 
     Attributes:
         address: the node.
-        vbuckets: those with a stream here, asked for or open.
-        todo: those to be asked for when the connection is ready: vbucket to (position, end seqno).
+        vbuckets: vbuckets with a stream here, requested or open.
+        todo: vbuckets to request when the connection is ready: vbucket to (position, end seqno).
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Worker(Task):
         self._vbuckets_max = max(self._vbuckets_max, position.vbucket + 1)
 
     def release(self, vbucket: int) -> None:
-        """The stream is over."""
+        """Forget a vbucket whose stream is over."""
         self.vbuckets.pop(vbucket, None)
         self._opened[vbucket] = False
         self._open_streams = None
@@ -127,7 +127,7 @@ class Worker(Task):
         self._link.close()
 
     def position(self, vbucket: int) -> Position:
-        """Where the stream of one of `vbuckets` stands."""
+        """Return the position of the stream of one of `vbuckets`."""
         return self._drain.position(vbucket)
 
     @property
@@ -137,7 +137,7 @@ class Worker(Task):
         return self.drain
 
     def take_events(self) -> Iterable[tuple[int, StreamEvent]]:
-        """Return what became of streams since the last call."""
+        """Return the events of streams since the last call."""
         if self.drain is None or not self.drain.events:
             return ()
         events, self.drain.events = self.drain.events, []
@@ -146,21 +146,21 @@ class Worker(Task):
         return events
 
     def part(self) -> Part:
-        """Return the numbers of all open streams at this moment."""
+        """Return the numbers of all open streams now."""
         drain = self._drain
         if self._open_streams is None:
             self._open_streams = np.flatnonzero(self._opened[: self._vbuckets_max])
         return Part(self._open_streams, drain.table.rows.take(self._open_streams, axis=0))
 
     def processed(self, now: float, keep_bytes: int = 0) -> None:
-        """The caller is done with what was handed out; `keep_bytes` of it wait before he gets them."""
+        """Report that returned rows are processed, except for `keep_bytes` that wait for the caller."""
         if self.drain is not None:
             self.drain.processed(now, keep_bytes)
 
     # ------------------------------------------------------------------ running
 
     def _serve(self) -> Steps[None]:
-        """All of the connection's life; it ends by an error or by `close`."""
+        """Run the connection until an error or `close`."""
         self.drain = drain = yield from self._open()
         inbox = self._link.inbox
         while True:
@@ -180,10 +180,10 @@ class Worker(Task):
                 yield AGAIN if self.todo else Ready((self._link.channel,), drain.deadline)
 
     def _gather(self, drain: Drain) -> ConnectionLost | None:
-        """Receive until nothing is there or the inbox is about full; returns how the connection ended, if it did.
+        """Receive until nothing is left or the inbox is about full; return the error that ended the connection, if any.
 
-        Decoding has a price per call, receiving has almost none: so a few receives are decoded together. What came
-        before the end of a connection is decoded first.
+        Each decoding call has a price, receiving has almost none: so several receives are decoded together. Bytes from
+        before the end of a connection are decoded first.
         """
         inbox = self._link.inbox
         while inbox.room_bytes >= GATHER_BYTES_MIN or len(inbox.unread) < drain.needed:
@@ -198,7 +198,7 @@ class Worker(Task):
         return None
 
     def _ask(self, drain: Drain, now: float) -> None:
-        """Request some of the streams that are to do, and send whatever else is due."""
+        """Send some of the stream requests to do, and all other bytes that are due."""
         value = b"" if self._streamed is None or not self._knows_collections else self._streamed.value
         for vbucket in tuple(islice(self.todo, REQUESTS_SENT_AT_ONCE)):
             drain.request(*self.todo.pop(vbucket), now, value)
@@ -216,15 +216,15 @@ class Worker(Task):
         yield from self._link.open(replace(settings.login, features=features), settings.connect_timeout_seconds)
         if self._link.greeting.config:
             self._cluster.learn(self._link.greeting.config, self.address)
-        if self._streamed is not None and not (self._knows_collections or self._streamed.asked.is_whole):
+        if self._streamed is not None and not (self._knows_collections or self._streamed.choice.is_whole):
             raise NotSupported(f"a choice of collections: {self.address} does not know collections")
         deadline = self._cluster.clock() + settings.connect_timeout_seconds
-        asked = opening(
+        opening_ = opening(
             options,
             modified=self._streamed is not None and self._knows_collections,
             claims=any(isinstance(position, ClaimedPosition) for position, _ in self.todo.values()),
         )
-        accepted = yield from self._link.converse(open_producer(asked), deadline)
+        accepted = yield from self._link.converse(open_producer(opening_), deadline)
         if options.min_persisted is not None and "connection_buffer_size" not in accepted:
             raise NotSupported(f"min_persisted: {self.address} has no flow control, so what waits can't be bounded")
         return Drain(
@@ -240,7 +240,7 @@ class Worker(Task):
 
 
 def _check_alive(drain: Drain, now: float) -> None:
-    """Look at the clock.
+    """Check the clock.
 
     Raises:
         PeerSilent: the node has said nothing for too long, or has not answered a stream request in time.
@@ -276,7 +276,7 @@ def opening(options: DrainOptions, *, modified: bool = False, claims: bool = Fal
 
 
 def silence_seconds(accepted: frozenset[str], interval_seconds: float) -> float | None:
-    """How long a node may be silent: two no-op intervals (dcp.md 6); None if it sends no no-ops at all."""
+    """Return the longest silence of a node: two no-op intervals (dcp.md 6); None if it sends no no-ops at all."""
     if "enable_noop" not in accepted:
         return None
     return 2 * interval_seconds if "set_noop_interval" in accepted else SERVER_IDLE_SECONDS

@@ -1,7 +1,7 @@
 """Upserts and deletions of all kinds in one pipelined run: each write with its own flags, expiry, CAS or metadata.
 
-A `Write` is what an application asks for; a `WriteWithMeta` is a document as it is in another bucket, revision and CAS
-with it, which the server takes only if it is ahead of what it has (kv.md 2, conflict resolution).
+A `Write` is an application's request; a `WriteWithMeta` is a document from another bucket with its revision and CAS,
+which the server accepts only if it is newer than its own (kv.md 2, conflict resolution).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Write:
     cas: int = 0
 
     def item(self, place: int) -> BulkItem:
-        """Return the request; OptionError for what can't be asked."""
+        """Return the request; OptionError if it is impossible."""
         key, cas = as_key(self.key), unsigned("cas", self.cas, U64_MAX)
         if self.value is None:
             return BulkItem(key, opcode=_DELETEQ, cas=cas, place=place, stands_alone=not cas)
@@ -87,7 +87,7 @@ class WriteWithMeta:
     force: bool = False
 
     def item(self, place: int) -> BulkItem:
-        """Return the request; OptionError for what can't be asked."""
+        """Return the request; OptionError if it is impossible."""
         deletes = self.deletes or self.value is None
         options = MetaOption.FORCE * self.force | MetaOption.IS_EXPIRATION * (self.expired and deletes)
         extras = _META.pack(
@@ -109,7 +109,7 @@ Failed: TypeAlias = dict[int, StatusError | OptionError]
 def write_many(
     cluster: Cluster, writes: Iterable[Write | WriteWithMeta], collection: CollectionId | None = None
 ) -> Steps[Failed]:
-    """Carry out writes; returns the failures, KeyNotFound of deletions and what can't be asked for included."""
+    """Carry out writes; return the failures, including KeyNotFound of deletions and impossible requests."""
     impossible: Failed = {}
 
     def items() -> Iterator[BulkItem]:

@@ -70,7 +70,7 @@ def check_clear(store: TableStore, exists: Callable[[], bool]) -> None:
 
     Args:
         store: of the folder.
-        made: returns True if there is a log by now; another process may be creating the same table.
+        exists: returns True if there is a log by now; another process may be creating the same table.
 
     Raises:
         TableError: the folder has such files.

@@ -99,7 +99,7 @@ def test_a_rollback_is_reported_wherever_its_eight_bytes_are(extras: bytes):
     drain = asked(Position(0, UUID, 900, 900, 900))
     feed(drain, answer(Status.ROLLBACK, b"" if extras else (400).to_bytes(8), extras))
     assert happened(drain.events) == [(0, RollbackNeeded, 0, 400, "another history begins after it")]
-    assert drain.streams[0].asked_seqno == 900
+    assert drain.streams[0].request_seqno == 900
     assert drain.streams[0].phase is Phase.ENDED
 
 

@@ -69,10 +69,10 @@ def test_the_recorded_refusals_of_a_real_server():
     assert happened(missing.events) == [(0, Refused, 1000, Status.NOT_MY_VBUCKET, b"")]
     unknown = replay("03-dcp-stream-errors.jsonl", "unknown vbucket uuid, start 3")
     assert happened(unknown.events) == [(0, RollbackNeeded, 10, 0, "the node does not know our history")]
-    assert unknown.streams[10].asked_seqno == 3
+    assert unknown.streams[10].request_seqno == 3
     ahead = replay("03-dcp-stream-errors.jsonl", "beyond the high seqno")
     assert happened(ahead.events) == [(0, RollbackNeeded, 10, 5, "another history begins after it")]
-    assert ahead.streams[10].asked_seqno == 100
+    assert ahead.streams[10].request_seqno == 100
     twice = replay("03-dcp-stream-errors.jsonl", "second stream on the same vbucket")
     assert happened(twice.events)[0] == (0, Refused, 10, Status.KEY_EEXISTS, b"Data exists for key")
 

@@ -169,7 +169,7 @@ class Producer:
         """Decide about a stream request and answer it; return the stream, or None if it was refused.
 
         Args:
-            asked: the event.
+            event: the event.
             facts: facts about the vbucket; None if it is not here.
             log: its failover log in the form in which it is sent.
         """
