@@ -156,13 +156,13 @@ def test_held_bytes_are_those_of_the_vbuckets_that_are_asked_about():
 
 def test_only_what_waits_is_asked_about_and_only_where_it_is():
     gate = opened()
-    assert gate.asked(A, ALL) == {}
+    assert gate.queries(A, ALL) == {}
     gate.take(rows((1, 1, 1, 1)), [], 0.0)
-    assert gate.asked(A, ALL) == gate.asked(C, ALL) == {1: UUID}
+    assert gate.queries(A, ALL) == gate.queries(C, ALL) == {1: UUID}
     without = ClusterMap("default", "", 1, 2, (A, B, C), ((0,), (1, 2)), replica_count=2)
-    assert gate.asked(A, without) == {}
+    assert gate.queries(A, without) == {}
     say(gate, 1, without, b=1, c=1)
-    assert gate.is_ready and gate.asked(C, without) == {}, "all that the map names have it"
+    assert gate.is_ready and gate.queries(C, without) == {}, "all that the map names have it"
 
 
 def test_an_answer_for_an_older_branch_counts_for_nothing():
@@ -180,7 +180,7 @@ def test_a_stream_made_anew_begins_without_what_the_copies_said():
     gate.cut(0)
     gate.opened(0, ((0xB0B, 1), *LOG))
     gate.take(rows((0, 2, 2, 2)), [], 0.0)
-    assert not gate.is_ready and gate.asked(A, ALL) == {0: 0xB0B}
+    assert not gate.is_ready and gate.queries(A, ALL) == {0: 0xB0B}
 
 
 # --------------------------------------------------------------------------- what never comes
@@ -284,7 +284,7 @@ class MitigationMachine(RuleBasedStateMachine):
 
     @rule(copy=st.sampled_from(COPIES))
     def poll(self, copy) -> None:
-        for vbucket, uuid in self.gate.asked(copy, ONE).items():
+        for vbucket, uuid in self.gate.queries(copy, ONE).items():
             knows = self.knows[copy] == uuid
             self.gate.hear(copy, {vbucket: (uuid, self.disk[copy] if knows else 0)}, ONE)
 
