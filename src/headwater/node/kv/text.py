@@ -86,7 +86,7 @@ class TextSession(KvSession):
         self._command = self._reader.read(data)
         if self._command is None:
             return False
-        self._steps = steps(self._asked, self.server.bucket.now(), is_stranger=not self.access.is_logged_in)
+        self._steps = steps(self._command, self.server.bucket.now(), is_stranger=not self.access.is_logged_in)
         return True
 
     def _end(self) -> int:
