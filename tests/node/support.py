@@ -167,6 +167,13 @@ def discard(folder: Path) -> None:
         os.truncate(path, 0)
 
 
+class StillLoop:
+    """A loop on which nothing runs: it knows the time, at which a range scan was asked for or is cancelled."""
+
+    def time(self) -> float:
+        return 0.0
+
+
 class Desk:
     """A server as its sessions know it."""
 
@@ -209,7 +216,7 @@ class Desk:
         self.bucket.stat_groups["cluster"] = lambda _: stats(self, self.membership)  # type: ignore[arg-type]
         self.tap = TapHub(self.bucket, None, 0)  # type: ignore[arg-type]
         self.buckets = {self.bucket.name: self}
-        self.loop: asyncio.AbstractEventLoop
+        self.loop: asyncio.AbstractEventLoop = StillLoop()  # type: ignore[assignment]
 
     def fast_path(self, session: Session) -> TakeRequests | None:
         return FastPath(session, self.bucket, self.workspace).run if self.fast else None
