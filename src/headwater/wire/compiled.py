@@ -48,10 +48,10 @@ def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
     extras = cls.layout.extras
     if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):
         return Short(*[lambda *_: None] * 4)
-    made = _Source(cls, extras, defaults)
-    lines = "\n".join([*made.reading(), *made.writing(), *made.reading_plain()])
-    exec(compile(lines, f"<short ways of {cls.__name__}>", "exec"), made.names)  # noqa: S102 - of our own tables
-    return Short(*[made.names[name] for name in Short._fields])
+    source = _Source(cls, extras, defaults)
+    lines = "\n".join([*source.reading(), *source.writing(), *source.reading_plain()])
+    exec(compile(lines, f"<short ways of {cls.__name__}>", "exec"), source.names)  # noqa: S102 - of our own tables
+    return Short(*[source.names[name] for name in Short._fields])
 
 
 class _Source:
@@ -147,8 +147,8 @@ class _Source:
         own = "".join(f", of_{name}" for name in plain.names)
         yield f"    begin, vbucket, size, opaque, cas{own} = unpack_plain(data, offset)"
         yield from _leaving("    ", ["begin != begin_plain", f"size != {size}", "cas"])
-        told = {"vbucket": "vbucket", "opaque": "opaque"} | {name: f"of_{name}" for name in plain.names}
-        yield from _making({name: f"default_{name}" for name in self._defaults} | told)
+        values = {"vbucket": "vbucket", "opaque": "opaque"} | {name: f"of_{name}" for name in plain.names}
+        yield from _making({name: f"default_{name}" for name in self._defaults} | values)
         yield "def write_plain(vbucket, opaque, numbers):"
         yield "    try:"
         head = f"{int(layout.magic)}, {int(layout.opcode)}, 0, {size}, 0, vbucket, {size}, opaque, 0"

@@ -48,8 +48,8 @@ class Field:
 
 
 def _struct_code(codec: Codec) -> str:
-    made = codec.struct if isinstance(codec, Number) else None
-    return made.format[1:] if made else f"{codec.size}s"
+    packed = codec.struct if isinstance(codec, Number) else None
+    return packed.format[1:] if packed else f"{codec.size}s"
 
 
 class Shape:

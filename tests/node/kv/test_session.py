@@ -81,12 +81,15 @@ def _sections(frame: Frame) -> dict[str, object]:
 
 
 def _check_error(answer: Frame, modern: bool) -> None:
-    """wire.md 1.3: a refusal has no extras and no key; its value is empty or a JSON object."""
+    """wire.md 1.3: a refusal has no extras and no key; its value is empty or a JSON object, marked as such if that was
+    agreed on. One of a scope or collection has the manifest's uid in any case (kv.md 4)."""
     if answer.status == 0:
         return
     assert answer.extras == answer.key == b"" and answer.cas == 0
     if answer.value:
-        assert modern and answer.datatype == 1 and "context" in json.loads(answer.value)["error"]
+        content = json.loads(answer.value)
+        assert "context" in content["error"] and answer.datatype == modern
+        assert modern or "manifest_uid" in content
 
 
 def test_a_response_is_listened_to_and_not_answered(talk: Talk) -> None:

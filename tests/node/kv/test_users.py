@@ -101,7 +101,7 @@ def test_what_is_no_list_or_another_clusters_is_refused_and_changes_nothing(node
 
 
 def test_roles_and_keys_that_nobody_understands_are_refused(node: Node) -> None:
-    entry = UserList.decode(known(node)).entries["copy"].told()
+    entry = UserList.decode(known(node)).entries["copy"].as_json()
     with login(node, "root") as root:
         for wrong in ({"roles": ["king"]}, {"keys": {**entry["keys"], "sha1": ["no base64", 1, "", ""]}}):
             text = json.dumps({"users": {"a": {**entry, **wrong}}}).encode()

@@ -77,10 +77,12 @@ def failure_of(session: Session, frame: Frame, refused: CommandRefused) -> Failu
             session.connection.drop(f"{name} can't be told to a client without XERROR: {refused.context}")
             return None
         status = known
-    value, datatype = refused.value, refused.datatype
+    value = refused.value
     if refused.context and not value and session.has(Feature.XERROR):
         value = error_body(refused.context)
-        datatype = Datatype.JSON if session.has(Feature.JSON) else 0
+    datatype = (
+        Datatype.JSON if value and session.has(Feature.JSON) else 0
+    )  # wire.md 1.3: all values of refusals are JSON
     return Failure(status=status, value=value, datatype=datatype)
 
 
