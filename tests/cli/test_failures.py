@@ -117,7 +117,10 @@ def test_what_a_signal_became_on_its_way_is_still_that_signal(monkeypatch: pytes
         (["load", "x", "--skip", "a"], "'--skip': 'a' is not a whole number. See: "),
         (["load", "x", "--skip", "-1"], "'--skip': '-1' is not 0 or more. See: "),
         (["cluster", "init", "a", "--replicas", "9"], "'--replicas': '9' is not 3 or less. See: "),
-        (["mirror", "a", "--to", "b", "--retry", "soon"], "'--retry': 'soon' is not a number. See: "),
+        (
+            ["mirror", "a", "--to", "b", "--retry", "soon"],
+            "'--retry': 'soon' is not a number of seconds, 0 or more; or such as 30s, 5m or 2h. See: ",
+        ),
     ],
 )
 def test_a_value_that_can_not_be_is_told_in_words_of_its_option(typed: list[str], line: str) -> None:

@@ -1,6 +1,7 @@
 """The blocking client: closed by `with`; what its methods do is in test_kv, test_bulk and test_feeds."""
 
 import pickle
+import threading
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -96,7 +97,11 @@ def test_a_drain_is_one_threads_at_a_time() -> None:
     """The second one got `generator already executing`, and the first one an end without a reason."""
     with serve(Peer(histories={0: history(5)})) as address, blocking.connect(address) as client:
         changes = client.changes()
-        with changes, changes._turn, pytest.raises(LocalProtocolError, match="another thread is reading"):
+        with (
+            changes,
+            changes._reading("thread", "another one"),
+            pytest.raises(LocalProtocolError, match="another thread is reading"),
+        ):
             next(changes)
 
 
@@ -147,3 +152,13 @@ def test_threads_may_share_a_client_and_take_turns() -> None:
         client.set("other", "v")
         assert not client._run(operation()), "another thread was let in between"
         assert others[0].result(120).value == b"v"
+
+
+def test_a_thread_whose_reading_was_interrupted_between_two_lines_reads_on() -> None:
+    with (
+        serve(Peer(histories={0: history(5)})) as address,
+        blocking.connect(address) as client,
+        client.changes(until="now") as changes,
+    ):
+        changes._reading("thread", threading.get_ident()).__enter__()
+        assert len(list(changes)) > 4

@@ -21,9 +21,10 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/architecture.md": {
         "src/headwater/": Elsewhere("tests/test_docs.py::test_the_map_of_the_architecture_names_every_package"),
-        "storage, committer": DRAWING,
+        "reporting, process": DRAWING,
         "sequenceDiagram": DRAWING,
     },
+    "docs/states.md": {"stateDiagram-v2": DRAWING},
     "docs/storage.md": {"": FORMAT},
     "docs/tutorial.md": {"$ python3 -m venv": Elsewhere("tools/install_test.py"), "$": Typed()},
     "docs/howto/backup.md": {

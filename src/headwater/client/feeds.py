@@ -5,6 +5,7 @@ Each call means that all earlier changes were processed; this gets acknowledged,
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
@@ -23,7 +24,8 @@ class _Feed:
     """A drain that is closed at the end of a `with` block."""
 
     def __init__(self, drainer: Drainer) -> None:
-        self._drainer, self._turn, self._torn = drainer, threading.Lock(), False
+        self._drainer, self._torn = drainer, False
+        self._reader: dict[str, object] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._drainer.progress)} vbuckets, {self._drainer.cluster}>"
@@ -42,14 +44,17 @@ class _Feed:
         raise TypeError(f"{self!r} can't be pickled; give its `positions` to the other process")
 
     @contextmanager
-    def _reading(self, who: str) -> Iterator[None]:
-        """Allow one reader at a time: two would wait for the same changes."""
-        if not self._turn.acquire(blocking=False):
+    def _reading(self, who: str, reader: object) -> Iterator[None]:
+        """Allow one reader at a time, a thread or a task: two would wait for the same changes.
+
+        KeyboardInterrupt comes between any two lines. It may leave the reader noted; that reader may go on.
+        """
+        if self._reader.setdefault(who, reader) != reader:  # one step of the interpreter
             raise LocalProtocolError(f"another {who} is reading from this drain; give each {who} one of its own")
         try:
             yield
         finally:
-            self._turn.release()
+            self._reader.clear()
 
     def _steps(self) -> Steps[Handout | None]:
         """The drain's own steps. Where they wait they may be given up, and the next call goes on. What breaks elsewhere
@@ -142,7 +147,7 @@ class Batches(_BatchPositions, Iterator[ChangeBatch]):
 
     def __next__(self) -> ChangeBatch:
         """Return the next batch, blocking while nothing changes; what came before it counts as processed."""
-        with self._reading("thread"):
+        with self._reading("thread", threading.get_ident()):
             handout = blocking.run(self._steps(), self._drainer.clock)
         if handout is None:
             raise StopIteration
@@ -157,7 +162,7 @@ class Changes(_EventPositions, Iterator[Event]):
         since = None
         while (event := self._taken()) is None:
             since = self._still_waits(since)
-            with self._reading("thread"):
+            with self._reading("thread", threading.get_ident()):
                 handout = blocking.run(self._steps(), self._drainer.clock)
             if handout is None:
                 raise StopIteration
@@ -184,7 +189,7 @@ class _Async(_Feed):
         self._waiters.sweep()
 
     async def _advance(self) -> Handout:
-        with self._reading("task"):
+        with self._reading("task", asyncio.current_task()):
             handout = await self._waiters.run(self._steps())
         if handout is None:
             raise StopAsyncIteration

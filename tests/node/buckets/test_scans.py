@@ -73,7 +73,7 @@ def session_of(here: Desk, now: list[float], turn: Callable[[], Awaitable[None]]
     """The part of a session that a scan is made by; `now` is its clock."""
     loop, queue = SimpleNamespace(time=lambda: now[0]), SimpleNamespace(turn=turn)
     server = SimpleNamespace(loop=loop, run_queue=queue, committer=here.committer)
-    return SimpleNamespace(store_bucket=here.bucket, server=server, check_collection=lambda *_: None)
+    return SimpleNamespace(store_bucket=here.bucket, server=server, access=SimpleNamespace(places=None))
 
 
 def test_a_first_look_that_takes_longer_than_a_scan_may_idle_is_no_idle_scan(tmp_path: Path) -> None:

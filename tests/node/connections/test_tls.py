@@ -354,8 +354,8 @@ def test_a_node_does_not_start_with_files_that_can_not_be_used(tmp_path: Path) -
         ({"tls_clients": "sometimes"}, "one of off, optional, required"),
         ({"without_tls": "nobody"}, "possible without --tls-certificate"),
         ({"tls_key": "k"}, "possible without --tls-certificate"),
-        ({"tls_minimum": "1.1"}, "one of 1.2, 1.3"),
-        ({"tls_port": 70000}, "a port number"),
+        ({"tls_minimum": "1.1"}, "is not 1.2 or 1.3"),
+        ({"tls_port": 70000}, "is not a whole number, 0 to 65535"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, object], told: str) -> None:
