@@ -282,11 +282,11 @@ async def refuse_joining(
     Raises: as `refuse_strangers`.
     """
     await refuse_foreign(members)
-    told = await asyncio.gather(*map(_told, (*members, *joining)))
-    newest = max(told[: len(members)], key=lambda each: each.uid)
-    owner = members[list(told).index(newest)].address
-    uid = max(each.uid for each in told) + 1
-    for node, theirs in zip(joining, told[len(members) :], strict=True):
+    manifests = await asyncio.gather(*map(_told, (*members, *joining)))
+    newest = max(manifests[: len(members)], key=lambda each: each.uid)
+    owner = members[list(manifests).index(newest)].address
+    uid = max(each.uid for each in manifests) + 1
+    for node, theirs in zip(joining, manifests[len(members) :], strict=True):
         is_bound = theirs.uid and node.address not in former
         if problem := contradiction(replace(newest, uid=uid), theirs) if is_bound else "":
             raise _of_two_buckets(owner, node.address, problem)
@@ -301,8 +301,8 @@ async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[
     Raises:
         ClusterError, TransportError, StatusError: a node did not take it; nothing joined, and the same again goes on.
     """
-    told = await asyncio.gather(*(_told(members.admin(each)) for each in joining))
-    known = {node: theirs for node, theirs in zip(joining, told, strict=True) if theirs.uid}
+    manifests = await asyncio.gather(*(_told(members.admin(each)) for each in joining))
+    known = {node: theirs for node, theirs in zip(joining, manifests, strict=True) if theirs.uid}
     if not known:
         return
     newest = await current(members, seeds)
