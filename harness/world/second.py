@@ -5,18 +5,22 @@
     judges.finish()
     judges.counts, judges.disagreements, judges.missing
 
-Histories are collected, since to start its process costs more than to judge one of them.
+Histories are collected, since to start its process costs more than to judge one of them. It runs beside the worlds: a
+key with many answers that never came takes it seconds, in which nothing else would be done.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from harness.linearizability.record import History
 from harness.linearizability.second import NotBuilt, Word, verdicts_of
 from harness.world.run import WorldOutcome
 
+Firsts = Sequence[tuple[int, Mapping[str, Word]]]
+"""A seed and the verdicts of our own search, of each world."""
 AT_ONCE = 64
 KEY_SECONDS = 5.0
 """For Porcupine. Keys that take longer, with many answers that never came, are left undecided."""
@@ -45,27 +49,37 @@ class BothJudges:
         self.missing = ""
         self._hear = hear
         self._waiting: list[WorldOutcome] = []
+        self._thread = ThreadPoolExecutor(1)
+        self._heard: list[tuple[Firsts, Future[list[dict[str, Word]]]]] = []
 
     def add(self, outcome: WorldOutcome) -> None:
         """Take the outcome of a world, if its history was judged: another promise may have been broken before."""
         if outcome.verdicts and not self.missing:
             self._waiting.append(outcome)
         if len(self._waiting) >= AT_ONCE:
-            self.finish()
+            self._hand_over()
 
     def finish(self) -> None:
-        """Hear the second judge about what is waiting."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting or self.missing:
-            return
-        try:
-            second = self._hear([each.judged for each in waiting])
-        except NotBuilt as missing:
-            self.missing = str(missing)
-            return
-        for outcome, verdicts in zip(waiting, second, strict=True):
+        """Hand over what is waiting, and wait for all verdicts."""
+        self._hand_over()
+        for firsts, seconds in self._heard:
+            try:
+                self._compare_all(firsts, seconds.result())
+            except NotBuilt as missing:
+                self.missing = str(missing)
+        self._heard.clear()
+
+    def _hand_over(self) -> None:
+        if self._waiting:
+            firsts = [(each.plan.seed, each.verdicts) for each in self._waiting]
+            histories = [each.judged for each in self._waiting]
+            self._waiting = []
+            self._heard.append((firsts, self._thread.submit(self._hear, histories)))
+
+    def _compare_all(self, firsts: Firsts, seconds: Sequence[Mapping[str, Word]]) -> None:
+        for (seed, first), second in zip(firsts, seconds, strict=True):
             self.counts["histories"] += 1
-            self._compare(outcome.plan.seed, outcome.verdicts, verdicts)
+            self._compare(seed, first, second)
 
     def _compare(self, seed: int, first: Mapping[str, Word], second: Mapping[str, Word]) -> None:
         for key, mine in first.items():
