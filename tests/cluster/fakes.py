@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from headwater.cluster.admin import Endpoint, Operator
-from headwater.cluster.answers import FollowingReport, TakeoverStats
+from headwater.cluster.answers import IS_DAMAGED, FollowingReport, TakeoverStats
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyNotFound
 from headwater.wire.header import response
@@ -125,6 +125,9 @@ class FakeNode:
 
     async def refused(self):
         return {}
+
+    async def flaw(self, vb):
+        return IS_DAMAGED if vb in self.damage else ""
 
     async def replication(self):
         self._hear("replication")

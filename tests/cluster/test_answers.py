@@ -82,3 +82,11 @@ def test_a_copy_is_complete_up_to_where_it_says_or_where_its_snapshot_begins(tol
 def test_changes_that_a_copy_lacks_are_counted_where_there_are_any():
     told = {"vb_3:refused_changes": "2", "vb_4:refused_changes": "0", "vb_4:damaged_changes": "7"}
     assert (answers.refused(told), answers.damaged(told)) == ({3: 2}, {4: 7})
+
+
+def test_a_flaw_is_told_in_words():
+    whole = {"vb_3:high_seqno": "9", "vb_3:complete_seqno": "9"}
+    behind = {"vb_3:high_seqno": "9", "vb_3:complete_seqno": "4", "vb_3:refused_changes": "1"}
+    assert answers.flaw(3, whole | {"vb_3:damaged_changes": "2"}) == answers.IS_DAMAGED
+    assert answers.flaw(3, behind) == answers.HAS_GAP
+    assert answers.flaw(3, whole | {"vb_3:refused_changes": "1"}) == answers.flaw(3, whole) == answers.flaw(3, {}) == ""

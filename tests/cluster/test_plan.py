@@ -120,3 +120,13 @@ def test_a_copy_that_is_damaged_becomes_no_owner_and_counts_for_nothing(chains):
         make_plan(told)
     assert f"failover --dead {B} --force" in str(no.value)
     assert make_plan(told, remove=[B]).leaving == [B]
+
+
+def test_a_vbucket_whose_takeover_was_cut_gets_an_owner_before_damage_keeps_all_else_from_going_on():
+    """Refused outright, it stays without an owner, though the source has it whole."""
+    found = a_map("AB", "AB")
+    told = survey(found, A=view(A, "d A", found), B=view(B, "p r", found, damaged={0: 1}))
+    assert make_plan(told).settlement.cut == {0: (A, B)}
+    settled = survey(found, A=view(A, "A A", found), B=view(B, "r r", found, damaged={0: 1}))
+    with pytest.raises(ClusterError, match=f"{B} has damaged changes of the vbuckets 0"):
+        make_plan(settled)

@@ -107,3 +107,4 @@ def test_a_replica_with_damaged_changes_is_promoted_by_force_alone():
     with pytest.raises(ClusterError, match=f"{B} has damaged changes of the vbuckets 1: a part of them can't be read"):
         planned(members)
     assert planned(members, force=True).vbuckets == {0: 10, 1: 10, 2: 10}
+    assert planned(members, force=True).gaps == {1}, "the node wants the force said of each"

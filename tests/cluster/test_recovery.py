@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.cluster.answers import HAS_GAP, IS_DAMAGED
 from headwater.cluster.recovery import Action, Seen, Situation, decide
 from headwater.wire.vbucket import State
 
@@ -13,8 +14,8 @@ LOG = ((0xA1, 10), (0xA0, 0))
 OTHER_LOG = ((0xB1, 10), (0xA0, 0))
 
 
-def seen(state, seqno=20, log=LOG):
-    return Seen(state, seqno, log)
+def seen(state, seqno=20, log=LOG, flaw=""):
+    return Seen(state, seqno, log, flaw)
 
 
 def action(source, target, **more):
@@ -32,6 +33,27 @@ def test_lost_after_step_8_the_target_is_made_active_if_it_has_everything():
 
 def test_lost_after_step_8_the_source_is_made_active_if_the_target_lacks_something():
     assert action(seen(State.DEAD, 20), seen(State.PENDING, 19)) is Action.GIVE_BACK
+
+
+@pytest.mark.parametrize("flaw", [IS_DAMAGED, HAS_GAP])
+def test_a_target_that_was_found_flawed_since_gives_the_vbucket_back(flaw):
+    now = Situation(seen(State.DEAD), seen(State.PENDING, flaw=flaw))
+    assert decide(now).action is Action.GIVE_BACK and f"the target {flaw}" in decide(now).reason
+
+
+@pytest.mark.parametrize(("seqno", "flaw"), [(20, IS_DAMAGED), (19, "")])
+def test_of_a_damaged_source_and_a_target_that_is_not_whole_either_none_is_made_active(seqno, flaw):
+    now = Situation(seen(State.DEAD, flaw=IS_DAMAGED), seen(State.PENDING, seqno, flaw=flaw))
+    assert decide(now).action is Action.REFUSE and f"the source {IS_DAMAGED}" in decide(now).reason
+
+
+def test_a_damaged_source_does_not_keep_a_whole_target_from_owning_it():
+    assert action(seen(State.DEAD, flaw=IS_DAMAGED), seen(State.PENDING)) is Action.FINISH
+
+
+def test_a_flawed_copy_waits_for_the_other_node_while_that_does_not_answer():
+    assert action(None, seen(State.PENDING, flaw=IS_DAMAGED), active_sent=True) is Action.WAIT
+    assert action(seen(State.DEAD, flaw=IS_DAMAGED), None, active_sent=False) is Action.WAIT
 
 
 def test_lost_after_step_11_all_is_done():
@@ -78,15 +100,17 @@ def test_a_hand_over_from_elsewhere_is_not_finished():
 
 
 STATES = st.sampled_from([None, *State])
-COPIES = st.none() | st.builds(Seen, STATES, st.integers(0, 3), st.sampled_from([LOG, OTHER_LOG]))
+COPIES = st.none() | st.builds(
+    Seen, STATES, st.integers(0, 3), st.sampled_from([LOG, OTHER_LOG]), st.sampled_from(["", IS_DAMAGED, HAS_GAP])
+)
 
 
 @given(COPIES, COPIES, st.sampled_from([None, True, False]))
 def test_nobody_is_made_active_unless_the_other_is_known_not_to_be(source, target, active_sent):
     decided = action(source, target, active_sent=active_sent)
     if decided is Action.FINISH:
-        assert target.state is State.PENDING
+        assert target.state is State.PENDING and not target.flaw
         assert (source is not None and source.state is State.DEAD) or (source is None and active_sent)
     if decided is Action.GIVE_BACK:
-        assert source.state is State.DEAD
+        assert source.state is State.DEAD and not source.flaw
         assert (target is not None and target.state is State.PENDING) or (target is None and active_sent is False)

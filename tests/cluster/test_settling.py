@@ -64,6 +64,21 @@ def test_what_the_target_lacks_sends_it_back_and_the_source_is_made_active_first
     assert not owned and calls[-2:] == [(A, "set_state", VB, State.ACTIVE), (B, "set_state", VB, State.REPLICA)]
 
 
+def test_a_target_whose_disk_was_found_damaged_since_is_a_replica_again_and_the_source_the_owner():
+    target = FakeNode(B, "p")
+    target.damage = {VB: 1}
+    owned, calls = settle(FakeNode(A, "d"), target)
+    assert not owned and calls[-2:] == [(A, "set_state", VB, State.ACTIVE), (B, "set_state", VB, State.REPLICA)]
+
+
+def test_where_both_copies_are_damaged_none_becomes_active():
+    source, target = FakeNode(A, "d"), FakeNode(B, "p")
+    source.damage, target.damage = {VB: 1}, {VB: 2}
+    with pytest.raises(MoveError, match="the target has damaged changes; the source has damaged changes") as refused:
+        settle(source, target)
+    assert not refused.value.retriable and (source.held, target.held) == ({VB: State.DEAD}, {VB: State.PENDING})
+
+
 def test_a_target_that_is_gone_and_was_never_asked_gives_the_vbucket_back_but_can_not_go_on():
     source = FakeNode(A, "d")
     with pytest.raises(MoveError, match="never told to become active") as waits:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from struct import pack, unpack_from
+
+import pytest
 
 from headwater import testing
 from headwater.cluster.failover import Failover, Promotion
 from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.status import status
+from headwater.errors import ClusterError, KeyExists
 from headwater.testing.node import Node
 from headwater.wire.features import Feature
 from headwater.wire.opcodes import Opcode
-from tests.cluster.nodes import at, until_level
+from headwater.wire.vbucket import State
+from tests.cluster.nodes import at, rebalance, until_level
 from tests.faults.test_damage import flip, segments
 from tests.faults.test_numbers import Producer
 from tests.node.membership.support import stats
@@ -95,3 +99,49 @@ def test_the_sound_replica_takes_over_and_not_one_whose_scrubber_found_damage() 
         assert [(each.chosen, each.flaw) for each in fail_over(owner, spoiled, sound)] == [(at(sound)[0], "")]
         with sound.client() as bucket:
             assert len(bucket.get_many([b"key-%d" % number for number in range(50)])) == 50
+
+
+def test_a_takeover_that_was_cut_is_undone_where_the_targets_copy_was_found_damaged_since() -> None:
+    """An operator's run died between the states, and a bit flipped at the target: it owned the vbucket all the same."""
+    with three(scrub_interval_seconds=1) as (owner, spoiled, _):
+        with owner.client() as bucket:
+            for number in range(50):
+                bucket.set(f"key-{number}", b"value of some length")
+        until_level(owner)
+        path = segments(spoiled.data)[-1]
+        flip(path, path.read_bytes().rindex(b"key-7") + 3)
+
+        async def cut() -> None:
+            async with Members("default") as members:
+                await members.admin(at(spoiled)[0]).set_state(0, State.PENDING)
+                await members.admin(at(owner)[0]).set_state(0, State.DEAD)
+
+        asyncio.run(cut())
+        until(lambda: stats(spoiled, "vbucket-details")["vb_0:damaged_changes"] != "0", "the scrubber found it")
+        with pytest.raises(ClusterError, match=f"{spoiled.address} has damaged changes of the vbuckets 0"):
+            rebalance(owner)
+        assert [stats(node, "vbucket")["vb_0"] for node in (owner, spoiled)] == ["active", "replica"]
+        with owner.client() as bucket:
+            assert len(bucket.get_many([b"key-%d" % number for number in range(50)])) == 50
+
+
+def test_a_damaged_copy_becomes_active_by_force_alone() -> None:
+    with three(scrub_interval_seconds=1) as (owner, spoiled, _):
+        with owner.client() as bucket:
+            bucket.set("key-7", b"value of some length")
+        until_level(owner)
+        path = segments(spoiled.data)[-1]
+        flip(path, path.read_bytes().rindex(b"key-7") + 3)
+        until(lambda: stats(spoiled, "vbucket-details")["vb_0:damaged_changes"] != "0", "the scrubber found it")
+
+        async def promoted() -> list[str]:
+            async with Members("default") as members:
+                admin, found = members.admin(at(spoiled)[0]), []
+                for force in (False, True):
+                    with suppress(KeyExists):
+                        await admin.set_state(0, State.ACTIVE, force=force)
+                    found.append(stats(spoiled, "vbucket")["vb_0"])
+                await admin.set_state(0, State.ACTIVE)  # it is that already
+                return found
+
+        assert asyncio.run(promoted()) == ["replica", "active"]

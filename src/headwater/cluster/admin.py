@@ -331,10 +331,10 @@ class NodeAdmin:
         """Set a vbucket's state, making the vbucket if it is not here; returns when that is durable.
 
         Args:
-            force: also if it lacks changes that it refused. For nodes that tell of those.
+            force: also if it lacks changes that it refused, or has damaged ones. For nodes that tell of those.
 
         Raises:
-            KeyExists: it lacks some.
+            KeyExists: it lacks some, or has some.
         """
         what = f"make vbucket {vbucket} {state.name.lower()}"
         if force:
@@ -468,6 +468,14 @@ class NodeAdmin:
     async def refused(self) -> dict[int, int]:
         """Return the vbuckets that refused changes of their producer and lack them, and how many."""
         return answers.refused(await self.stats("vbucket-details"))
+
+    async def flaw(self, vbucket: int) -> str:
+        """Return the flaw of a copy, for people: it refused changes, or is damaged; empty for a sound one, and where a
+        server tells of no such thing."""
+        try:
+            return answers.flaw(vbucket, await self.stats(f"vbucket-details {vbucket}"))
+        except NO_SUCH_GROUP:
+            return ""
 
     async def takeover_stats(self, vbucket: int, name: str) -> TakeoverStats:
         """How far this node's stream of a vbucket to the connection called `name` is."""

@@ -16,6 +16,9 @@ NO_STREAM = frozenset(
 )
 """The words of `TakeoverStats.status` when nothing is being streamed."""
 
+IS_DAMAGED, HAS_GAP = "has damaged changes", "refused changes"
+"""The flaws of a copy, for people: behind the name of the node that has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TakeoverStats:
@@ -140,6 +143,14 @@ def refused(stats: Mapping[str, str]) -> dict[int, int]:
 def damaged(stats: Mapping[str, str]) -> dict[int, int]:
     """Read out of STAT vbucket-details how many changes of a vbucket are damaged on the node's disk, where some are."""
     return _counts(stats, "damaged_changes")
+
+
+def flaw(vbucket: int, stats: Mapping[str, str]) -> str:
+    """Read out of STAT vbucket-details the flaw of a copy, for people; empty for a sound one."""
+    if vbucket in damaged(stats):
+        return IS_DAMAGED
+    is_behind = complete(stats).get(vbucket, 0) < seqnos(stats).get(vbucket, 0)
+    return HAS_GAP if is_behind and vbucket in refused(stats) else ""
 
 
 def _counts(stats: Mapping[str, str], statistic: str) -> dict[int, int]:

@@ -270,7 +270,7 @@ class Members:
     async def set_states(
         self, address: Address, wanted: dict[int, State], *, forced: Container[int] = frozenset()
     ) -> None:
-        """Set the states of many vbuckets of one node; of those `forced` also if they lack changes they refused."""
+        """Set the states of many vbuckets of one node; of those `forced` also if they have a flaw."""
         admin = self.admin(address)
         await self._each(address, wanted, lambda vb: admin.set_state(vb, wanted[vb], force=vb in forced))
 

@@ -27,7 +27,7 @@ class PromotionPlan:
         node: who is promoted. sources: whom it follows now, and with which vbuckets.
         vbuckets: what becomes active, and its seqno.
         owned: what living sources still own of it, by source; made dead there first if that was forced.
-        gaps: vbuckets that lack changes they refused, and become active all the same.
+        gaps: vbuckets that lack changes they refused, or have damaged ones, and become active all the same.
     """
 
     node: Address
@@ -95,7 +95,7 @@ async def plan_promotion(
             )
         if held:
             owned[owner] = held
-    return PromotionPlan(node, sources, chosen, owned, frozenset(gaps))
+    return PromotionPlan(node, sources, chosen, owned, frozenset((*gaps, *damaged)))
 
 
 async def _owned(members: Members, owner: Address, vbuckets: Iterable[int]) -> list[int]:

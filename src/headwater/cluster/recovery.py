@@ -4,6 +4,7 @@
     active     not active                    before step 8, or nothing yet     BEGIN: the target is a replica (again)
     dead       pending, has everything       after step 8                      FINISH: the target becomes active
     dead       pending, lacks something      after step 8                      GIVE_BACK: the source becomes active
+    dead       pending, has a flaw           after step 8, its disk since      GIVE_BACK, if the source is sound
     dead       does not answer, never asked  B crashed before step 10          GIVE_BACK
     dead       does not answer               perhaps after step 10             WAIT: it may be active
     no answer  pending, asked to be active   A crashed after step 10           FINISH: it has everything
@@ -14,6 +15,9 @@
 The order of what is done keeps the rule that matters, "never two active owners": nobody is made active unless the other
 is known to be dead, on disk, or known never to have been told. "Known" is what this run of the mover has seen pass
 through its own hands; a run that begins asks both nodes.
+
+Nor is a copy with a flaw made active here: "has everything" is said of seqnos, and what was found damaged on a disk
+since has its seqno still. The other copy is whole, or the operator must say.
 """
 
 from __future__ import annotations
@@ -50,11 +54,13 @@ class Seen:
     Attributes:
         state: None if it is not on that node.
         high_seqno: of what is durable. failover_log: (vb uuid, seqno), newest first.
+        flaw: of a copy between owners, for people: it refused changes, or is damaged; empty if nothing is wrong.
     """
 
     state: State | None
     high_seqno: int = 0
     failover_log: FailoverLog = ()
+    flaw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +119,13 @@ def _between(source: Seen, target: Seen) -> Verdict:
     """failover 4, "lost after 8": no active owner. "Finish ... only if B has everything"."""
     if target.high_seqno > source.high_seqno or not _same_history(source, target):
         return Verdict(Action.REFUSE, "the target was being handed it by another node than this source")
-    if target.high_seqno == source.high_seqno:
-        return Verdict(Action.FINISH, "the hand-over broke off, and the target has everything")
     missing = source.high_seqno - target.high_seqno
-    return Verdict(Action.GIVE_BACK, f"the hand-over broke off, and the target lacks {missing} changes")
+    if not missing and not target.flaw:
+        return Verdict(Action.FINISH, "the hand-over broke off, and the target has everything")
+    reason = f"the hand-over broke off, and the target {target.flaw or f'lacks {missing} changes'}"
+    if source.flaw:
+        return Verdict(Action.REFUSE, f"{reason}; the source {source.flaw}")
+    return Verdict(Action.GIVE_BACK, reason)
 
 
 def _same_history(source: Seen, target: Seen) -> bool:
@@ -128,7 +137,10 @@ def _without_target(now: Situation, source: Seen) -> Verdict:
     if source.state is State.ACTIVE:
         return Verdict(Action.WAIT, f"the target can't be asked ({now.target_problem}); the source owns it as before")
     if source.state is State.DEAD and now.active_sent is False:
-        return Verdict(Action.GIVE_BACK, "the target is gone, and was never told to become active")
+        reason = "the target is gone, and was never told to become active"
+        if source.flaw:
+            return Verdict(Action.WAIT, f"{reason}; the source {source.flaw}")
+        return Verdict(Action.GIVE_BACK, reason)
     return Verdict(
         Action.WAIT,
         f"it is {_name(source)} at the source; the target, which may own it, can't be asked ({now.target_problem})",
@@ -139,6 +151,8 @@ def _without_source(now: Situation) -> Verdict:
     target = now.target
     if target is not None and target.state is State.ACTIVE:
         return Verdict(Action.DONE, "the target owns it")
+    if target is not None and target.state is State.PENDING and now.active_sent and target.flaw:
+        return Verdict(Action.WAIT, f"the target was to own it and {target.flaw}; the source can't be asked for them")
     if target is not None and target.state is State.PENDING and now.active_sent:
         return Verdict(Action.FINISH, "the source is gone; it was dead there, and all of it had been sent")
     return Verdict(Action.WAIT, f"the source, which may own it, can't be asked ({now.source_problem})")

@@ -139,7 +139,8 @@ async def _seen(node: NodeAdmin, vb: int) -> Seen | TransportError:
         if state in _BETWEEN:
             await node.set_state(vb, state)
         seqnos, log = await asyncio.gather(node.seqnos(state), node.failover_log(vb))
-        return Seen(state, seqnos.get(vb, 0), tuple(log))
+        flaw = await node.flaw(vb) if state in _BETWEEN else ""
+        return Seen(state, seqnos.get(vb, 0), tuple(log), flaw)
     except TransportError as error:
         return error
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headwater.client.routing import Address
+from headwater.cluster.answers import HAS_GAP, IS_DAMAGED
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
@@ -51,7 +52,7 @@ class Copy:
     @property
     def flaw(self) -> str:
         """The flaw for people: what it lacks, and why; empty for a sound copy."""
-        return "has damaged changes" if self.is_damaged else "refused changes" if self.has_gap else ""
+        return IS_DAMAGED if self.is_damaged else HAS_GAP if self.has_gap else ""
 
     def __post_init__(self) -> None:
         if self.complete < 0:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AnySetVbucket = admin.SetVbucket | admin.SetVbucketOld | admin.SetVbucketOldest
 
 FORCE = "force"
-"""Makes a vbucket active that lacks changes; ours, no other server knows it."""
+"""Makes a vbucket active that lacks changes, or has damaged ones; ours, no other server knows it."""
 PERSISTENCE_SECONDS_MAX = 30.0
 _ALIVE = 0
 _ALIVE_STATES = frozenset({State.ACTIVE, State.REPLICA, State.PENDING})
@@ -63,23 +63,30 @@ def set_state(session: Session, vbucket: int, state: State, *, force: bool = Fal
     """Give a vbucket a state, and make it if it is not here; False if it has that state already.
 
     Args:
-        force: make it active though it lacks changes.
+        force: make it active though it lacks changes, or has damaged ones.
 
     Raises:
-        CommandRefused: KEY_EEXISTS, it lacks changes. ArenaFull, DiskFull: nothing happened.
+        CommandRefused: KEY_EEXISTS, it lacks changes, or has damaged ones. ArenaFull, DiskFull: nothing happened.
     """
     bucket, is_new = session.store_bucket, True
     found = bucket.vbuckets.get(vbucket)
     if found is None:
         bucket.create_vbucket(vbucket, state)
-    elif found.has_gap and state is State.ACTIVE and not force:
-        lacks = f"it refused {found.refused_changes} changes of its producer and lacks them"
-        raise CommandRefused(Status.KEY_EEXISTS, f'{lacks}; the value {{"{FORCE}": true}} makes it active all the same')
+    elif state is State.ACTIVE and not force and (flaw := _flaw(found)):
+        raise CommandRefused(Status.KEY_EEXISTS, f'{flaw}; the value {{"{FORCE}": true}} makes it active all the same')
     else:
         is_new = found.set_state(state)
     session.server.membership.state_set(vbucket)
     session.server.record(session, f"set vbucket {vbucket} {state.name.lower()}", moves=True)
     return is_new
+
+
+def _flaw(found: VBucket) -> str:
+    """Why a copy must not become active silently, for people; empty where nothing is wrong, and of one that is."""
+    if found.has_gap:
+        return f"it refused {found.refused_changes} changes of its producer and lacks them"
+    lost = found.damaged_changes if found.state is not State.ACTIVE else 0
+    return f"{lost} of its changes are damaged on this disk, and another copy may have them" if lost else ""
 
 
 @handles(admin.SetVbucket, admin.SetVbucketOld, admin.SetVbucketOldest, writes=True, frees=True)

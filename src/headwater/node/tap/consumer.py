@@ -123,8 +123,6 @@ class TapFed(TapConsumer):
             raise CommandRefused(Status.EINVAL, f"{message.state} is no state") from None
         if vb >= bucket.vbucket_count:
             raise CommandRefused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
-        if state is State.ACTIVE and bucket.state(vb) in _FED and (lost := bucket.vbuckets[vb].damaged_changes):
-            raise CommandRefused(Status.KEY_EEXISTS, f"{lost} changes are damaged on this disk: its owner has them")
         if set_state(session, vb, state) and state is State.ACTIVE:
             bucket.durable_writes.abort_of_before(vb)
 
