@@ -1,12 +1,15 @@
 """One vbucket of a session: what is sent of it, when, and how it changes hands."""
 
+import pytest
+
 from headwater.node.vbucket.prepares import Key
 from headwater.protocol.tap.options import TapOptions
 from headwater.wire import snappy, tap
 from headwater.wire.dcp import SystemEvent
-from headwater.wire.header import Frame
+from headwater.wire.header import Frame, response
 from headwater.wire.manifest import CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.tap.support import TapClient, TapDesk, is_data
 
@@ -136,3 +139,73 @@ def test_documents_of_a_default_collection_that_was_dropped_are_not_sent(desk: T
     assert keys(TapClient(desk).connect(TapOptions(dump=True)).read()) == []
     taken = TapOptions(vbuckets=(0,), takeover=True, acknowledge=True)
     assert keys(TapClient(desk).connect(taken).read()) == []
+
+
+def drop_the_default_collection(desk: TapDesk) -> None:
+    without = CollectionsManifest(1, (Scope(0, "_default", ()),))
+    desk.bucket.vbuckets[0].become(without, lambda: desk.bucket.next_cas(0))
+    desk.commit()
+
+
+def is_from_scratch(frame: Frame) -> bool:
+    return frame.opcode == Opcode.TAP_OPAQUE and (
+        tap.Opaque.decode(frame).code == tap.OpaqueCode.INITIAL_VBUCKET_STREAM
+    )
+
+
+@pytest.mark.parametrize("since", [None, FUTURE])
+def test_a_client_hears_that_the_default_collection_was_dropped_and_once(desk: TapDesk, since: int | None) -> None:
+    """TAP tells of no collections: the client kept the documents for good."""
+    client = TapClient(desk).connect(TapOptions(vbuckets=(0,), since=since))
+    client.read()
+    desk.set(0, "k")
+    desk.commit()
+    assert keys(client.read()) == [b"k"]
+    drop_the_default_collection(desk)
+    frames = client.read()
+    assert is_from_scratch(frames[0]) and keys(frames) == []
+    desk.set(1, "of another vbucket")
+    desk.commit()
+    assert client.read() == []
+
+
+def test_a_dump_in_whose_midst_the_default_collection_is_dropped_takes_back_what_it_sent(desk: TapDesk) -> None:
+    for number in range(4):
+        desk.set(0, f"k{number}", b"x" * (1 << 20))
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(vbuckets=(0,), dump=True))
+    sent = client.turn()
+    assert 0 < len(keys(sent)) < 4
+    drop_the_default_collection(desk)
+    frames = client.read()
+    assert keys(frames[[is_from_scratch(each) for each in frames].index(True) :]) == []
+    assert client.connection.finished
+
+
+def test_a_client_that_was_away_hears_of_the_drop_when_it_is_back(desk: TapDesk) -> None:
+    desk.set(0, "k")
+    desk.commit()
+    options = TapOptions(name=b"me", acknowledge=True, vbuckets=(0,))
+    client = TapClient(desk).connect(options)
+    assert keys(client.read()) == [b"k"]
+    client.cut()
+    drop_the_default_collection(desk)
+    frames = TapClient(desk).connect(options).read()
+    assert any(map(is_from_scratch, frames)) and keys(frames) == []
+
+
+def test_what_is_sent_again_after_a_refusal_begins_from_scratch_where_that_was_said_since(desk: TapDesk) -> None:
+    """The client refuses for now what it was sent before the rollback: it went on from there, behind what is gone."""
+    for key in ("a", "b"):
+        desk.set(0, key)
+        desk.commit()
+    client = TapClient(desk).connect(TapOptions(acknowledge=True, vbuckets=(0,)))
+    refused = next(each for each in reversed(client.until_data()) if is_data(each))
+    desk.bucket.vbuckets[0].roll_back(1)
+    desk.commit()
+    client.turn()
+    client.give(response(refused, Status.ETMPFAIL).encode())
+    desk.advance(5.0)
+    client.tick()
+    frames = client.read()
+    assert any(map(is_from_scratch, frames)) and keys(frames) == [b"a"]

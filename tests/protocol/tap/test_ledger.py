@@ -21,6 +21,15 @@ def test_what_is_unacknowledged_is_taken_back_to_the_place_before_it() -> None:
     assert (ledger.next_opaque, ledger.unacked, ledger.awaits) == (6, 0, False)
 
 
+def test_a_stream_that_begins_anew_is_taken_back_to_no_place_before_that() -> None:
+    ledger, begin = Ledger(acknowledges=True), TapPlace(TapStep.INITIAL)
+    ledger.sending("a", BEGUN, [10, 20, 30], asks=False)
+    ledger.sending("b", BEGUN, [5], asks=True)
+    ledger.restart("a", begin)
+    assert [run.before for run in ledger.acknowledge(2)] == [begin]
+    assert ledger.take_back() == [("a", begin), ("b", BEGUN)]
+
+
 def test_opaques_run_to_the_highest_number_and_from_1_again() -> None:
     ledger = Ledger(acknowledges=True)
     ledger.sent = ledger.acked = OPAQUES - 1

@@ -55,6 +55,9 @@ class VBucketCollections:
     """The collections of a vbucket, by its log.
 
     An event costs the same however many collections there are: a change may bring a thousand to a thousand vbuckets.
+
+    Attributes:
+        default_dropped_seqno: of the drop of the default collection, which never comes back; 0 while it is there.
     """
 
     def __init__(self, events: Iterable[SystemEvent] = ()) -> None:
@@ -63,6 +66,7 @@ class VBucketCollections:
         self._history: list[tuple[int, ManifestEvent]] = []
         self._changes = 0
         self._shown: dict[Wanted, tuple[tuple[int, int], Shown]] = {}
+        self.default_dropped_seqno = 0
         for event in events:
             self.add(event)
 
@@ -73,6 +77,8 @@ class VBucketCollections:
         self._fold.add(told)
         self._changes += 1
         self._alive = None
+        if told.kind is EventKind.DROP_COLLECTION and told.collection_id == 0:
+            self.default_dropped_seqno = event.by_seqno
 
     @property
     def manifest(self) -> CollectionsManifest:

@@ -136,6 +136,12 @@ class Ledger:
             self._runs.popleft()
         return touched
 
+    def restart(self, stream: Hashable, place: TapPlace) -> None:
+        """Have a stream go back to a place, and to no place before it, if what it has sent must be sent again."""
+        for run in self._runs:
+            if run.stream is stream:
+                run.before, run.seqnos = place, ()
+
     def take_back(self) -> list[tuple[Hashable, TapPlace]]:
         """Forget all unacknowledged messages, which must be sent again; return each stream's place for it."""
         places: dict[Hashable, TapPlace] = {}

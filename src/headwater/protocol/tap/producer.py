@@ -170,6 +170,15 @@ class TapProducer:
         """Begin from scratch: the history that the client knows is no longer the vbucket's."""
         if stream.place.step < TapStep.DRAIN:
             stream.place, stream.acked_seqno, stream.blocked_by = TapPlace(TapStep.INITIAL), 0, 0
+            self.ledger.restart(stream, stream.place)
+
+    def sent_before(self, stream: TapProducerStream, seqno: int, high_seqno: int) -> bool:
+        """Return True if a stream has begun to send a state of before a seqno that is durable by now; 0: there is no
+        such seqno."""
+        step, reached = stream.place.step, stream.place.seqno
+        if step is TapStep.BACKFILL:
+            reached = stream.upto
+        return step in (TapStep.BACKFILL, TapStep.LIVE) and reached < seqno <= high_seqno
 
     def filter_changed(self) -> None:
         """Send the message that CHANGE_VB_FILTER is done."""
