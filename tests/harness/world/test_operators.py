@@ -23,6 +23,19 @@ def test_a_node_that_answers_is_not_failed_over_and_one_that_does_not_is() -> No
     assert done(Work.FAILOVER, is_down=True) is True
 
 
+@pytest.mark.parametrize("change", [11, 12])
+def test_a_node_joins_whose_disk_fails_at_the_batch_that_makes_it_a_replica(change: int) -> None:
+    with unwatched():
+        world = World(plan_of(3, 20))
+        with world.inside():
+            world.begin()
+            world.complete("remover", asked(world, Work.REMOVE), 120)
+            world.machines[1].disk.fail(change)
+            assert world.complete("adder", asked(world, Work.ADD), 120) is True
+            assert world.watcher.placed[1].committer.failures == 1
+            world.close()
+
+
 def done(work: Work, *, is_down: bool = False) -> object:
     with unwatched():
         world = World(plan_of(3, 20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,32 @@ import pytest
 from headwater.node.calling import ProducerAddress
 from headwater.node.membership.following import Following
 from headwater.node.membership.map import read_map
-from headwater.node.membership.reconciler import Reconciler
+from headwater.node.membership.reconciler import LOST_SECONDS, Reconciler
 from headwater.node.membership.roles import News
 from headwater.wire.vbucket import State
 from tests.node.membership.support import cluster_map
 from tests.node.membership.test_following import Dialers
 from tests.node.support import Desk, desk
+
+
+class Loop:
+    """A loop that calls back when the test says so, and notes how long that was to take."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self._callbacks: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.call_later(0.0, callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.waits.append(seconds)
+        self._callbacks.append(callback)
+
+    def run_all(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
 
 class Rig:
@@ -77,17 +97,55 @@ def test_on_a_full_disk_nothing_happens_that_could_not_be_kept(rig: Rig, monkeyp
     assert rig.states == [State.ACTIVE] * 4
 
 
-def test_what_comes_back_with_a_lost_batch_is_not_served_and_given_up_again(rig: Rig) -> None:
-    rig.desk.loop = asyncio.new_event_loop()
-    assert rig.ask((1,), (0,), (0,), (0,))
+def lose_the_batch(rig: Rig) -> None:
     batch = rig.desk.store.freeze()
     lost = rig.desk.store.abandon(batch, OSError("gone"))
     for callback in rig.desk.committer.on_failure:
         callback(OSError("gone"), lost)  # type: ignore[operator]
+
+
+@pytest.fixture
+def loop(rig: Rig) -> Iterator[Loop]:
+    rig.desk.loop = made = Loop()  # type: ignore[assignment]
+    yield made
+
+
+def test_what_comes_back_with_a_lost_batch_is_not_served_and_given_up_again(rig: Rig, loop: Loop) -> None:
+    assert rig.ask((1,), (0,), (0,), (0,))
+    lose_the_batch(rig)
     assert rig.bucket.state(0) is State.ACTIVE and not rig.bucket.is_active(0)
-    assert rig.reconciler.reconcile()
+    loop.run_all()
     assert rig.bucket.state(0) is State.DEAD and not rig.bucket.fenced
-    rig.desk.loop.close()
+
+
+def test_a_replica_whose_first_batch_was_lost_is_made_again_and_follows(rig: Rig, loop: Loop) -> None:
+    rig.bucket.drop_vbucket(0)
+    rig.desk.committer.commit()
+    assert rig.ask((1, 0), (0,), (0,), (0,)) and rig.dialers.streams == {0: "b"}
+    lose_the_batch(rig)
+    rig.dialers.streams.clear()  # as a dialer does that finds no such vbucket
+    assert rig.bucket.state(0) is None
+    loop.run_all()
+    assert rig.bucket.state(0) is State.REPLICA and rig.dialers.streams == {0: "b"}
+
+
+def test_a_dead_vbucket_whose_batch_as_a_replica_was_lost_becomes_one_again(rig: Rig, loop: Loop) -> None:
+    rig.bucket.vbuckets[0].set_state(State.DEAD)
+    rig.desk.committer.commit()
+    assert rig.ask((1, 0), (0,), (0,), (0,))
+    lose_the_batch(rig)
+    assert rig.bucket.state(0) is State.DEAD
+    loop.run_all()
+    assert rig.bucket.state(0) is State.REPLICA
+
+
+def test_roles_are_not_taken_again_at_once_while_each_batch_is_lost(rig: Rig, loop: Loop) -> None:
+    rig.ask((1, 0), (0,), (0,), (0,))
+    for _ in range(3):
+        lose_the_batch(rig)
+        loop.run_all()
+        assert rig.bucket.state(0) is State.REPLICA
+    assert loop.waits == [LOST_SECONDS] * 3
 
 
 def test_an_operators_word_lifts_the_fence_of_one_vbucket(rig: Rig) -> None:

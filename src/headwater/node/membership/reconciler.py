@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOVING_AGAIN_SECONDS = 0.05
 NO_ROOM_SECONDS = 1.0
+LOST_SECONDS = 0.25
+"""A role that was lost with its batch is taken again so much later: the disk may fail the next one too."""
 
 log = logging.getLogger(__name__)
 
@@ -159,9 +161,13 @@ class Reconciler:
         return len(arena) - used > RECORD_BYTES
 
     def _lost(self, error: BaseException, lost: list[int]) -> None:
-        """A batch was lost: a vbucket that had been given up may be active again."""
+        """A batch was lost, and with it the roles that vbuckets took in it: the map has no news of them, so nothing
+        else takes them again. One that had been given up may be active again."""
+        if self.known is None:
+            return
         again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
-        if again:
-            self._bucket.fence(again)
-            self.ask(again, News.OWNER)
-            self._server.loop.call_soon(self.look)
+        self._bucket.fence(again)
+        self.ask(again, News.OWNER)
+        self.ask(lost)
+        if lost and self._timer is None:
+            self._timer = self._server.loop.call_later(LOST_SECONDS, self.look)
