@@ -135,7 +135,7 @@ class FakeConnection:
     def serve(self, committer: object, requests: object) -> None:
         self.committer = committer
 
-    def know(self, *, is_known: bool) -> None:
+    def know(self, *, is_known: bool, is_trusted: bool = False) -> None:
         self.is_known = is_known
 
     def keeps(self, session_bytes: int) -> None:

@@ -19,7 +19,8 @@ from harness.nodes import until
 from headwater import testing
 from headwater.errors import OptionError
 from headwater.node.config import NodeConfig
-from headwater.node.server import PAGES_RESERVED, Server
+from headwater.node.connections.places import PAGES_RESERVED
+from headwater.node.server import Server
 from headwater.node.users.logins import Users
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
@@ -241,6 +242,34 @@ def test_a_node_with_as_many_connections_as_it_may_have_is_alive_for_who_watches
             stack.enter_context(Client(node.http_port))
         until(lambda: f"{3 + PAGES_RESERVED} connections are open, the limit" in node.log, "those have a limit, too")
         assert all(client.ask(0x0A).status == 0 for client in clients)
+
+
+def test_members_and_administrators_come_in_though_clients_have_filled_the_node(tmp_path: Path) -> None:
+    """Else nobody replicates, and nobody can fail over, for as long as the clients stay."""
+    file = tmp_path / "users"
+    file.write_text("root:secret\nann:secret\n")
+    file.chmod(0o600)
+    with testing.node(vbuckets=1, users_file=file, connections_max=3) as node, ExitStack() as stack:
+        clients = [stack.enter_context(Client(node.port)) for _ in range(3)]
+        assert all(logs_in(client, "ann") for client in clients)
+        operator, late = (stack.enter_context(Client(node.port)) for _ in range(2))
+        assert logs_in(operator, "root") and operator.ask(Opcode.NOOP).status == 0
+        assert not logs_in(late, "ann")
+        silent = stack.enter_context(Client(node.port))
+        assert silent.read() is None
+        until(lambda: "connections are open, the limit, but for members" in node.log, "who is turned away is told")
+        until(lambda: "it did not log in within 3 s" in node.log, "so is who says nothing")
+        assert all(client.ask(Opcode.NOOP).status == 0 for client in (*clients, operator))
+
+
+def logs_in(client: Client, user: str) -> bool:
+    """Log in; False where the node hangs up instead."""
+    try:
+        client.send(Frame(0x80, Opcode.SASL_AUTH, b"PLAIN", value=f"\0{user}\0secret".encode()).encode())
+        answer = client.read()
+    except OSError:
+        return False
+    return answer is not None and answer.status == 0
 
 
 def test_the_node_tells_of_its_connections_and_what_memory_they_hold() -> None:

@@ -49,7 +49,9 @@ class NodeConfig:
     vbucket_state: str = option(
         "active", "state of the vbuckets of a new store: active, or none to create none", choices=("active", "none")
     )
-    connections_max: int = option(10_000, "connections at a time; one more is closed at once", least=1)
+    connections_max: int = option(
+        10_000, "connections at a time; one more is closed, but for members and administrators", least=1
+    )
     idle_seconds: int = option(
         360, "close a connection over which nothing came or went for so long (0: never)", unit=SECONDS, least=0
     )

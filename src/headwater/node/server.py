@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -32,6 +31,7 @@ from headwater.node.connections.connection import Connection
 from headwater.node.connections.inbox import ConnectionInbox
 from headwater.node.connections.listening import address_error, bound
 from headwater.node.connections.loopback import is_local, is_loopback, loopback_like
+from headwater.node.connections.places import TRIAL_SECONDS, ConnectionPlaces
 from headwater.node.connections.tls import NodeTls
 from headwater.node.first_bytes import FirstBytes
 from headwater.node.process.loop_watch import LoopWatch
@@ -59,9 +59,6 @@ SOCKET_BUFFER_BYTES = 1 << 20
 BACKLOG = 1024
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_SECONDS = 0.25
-DESCRIPTORS_RESERVED = 64
-PAGES_RESERVED = 16
-"""Connections to --http-port beyond all others: a supervisor whose question finds no place ends the node."""
 WARNINGS_PER_SECOND = 20
 USER_CHARACTERS_MAX = 128
 """So much of a name is written down that somebody gave who did not come in."""
@@ -129,6 +126,7 @@ class Server:
         self.tls = NodeTls(config) if config.tls_certificate else None
         self.strangers = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
         self.connections: set[Connection] = set()
+        self._places = ConnectionPlaces(config.connections_max, has_pages=config.http_port >= 0)
         self.accepted = self.rejected = self.kernel_bytes = 0
         self.started_at = loop.time()
         self.loop_watch = LoopWatch(loop, config.loop_watch_ms / 1000)
@@ -296,6 +294,17 @@ class Server:
     def forget(self, connection: Connection) -> None:
         """Forget a connection that has closed."""
         self.connections.discard(connection)
+        self._places.leave(connection)
+
+    def end_trial(self, connection: Connection, *, is_trusted: bool) -> None:
+        """Let a connection beyond the limit stay if its user is a member or administers all; else there has to be room
+        for everybody by now."""
+        if not self._places.end_trial(connection, len(self.connections), is_trusted=is_trusted):
+            self._turn_away(connection, "connections are open, the limit, but for members and administrators")
+
+    def _turn_away(self, connection: Connection, why: str) -> None:
+        self.rejected += 1
+        connection.drop(f"refused: {len(self.connections)} {why}")
 
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
@@ -366,7 +375,9 @@ class Server:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
     def _admit(self, sock: socket.socket, peer: str, *, speaks_tls: bool, has_pages_only: bool = False) -> None:
-        if len(self.connections) >= self._connections_max(has_pages_only=has_pages_only):
+        users = self.users.required
+        place = self._places.find(len(self.connections), has_pages_only=has_pages_only, has_users=users)
+        if place is None:
             self.rejected += 1
             self.warn(peer, f"refused: {len(self.connections)} connections are open, the limit")
             sock.close()
@@ -381,6 +392,8 @@ class Server:
         first = FirstBytes(connection, self.first)
         connection.session = HttpSession(connection, self.first) if has_pages_only else first
         self.accepted += 1
+        if (longest := self._places.take(connection, place)) is not None:
+            self._turn_away(longest, "connections are open, the limit, and others wait to log in")
         connection.start()
 
     @property
@@ -395,14 +408,6 @@ class Server:
         connection = Connection(self, sock, peer, ConnectionInbox(self._arena.data))
         self.connections.add(connection)
         return connection
-
-    def _connections_max(self, *, has_pages_only: bool) -> int:
-        """How many there may be for one more to be let in."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        reserved = 0 if self._http_listener is None else PAGES_RESERVED
-        most = self.config.connections_max + reserved
-        room = most if soft == resource.RLIM_INFINITY else soft - DESCRIPTORS_RESERVED
-        return max(1, min(most, room) - (0 if has_pages_only else reserved))
 
     # --- tending ------------------------------------------------------------------------------------------------------
 
@@ -493,6 +498,9 @@ class Server:
         watches = isinstance(session, HttpSession) and session.watches
         if patience and not connection.is_known and now - connection.stranger_since >= patience:
             connection.drop(f"did not log in within {patience} s")
+        elif connection.is_on_trial and now - connection.stranger_since >= TRIAL_SECONDS:
+            limit = "connections are open, the limit"
+            self._turn_away(connection, f"{limit}, and it did not log in within {TRIAL_SECONDS:g} s")
         elif idle and quiet >= idle and not watches and not connection.owes_answer:
             connection.drop(f"said nothing for {quiet:.0f} s")
         else:

@@ -129,6 +129,9 @@ class Host(Protocol):
     def forget(self, connection: Connection) -> None:
         """Drop the connection from the books."""
 
+    def end_trial(self, connection: Connection, *, is_trusted: bool) -> None:
+        """Find a place for a connection beyond the limit, or drop it."""
+
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
 
@@ -139,16 +142,15 @@ class Connection:
     Attributes:
         is_paused: whether anything holds reading back; a session stops between two frames when it is.
         committer: whose batches output waits for: that of the bucket which is served here.
+        is_on_trial: whether it is beyond the limit, and has to prove soon that it may be.
     """
 
     session: ConnectionSession
 
     def __init__(self, host: Host, sock: socket.socket | TlsSocket, peer: str, inbox: ConnectionInbox) -> None:
-        self.host = host
-        self.loop = host.loop
+        self.host, self.loop = host, host.loop
         self.peer = peer
-        self.is_closed = False
-        self.is_paused = False
+        self.is_closed = self.is_paused = self.is_on_trial = False
         self.stirred_at = host.loop.time()
         self.is_known = True
         self.stranger_since = self.stirred_at
@@ -163,8 +165,7 @@ class Connection:
         self._requests = host.requests
         self.committer = host.committer
         self._time = host.loop.time
-        self._inbox = inbox
-        self._outbox = Outbox()
+        self._inbox, self._outbox = inbox, Outbox()
         self._paused: set[str] = set()
         self._finishing = False
         self._eof = False
@@ -202,9 +203,11 @@ class Connection:
             if not self.is_closed:
                 self._await_departure()
 
-    def know(self, *, is_known: bool) -> None:
-        """The peer has logged in, or is a stranger (again): less is granted to those."""
-        if is_known == self.is_known:
+    def know(self, *, is_known: bool, is_trusted: bool = False) -> None:
+        """The peer has logged in (`is_trusted`: as a member or administrator), or is a stranger, granted less."""
+        if is_known and self.is_on_trial:
+            self.host.end_trial(self, is_trusted=is_trusted)
+        if is_known == self.is_known or self.is_closed:
             return
         self._budget.release(self)
         self._held_bytes = 0

@@ -137,7 +137,7 @@ class KvSession:
         self.knows_collections = Feature.COLLECTIONS in self.features
         usable = self.bucket is not None and rights_in(self, 0) & _READ
         self._fast = self.server.fast_path(self) if usable else None
-        self.connection.know(is_known=self.access.is_logged_in)
+        self.connection.know(is_known=self.access.is_logged_in, is_trusted=users.is_trusted(self.user))
 
     # --- what the connection calls ------------------------------------------------------------------------------------
 

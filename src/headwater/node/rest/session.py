@@ -165,7 +165,9 @@ class HttpSession:
         user, _ = asked.login or (self._certified or "", "")
         self.user = user
         if pages.needed(self.server, asked.method, asked.path) != NONE:
-            self.connection.know(is_known=True)
+            self.connection.know(is_known=True, is_trusted=self.server.users.is_trusted(user))
+            if self.connection.is_closed:
+                return
         if missing := self._missing(asked, user):
             tried = f"may not {asked.method} {asked.path}: it needs {in_words(missing)}"
             self.server.audit(self, tried)

@@ -24,7 +24,7 @@ from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.places import Places
 from headwater.node.users.roles import CLUSTER_USER, ROLES, Grant, granted
 from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
-from headwater.wire.privilege import ADMINISTER, EVERYTHING, LOGIN, NONE
+from headwater.wire.privilege import ADMINISTER, EVERYTHING, LOGIN, NONE, REPLICATE
 from headwater.wire.users import UserList
 
 __all__ = ["OPEN_PASSWORD", "Users"]
@@ -160,6 +160,10 @@ class Users:
     def may_enter(self, user: str | None, bucket: str) -> bool:
         """Whether a user may do anything in a bucket."""
         return self.rights(user, bucket) > LOGIN or self.places(user, bucket) is not None
+
+    def is_trusted(self, user: str | None) -> bool:
+        """Whether a user is a member of the cluster, or administers all of it."""
+        return bool(self.rights(user, None) & (REPLICATE | ADMINISTER))
 
     def rights_anywhere(self, user: str | None) -> int:
         """The privileges that a user has in some bucket or other, or in a part of one, as a number of bits."""

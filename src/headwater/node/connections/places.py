@@ -1,0 +1,102 @@
+"""The places of a node's connections: those of everybody, and a few that are kept for members and administrators.
+
+Clients that fill `--connections-max` must not keep out who replicates, moves or fails over: durable writes would wait
+for replicas that can't come, and nobody could end it. So there are more places beyond that limit. Who they are for is
+known only after a login; until then a connection beyond the limit is on trial, for a short time.
+"""
+
+from __future__ import annotations
+
+import resource
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwater.node.connections.connection import Connection
+
+DESCRIPTORS_RESERVED = 64
+PAGES_RESERVED = 16
+"""Connections to --http-port beyond all others: a supervisor whose question finds no place ends the node."""
+TRUSTED_PLACES_MIN = 16
+TRUSTED_PART = 16
+"""One place for members and administrators to so many for everybody."""
+TRIAL_SECONDS = 3.0
+"""The time for a login beyond the limit: the members' takes three round trips and two derivations of a key."""
+
+
+class PlaceKind(Enum):
+    """The purpose of a connection's place."""
+
+    COMMON = "common"
+    PAGES = "pages"
+    TRUSTED = "trusted"
+
+
+class ConnectionPlaces:
+    """Counts the places that are taken, and finds one for each connection that comes.
+
+    Args:
+        most: connections that everybody may have.
+        has_pages: True if there is a listener for the HTTP pages alone.
+    """
+
+    def __init__(self, most: int, *, has_pages: bool) -> None:
+        self._most = most
+        self._pages_room = PAGES_RESERVED if has_pages else 0
+        self._pages: set[Connection] = set()
+        self._trusted: set[Connection] = set()
+        self._trials: dict[Connection, None] = {}  # the one that has been there longest first
+
+    def find(self, open_count: int, *, has_pages_only: bool, has_users: bool) -> PlaceKind | None:
+        """Return the kind of place for one more connection beside `open_count`; None if there is none.
+
+        On a node without users nobody can prove to be a member, so none are kept for them.
+        """
+        common, trusted = self._room(has_users=has_users)
+        if self._common(open_count) < common:
+            return PlaceKind.COMMON
+        if has_pages_only:
+            return PlaceKind.PAGES if len(self._pages) < self._pages_room else None
+        return PlaceKind.TRUSTED if len(self._trusted) < trusted else None
+
+    def take(self, connection: Connection, kind: PlaceKind) -> Connection | None:
+        """Give a connection its place. Returns the connection on trial that has to make room for it, if one has to:
+        those that came first had the most time to log in."""
+        if kind is PlaceKind.PAGES:
+            self._pages.add(connection)
+        elif kind is PlaceKind.TRUSTED:
+            connection.is_on_trial = True
+            self._trials[connection] = None
+            taken = len(self._trials) + len(self._trusted)
+            if len(self._trials) > 1 and taken > self._room(has_users=True)[1]:
+                return next(iter(self._trials))
+        return None
+
+    def end_trial(self, connection: Connection, open_count: int, *, is_trusted: bool) -> bool:
+        """Judge a connection on trial whose user is known by now; False if it has to go, for lack of a common place."""
+        del self._trials[connection]
+        connection.is_on_trial = False
+        if is_trusted:
+            self._trusted.add(connection)
+            return True
+        return self._common(open_count) <= self._room(has_users=True)[0]  # it counts as one of them already
+
+    def leave(self, connection: Connection) -> None:
+        """Free the place of a connection that has closed."""
+        self._pages.discard(connection)
+        self._trusted.discard(connection)
+        self._trials.pop(connection, None)
+
+    def _common(self, open_count: int) -> int:
+        return open_count - len(self._pages) - len(self._trusted) - len(self._trials)
+
+    def _room(self, *, has_users: bool) -> tuple[int, int]:
+        """Return the places for everybody and those for members and administrators, within the descriptors that the
+        system allows."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        trusted = max(TRUSTED_PLACES_MIN, self._most // TRUSTED_PART) if has_users else 0
+        if soft == resource.RLIM_INFINITY:
+            return self._most, trusted
+        room = max(0, soft - DESCRIPTORS_RESERVED - self._pages_room)
+        trusted = min(trusted, max(TRUSTED_PLACES_MIN, room // TRUSTED_PART)) if has_users else 0
+        return max(1, min(self._most, room - trusted)), trusted
