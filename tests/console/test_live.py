@@ -129,3 +129,36 @@ def test_an_event_is_one_line_of_data() -> None:
     told = live.event("changes", {"key": "a\nb\u2028"})
     assert told.count("\n") == 3
     assert json.loads(told.splitlines()[1].removeprefix("data: ")) == {"key": "a\nb\u2028"}
+
+
+def test_thousands_of_streams_are_shown_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    many: dict[str, str] = {}
+    for reader in range(150):
+        prefix = f"eq_dcpq:reader{reader:03}:"
+        many |= {prefix + "type": "producer", prefix + "num_streams": "60"}
+        for vbucket in range(60):
+            many[f"{prefix}stream_{vbucket}_state"] = "in-memory"
+            many[f"{prefix}stream_{vbucket}_items_remaining"] = "1"
+    with testing.node(vbuckets=1) as node, console(node.url) as browser:
+        stats = browser.app.state.desk.lookout.members.admin  # type: ignore[attr-defined]
+
+        def admin(address: Address) -> Any:
+            found = stats(address)
+
+            async def told(group: str) -> dict[str, str]:
+                return many if group == "dcp" else await type(found).stats(found, group)
+
+            found.stats = told
+            return found
+
+        monkeypatch.setattr(browser.app.state.desk.lookout.members, "admin", admin)  # type: ignore[attr-defined]
+        page = browser.get("/streams").text
+        assert page.count("Streams of reader") == 2 * 32, "each with its heading and its label"
+        assert page.count("<tr") < 32 * (live.STREAMS_SHOWN_MAX + 2) + 10
+        assert "Connections 1 to 32 of 150" in words(page)
+        assert "32 of 150 connections" in words(page)
+        assert "page 1 of 5 next" in words(page)
+        last = words(browser.get("/streams?page=5").text)
+        assert "Connections 129 to 150 of 150" in last
+        assert "reader149" in last
+        assert "reader000" not in last

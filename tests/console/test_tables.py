@@ -1,5 +1,9 @@
 import asyncio
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 from headwater import testing
 from headwater.console import tables
@@ -78,3 +82,77 @@ def test_the_page_tells_the_lag_and_not_where_the_nodes_are_silent(tmp_path: Pat
             assert "there is no table here" in page
             node.kill()
             until_told(browser, "/mirrors", "Stale.", "lacks of the bucket, in changes \u2013")
+
+
+class Mount:
+    """A folder's reading that hangs until the mount is back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, hanging: Path) -> None:
+        self.back, self.count = threading.Event(), 0
+        read = MirrorTables._read
+
+        def reading(
+            known: MirrorTables, place: str, bucket: str, seqnos: Mapping[int, int | None]
+        ) -> tables.MirrorTable:
+            if place == str(hanging):
+                self.count += 1
+                self.back.wait(120)
+            return read(known, place, bucket, seqnos)
+
+        monkeypatch.setattr(MirrorTables, "_read", reading)
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Mount]:
+    mirrored(tmp_path / "hangs", {0: 4, 1: 7}, bucket="default")
+    mirrored(tmp_path / "works", {0: 4, 1: 7}, bucket="default")
+    made = Mount(monkeypatch, tmp_path / "hangs")
+    yield made
+    made.back.set()
+
+
+def test_a_mount_that_hangs_holds_back_neither_the_other_tables_nor_the_next_page(mount: Mount, tmp_path: Path) -> None:
+    async def look() -> None:
+        known = MirrorTables((str(tmp_path / "hangs"), str(tmp_path / "works")), patience_seconds=0.2)
+        for _ in range(2):
+            async with asyncio.timeout(60):
+                hangs, works = await known.look("default", {0: 10})
+            assert f"{hangs.place}: it has not answered for " in hangs.silent
+            assert (hangs.facts, works.silent, works.behind) == ({}, "", 6)
+        assert mount.count == 1, "one thread waits for it, however often pages are loaded"
+        mount.back.set()
+        known.patience_seconds = 60.0
+        hangs, _ = await known.look("default", {0: 10})
+        assert (hangs.silent, hangs.behind) == ("", 6)
+        mount.back.clear()
+        known.patience_seconds = 0.2
+        hangs, _ = await known.look("default", {0: 10})
+        assert hangs.silent, "it hangs again"
+        assert hangs.behind == 6, "it stands as it was read last"
+
+    asyncio.run(look())
+
+
+def test_the_page_names_the_mirror_that_does_not_answer(mount: Mount, tmp_path: Path) -> None:
+    lakes = (str(tmp_path / "hangs"), str(tmp_path / "works"))
+    with testing.node(vbuckets=2) as node, console(node.url, lakes=lakes) as browser:
+        browser.app.state.desk.tables.patience_seconds = 0.2  # type: ignore[attr-defined]
+        page = words(browser.get("/mirrors").text)
+        assert f"Not answering. {lakes[0]}: it has not answered for 0 s" in page
+        assert page.count("lacks of the bucket") == 1, "the other one is shown"
+
+
+def test_pages_that_are_loaded_at_once_share_a_reading_that_is_no_older_than_they(mount: Mount, tmp_path: Path) -> None:
+    async def look() -> None:
+        known = MirrorTables((str(tmp_path / "hangs"),), patience_seconds=60.0)
+        first = asyncio.ensure_future(known.look("default", {0: 10}))
+        while not mount.count:
+            await asyncio.sleep(0.001)
+        pages = [asyncio.ensure_future(known.look("default", {0: 12})) for _ in range(20)]
+        await asyncio.sleep(0.001)
+        mount.back.set()
+        assert [each.behind for each in await first] == [6]
+        assert {page[0].behind for page in await asyncio.gather(*pages)} == {8}
+        assert mount.count == 2
+
+    asyncio.run(look())

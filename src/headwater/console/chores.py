@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headwater.cluster import buckets, collections, encryption, founding
 from headwater.cluster.buckets import BucketWish
 from headwater.cluster.collections import CollectionPath
+from headwater.console import readings
 from headwater.console.work import (
     ASKED_KINDS,
     REPLICAS_MAX,
@@ -37,6 +38,8 @@ __all__ = ["KINDS", "asked_work"]
 
 QUOTA_MIB_MAX = 2**24
 TTL_MAX = 2**31 - 1
+PLAN_SECONDS = 300.0
+"""The time for the plan of work in a folder; an object store lists a large table for minutes."""
 Fields: TypeAlias = Mapping[str, str]
 
 
@@ -234,7 +237,7 @@ class _TableUpkeep:
         return "" if self.kind == "fold" else "yes"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> Shown:
-        return await asyncio.to_thread(self._plan)
+        return await readings.bounded(self.place, self._plan, PLAN_SECONDS)
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         job.now = "at work in the folder"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from headwater.client.routing import Address
 from headwater.cluster.survey import Survey
@@ -14,6 +15,8 @@ from headwater.wire.vbucket import State
 
 PAGE_ROWS = 64
 OWNER_COLOURS = 8
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +115,10 @@ def owner_classes(rows: Sequence[VbucketRow], servers: Sequence[Address]) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class Paged:
+class Paged(Generic[Row]):
     """A part of many rows: `page` of `pages`, from the `first` to the `last` of all; counted from 1, 0 for none."""
 
-    rows: Sequence[VbucketRow]
+    rows: Sequence[Row]
     page: int
     pages: int
     first: int
@@ -123,7 +126,13 @@ class Paged:
     total: int
 
 
-def paged(rows: Sequence[VbucketRow], page: int, size: int = PAGE_ROWS) -> Paged:
+def page_of(fields: Mapping[str, str]) -> int:
+    """Return the number of the page that an address names; 1 for none."""
+    text = fields.get("page", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
+
+
+def paged(rows: Sequence[Row], page: int, size: int = PAGE_ROWS) -> Paged[Row]:
     """Return a page of rows; the nearest existing page."""
     pages = max(1, -(-len(rows) // size))
     page = min(max(page, 1), pages)

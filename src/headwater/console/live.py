@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from headwater.client.routing import Address
+from headwater.cluster.answers import FollowingReport
+from headwater.console import figures
 from headwater.console import streams as reading
 from headwater.console import tail as tailing
 from headwater.console.desk import Desk, desk_of
-from headwater.console.lookout import STREAMS_SECONDS, plain
+from headwater.console.lookout import STREAMS_SECONDS, Said, plain
 from headwater.console.rates import MEASURES, TICK_SECONDS
+from headwater.console.streams import ConnectionRow
 from headwater.errors import HeadwaterError
 
 TAILS_MAX = 4
 """The most open tails: a browser opens six connections for all tabs, and other pages need some."""
+CONNECTIONS_SHOWN_MAX = 32
 STREAMS_SHOWN_MAX = 50
+"""Streams of one connection."""
+FOLLOWED_SHOWN_MAX = 50
+"""Producers that one node follows."""
 
 
 async def streams(request: Request) -> Response:
-    """Show the DCP and TAP connections of each node, and their lag."""
+    """Show the DCP and TAP connections of each node and their lag, a page at a time."""
     desk = desk_of(request)
     said = await desk.lookout.look()
     groups = await desk.lookout.groups_by_node(("dcp", "tap", "replication"), STREAMS_SECONDS)
+    # Thousands of streams take a while to read, in which the other pages go on.
+    nodes = await asyncio.to_thread(_nodes, groups)
+    rows = [row for node in nodes for row in node.rows]
+    part = figures.paged(rows, figures.page_of(request.query_params), CONNECTIONS_SHOWN_MAX)
+    shown: dict[Address, list[ConnectionRow]] = {}
+    for row in part.rows:
+        shown.setdefault(row.node, []).append(row)
+    context = {
+        "title": "Streams",
+        "said": said,
+        "nodes": nodes,
+        "part": part,
+        "shown": shown,
+        "streams_max": STREAMS_SHOWN_MAX,
+        "followed_max": FOLLOWED_SHOWN_MAX,
+    }
+    return desk.render(request, "streams.html", context)
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeStreams:
+    """The connections of one node, and the nodes that it follows; those in trouble first."""
+
+    address: Address
+    said: Said[Mapping[str, str]]
+    rows: list[ConnectionRow]
+    followed: list[FollowingReport]
+
+
+def _nodes(groups: Mapping[str, Mapping[Address, Said[Mapping[str, str]]]]) -> list[_NodeStreams]:
     nodes = []
     for address, dcp in groups["dcp"].items():
         rows = reading.connections(address, dcp.answer or {}, groups["tap"][address].answer or {})
-        nodes.append((address, dcp, rows, reading.followed(groups["replication"][address].answer or {})))
-    context = {"title": "Streams", "said": said, "nodes": nodes, "most": STREAMS_SHOWN_MAX}
-    return desk.render(request, "streams.html", context)
+        followed = reading.followed(groups["replication"][address].answer or {})
+        nodes.append(_NodeStreams(address, dcp, rows, followed))
+    return nodes
 
 
 async def rates(request: Request) -> Response:

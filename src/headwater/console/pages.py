@@ -56,7 +56,7 @@ async def vbuckets(request: Request) -> Response:
     rows = figures.vbucket_rows(look.survey)
     owner, only = request.query_params.get("owner", ""), request.query_params.get("only", "")
     chosen = [row for row in rows if owner in ("", str(row.owner)) and (only != "trouble" or row.trouble)]
-    part = figures.paged(chosen, _whole(request.query_params.get("page", "1")) or 1)
+    part = figures.paged(chosen, figures.page_of(request.query_params))
     kept = {name: value for name, value in (("owner", owner), ("only", only)) if value}
     context = {
         "title": "Vbuckets",
@@ -97,10 +97,6 @@ async def _look(desk: Desk) -> tuple[Look, Said[Look]]:
     if said.answer is None:
         raise HTTPException(503, f"no node answers: {said.problem}")
     return said.answer, said
-
-
-def _whole(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 # --------------------------------------------------------------------------- documents

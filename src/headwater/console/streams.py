@@ -127,8 +127,8 @@ def _tap(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
 
 
 def followed(stats: Mapping[str, str]) -> list[FollowingReport]:
-    """Return the nodes that a node follows by its own calls; empty if that can't be read."""
+    """Return the nodes that a node follows by its own calls, those in trouble first; empty if that can't be read."""
     try:
-        return list(answers.following(stats).values())
+        return sorted(answers.following(stats).values(), key=lambda each: not (each.problem or each.problems))
     except (RemoteProtocolError, ValueError):
         return []

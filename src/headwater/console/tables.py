@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater.console import readings
 from headwater.console.lookout import plain
 from headwater.errors import HeadwaterError, TableAway, TableError
 
@@ -44,6 +45,7 @@ class MirrorTable:
         facts: as of `headwater lake describe`. behind: changes that it lacks; None if the bucket's seqnos are unknown.
         worst: the vbucket that lacks the most, and its number. unknown: vbuckets whose seqno no node reports now.
         rolled_back: batches that took changes back, the newest first, among the last HISTORY commits.
+        silent: a sentence about a folder that does not answer now; the rest is as it was read last.
     """
 
     place: str
@@ -55,20 +57,63 @@ class MirrorTable:
     batches: tuple[TableBatch, ...] = ()
     rolled_back: tuple[TableBatch, ...] = ()
     looked_at: float = 0.0
+    silent: str = ""
+
+
+class _Reading(NamedTuple):
+    """A reading of a folder under way, and when it began by the event loop's clock."""
+
+    began_at: float
+    outcome: asyncio.Future[MirrorTable]
 
 
 class MirrorTables:
-    """The tables of some folders; each log is read once and followed after that."""
+    """The tables of some folders; each log is read once and followed after that.
 
-    def __init__(self, places: tuple[str, ...]) -> None:
+    A folder is read by one thread at a time, its own; one that does not answer within `patience_seconds` keeps back
+    neither the other tables nor the page.
+    """
+
+    def __init__(self, places: tuple[str, ...], patience_seconds: float = readings.PATIENCE_SECONDS) -> None:
         self.places = places
+        self.patience_seconds = patience_seconds
         self._logs: dict[str, TableLog] = {}
-        self._lock = asyncio.Lock()
+        self._readings: dict[str, _Reading] = {}
+        self._last: dict[str, MirrorTable] = {}
 
     async def look(self, bucket: str, seqnos: Mapping[int, int | None]) -> list[MirrorTable]:
         """Look at all tables; `seqnos` are the bucket's by vbucket, None for unknown ones."""
-        async with self._lock:
-            return [await asyncio.to_thread(self._look, place, bucket, seqnos) for place in self.places]
+        return await asyncio.gather(*(self._patiently(place, bucket, seqnos) for place in self.places))
+
+    async def _patiently(self, place: str, bucket: str, seqnos: Mapping[int, int | None]) -> MirrorTable:
+        """Return the table by a reading that begins from now on, which several pages share; without an answer in time
+        the table as it was read last."""
+        now = asyncio.get_running_loop().time
+        asked_at = now()
+        while True:
+            reading = self._readings.get(place)
+            if reading is None:
+                reading = self._begin(place, bucket, seqnos, now())
+            # Whoever hangs already is given no more time: pages are loaded anew every few seconds.
+            left = min(asked_at, reading.began_at) + self.patience_seconds - now()
+            await asyncio.wait([reading.outcome], timeout=max(0.0, left))
+            if not reading.outcome.done():
+                silent = f"{place}: {readings.silence(now() - reading.began_at)}"
+                return replace(self._last.get(place, MirrorTable(place)), silent=silent)
+            if reading.began_at >= asked_at:
+                return reading.outcome.result()
+
+    def _begin(self, place: str, bucket: str, seqnos: Mapping[int, int | None], began_at: float) -> _Reading:
+        reading = _Reading(began_at, readings.begin(lambda: self._look(place, bucket, seqnos)))
+        self._readings[place] = reading
+
+        def end(outcome: asyncio.Future[MirrorTable]) -> None:
+            del self._readings[place]
+            if not outcome.cancelled() and outcome.exception() is None:
+                self._last[place] = outcome.result()
+
+        reading.outcome.add_done_callback(end)
+        return reading
 
     def _look(self, place: str, bucket: str, seqnos: Mapping[int, int | None]) -> MirrorTable:
         try:

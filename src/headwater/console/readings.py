@@ -1,0 +1,63 @@
+"""Readings of folders, each in a thread of its own: a mount that hangs holds nobody up but who waits for it.
+
+The event loop's own threads are few, and names of hosts are looked up in them. The threads here are daemons, so a mount
+that hangs for good does not keep the console from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from headwater.errors import TableError
+
+PATIENCE_SECONDS = 5.0
+
+Result = TypeVar("Result")
+
+
+def begin(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Begin work in a thread; returns its outcome, which cancelling does not end."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]  # without an error there is one
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="folder", daemon=True).start()
+    return outcome
+
+
+async def bounded(place: str, work: Callable[[], Result], seconds: float = PATIENCE_SECONDS) -> Result:
+    """Return the result of work on a folder.
+
+    Raises:
+        TableError: the folder has not answered for so many seconds. Any error of the work.
+    """
+    outcome = begin(work)
+    await asyncio.wait([outcome], timeout=seconds)
+    if not outcome.done():
+        raise TableError(place, silence(seconds))
+    return outcome.result()
+
+
+def silence(seconds: float) -> str:
+    """Return the sentence about a folder that has not answered for so long."""
+    return f"it has not answered for {seconds:.0f} s; its disk or mount may hang"
