@@ -3,7 +3,8 @@
 Of a vbucket's rows those from `first` up to `end` lie in the segments that are compacted. Of those go: rows superseded
 by one of the first `history` rows, whether that one lies in these segments or not (whatever superseded a row later may
 still be taken back), purged tombstones, but for the newest change of a collection and those with an older version in
-front of `first`, which would be the newest again, and documents of dropped collections, which nobody is shown.
+front of `first`, which would be the newest again, and documents of dropped collections, their prepares and the ends of
+those, which nobody is shown.
 Nothing here depends on rows that come while it runs: NEXT of a row that stays only ever changes from NIL to a row
 number >= history, and a row that goes is superseded by one that is on disk already.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.kernels.choices import choice_of, collection_of, place_in
+from headwater.kernels.choices import OF_PREPARE, choice_of, collection_of, place_in
 from headwater.kernels.copying import copy_value
 from headwater.kernels.gather import AHEAD_BYTES, AHEAD_ROWS
 from headwater.kernels.index import (
@@ -37,12 +38,12 @@ from headwater.kernels.index import (
     made_at,
     opcode,
 )
-from headwater.kernels.intrinsics import load16, load64_native, prefetch
+from headwater.kernels.intrinsics import load8, load16, load64_native, prefetch
 from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
 
 U = np.uintp
-_ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
+_ZERO, _ONE, _TWO, _EIGHT = U(0), U(1), U(2), U(8)
 ROLLBACK, DROP = U(0xF1), U(0xF2)  # control frames (node/storage/records.py)
 ROLLED_BACK, DROPPED = 1, 2
 
@@ -92,12 +93,15 @@ def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
 
 @inline_kernel
 def _dropped_at(frame: Any, dropped: Any) -> Any:
-    """Return the seqno at which the collection of a document was dropped; 0 for none of these."""
+    """Return the seqno at which the collection of a document or prepare was dropped; 0 for none of these."""
+    key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
     if is_system(frame):
-        return _ZERO
+        if load8(key + _ONE) != OF_PREPARE:
+            return _ZERO
+        key, length = key + _TWO, length - _TWO
     number = _ZERO
     if is_named(frame) != _ZERO:
-        number, _ = collection_of(key_address(frame), U(load16(frame + KEY_LENGTH_AT)))
+        number, _ = collection_of(key, length)
     for i in range(len(dropped)):
         if U(dropped[i, 0]) == number:
             return U(dropped[i, 1])
@@ -176,10 +180,11 @@ def survivors(
             if later >= 0 and not _goes_back_beyond(prevs, row, first):
                 purge, floor = max(purge, U(seqs[row])), max(floor, U(seqs[later]))
                 continue
-        if len(dropped) > 0 and after == NIL:
+        if len(dropped) > 0 and after == NIL and row < history:
             gone = _dropped_at(frame_at(segments, U(locs[row])), dropped)
             if gone != _ZERO and not _goes_back_beyond(prevs, row, first):
-                floor = max(floor, gone)
+                # What ends a prepare comes after the drop, and stands for the prepare in front of it, which goes too.
+                floor = max(floor, gone, U(seqs[row]))
                 continue
         keep[count] = np.uint32(row)
         count += 1
@@ -314,7 +319,7 @@ def rebuild(
             table[vb, KEYS] -= _ONE
             frame = frame_at(segments, U(loc[row]))
             table[vb, LIVE_BYTES] -= frame_bytes(frame)
-            if opcode(frame) == MUTATION:  # of a dropped collection
+            if opcode(frame) == MUTATION and not is_system(frame):  # of a dropped collection
                 table[vb, ITEMS] -= _ONE
     into = 0
     for row in range(np.int64(table[vb, ROWS])):

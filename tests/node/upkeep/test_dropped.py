@@ -8,6 +8,10 @@ import pytest
 
 from headwater.node.upkeep import compactor, dropped
 from headwater.node.upkeep.dropped import SETTLED_SECONDS
+from headwater.node.vbucket.prepares import Key
+from headwater.wire import leb128
+from headwater.wire.dcp import Prepare
+from tests.node.support import NOON
 from tests.node.upkeep.test_compactor import MIB, Desk, run
 
 WAIT_SECONDS = 90.0
@@ -79,5 +83,60 @@ def test_a_drop_gives_its_room_back_by_itself_and_what_came_after_it_can_still_b
         assert [each[1:] for each in desk.store.collections(0, [number])] == [(0, 0, 0)]
         assert desk.store.log.bytes < MIB
         assert desk.store.index.rollback_floor(0) <= high and desk.store.rollback(0, high + 1) == high + 1
+
+    run(story)
+
+
+def prepare(key: str, number: int, value: bytes = bytes(50_000)) -> Prepare:
+    return Prepare(
+        key=leb128.join_key(number, key.encode()), value=value, by_seqno=0, rev_seqno=1, durability_level=1, cas=1
+    )
+
+
+async def compact(desk: Desk) -> None:
+    await desk.committer.wait(desk.committer.wrote())
+    await desk.compactor.run(0, lambda vb: 0, lambda vb: 0)
+
+
+def of_prepares(desk: Desk, number: int) -> list[bytes]:
+    """What the log still says of durable writes in a collection."""
+    written = b"".join(content for path, content in desk.disk.files().items() if path.suffix == ".log")
+    return [key for key in (b"waits", b"given up", b"done") if bytes([1, 0x70, number]) + key in written]
+
+
+def test_prepares_of_a_dropped_collection_leave_the_disk_though_nobody_ended_them() -> None:
+    """A crash between the drop and the abort left them for good: nobody waits for them any more."""
+
+    async def story(desk: Desk) -> None:
+        number = await made(desk, documents=0)
+        vbucket = desk.bucket.vbuckets[0]
+        for key in ("waits", "given up", "done"):
+            vbucket.prepares.add(prepare(key, number))
+        vbucket.prepares.add(prepare("kept", 0))
+        vbucket.prepares.commit(Key(number, b"done"), NOON)
+        await drop(desk)
+        vbucket.prepares.abort(Key(number, b"given up"), NOON)
+        desk.write(2)
+        await compact(desk)
+        assert of_prepares(desk, number) == []
+        assert desk.store.index.items(0) == 2, "a prepare is no document, there or gone"
+        assert list(vbucket.prepares.pending) == [Key(number, b"waits"), Key(0, b"kept")]
+        vbucket.prepares.read()
+        assert list(vbucket.prepares.pending) == [Key(0, b"kept")]
+
+    run(story)
+
+
+def test_an_end_that_can_still_be_taken_back_keeps_the_prepare_from_coming_back() -> None:
+    async def story(desk: Desk) -> None:
+        number = await made(desk, documents=0)
+        vbucket = desk.bucket.vbuckets[0]
+        vbucket.prepares.add(prepare("given up", number))
+        await drop(desk)
+        desk.write(1)
+        vbucket.prepares.abort(Key(number, b"given up"), NOON)
+        await desk.committer.wait(desk.committer.wrote())
+        await desk.compactor.run(0, lambda vb: 0, lambda vb: 1)
+        assert desk.store.prepares.waiting(0) == []
 
     run(story)
