@@ -169,6 +169,16 @@ def test_every_kind_of_change_can_be_durable(
         assert writer.got(key) == Status.KEY_ENOENT
 
 
+def test_the_macro_of_the_seqno_is_that_of_the_prepare(alone: Node) -> None:
+    with Writer(alone.port, SUBDOC_XATTR) as writer:
+        assert writer.set(b"macro", b"{}").status == 0
+        named = {"extras": (1).to_bytes(2) + b"\x14", "value": b'm"${Mutation.seqno}"'}
+        answer = writer.write(Opcode.SUBDOC_DICT_UPSERT, b"macro", **named)
+        assert answer.status == 0
+        found = writer.ask(Opcode.SUBDOC_GET, key=b"macro", extras=(1).to_bytes(2) + b"\x04", value=b"m")
+        assert int(found.value.strip(b'"'), 16) + 1 == int.from_bytes(answer.extras[8:])
+
+
 def test_who_did_not_ask_for_prepares_sees_the_document_and_no_more(alone: Node) -> None:
     with Writer(alone.port) as writer:
         first = writer.set(b"plain", b"1", vbucket=1)

@@ -99,7 +99,7 @@ async def compact(desk: Desk) -> None:
 
 
 def of_prepares(desk: Desk, number: int) -> list[bytes]:
-    """What the log still says of durable writes in a collection."""
+    """Return the keys whose durable writes in a collection the log still tells of."""
     written = b"".join(content for path, content in desk.disk.files().items() if path.suffix == ".log")
     return [key for key in (b"waits", b"given up", b"done") if bytes([1, 0x70, number]) + key in written]
 
