@@ -135,6 +135,13 @@ def test_the_replica_that_may_be_the_only_whole_copy_of_a_damaged_owners_vbucket
     assert plan_failover(damaged_owner(B, 8), [B], {}, force=True).after.copies(0) == (A, C)
 
 
+def test_a_damaged_copy_that_was_handed_over_counts_as_the_owners_before_the_map_says_so():
+    found = a_map("ABC", replicas=2)
+    told = dead(found, C, A=view(A, "d", found, seqnos=[8]), B=view(B, "A", found, seqnos=[9], damaged={0: 1}))
+    with pytest.raises(ClusterError, match=r"node-b:11210 owns the vbuckets 0 and has damaged .* are on node-c:11210"):
+        plan_failover(told, [C], {})
+
+
 def test_where_another_replica_of_a_damaged_owner_is_whole_the_dead_one_is_taken_out():
     assert plan_failover(damaged_owner(B, 9), [B], {}).after.copies(0) == (A, C)
 

@@ -130,3 +130,20 @@ def test_a_vbucket_whose_takeover_was_cut_gets_an_owner_before_damage_keeps_all_
     settled = survey(found, A=view(A, "A A", found), B=view(B, "r r", found, damaged={0: 1}))
     with pytest.raises(ClusterError, match=f"{B} has damaged changes of the vbuckets 0"):
         make_plan(settled)
+
+
+def test_the_only_whole_copies_of_a_damaged_owners_vbuckets_are_not_taken_from_it():
+    """`rebalance --remove` loses nothing, it is said: the node's copies were deleted, and the owner's are damaged."""
+    found = a_map("AB", "BA", servers=(A, B))
+    told = survey(found, A=view(A, "A r", found, damaged={0: 1}))
+    for fewer in ({"remove": [B]}, {"replicas": 0}):
+        with pytest.raises(ClusterError, match=f"{A} owns the vbuckets 0 and has damaged changes") as no:
+            make_plan(told, **fewer)
+        assert f"rebalance --add NODE --remove {A}" in str(no.value)
+    assert make_plan(told, remove=[A]).after.servers == (B,)
+
+
+def test_of_two_whole_copies_beside_a_damaged_owner_one_may_go():
+    found = a_map("ABC", replicas=2)
+    told = survey(found, A=view(A, "A", found, damaged={0: 1}))
+    assert make_plan(told, remove=[C]).after.copies(0) == (A, B)

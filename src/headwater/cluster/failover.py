@@ -170,8 +170,8 @@ def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
         ClusterError: it is so.
     """
     for owner in survey.map.servers:
-        node = survey.nodes[owner]
-        only = [vb for vb in sorted(node.damaged) if owner not in gone and _is_only_with(survey, vb, owner, gone)]
+        damaged = sorted(survey.nodes[owner].damaged)
+        only = [vb for vb in damaged if owner not in gone and survey.loses_whole_copy(vb, owner, gone)]
         if only:
             raise ClusterError(
                 f"{owner} owns the vbuckets {vbucket_list(only)} and has damaged changes of them; the other copies are"
@@ -179,16 +179,6 @@ def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
                 f"start that node, then replace the damaged one: headwater cluster failover --dead {owner} --force;"
                 " or type this with --force if it never comes back",
             )
-
-
-def _is_only_with(survey: Survey, vb: int, owner: Address, gone: Sequence[Address]) -> bool:
-    """Return True if the map has a copy of a vbucket on a dead node, and no living one is as good as its owner's."""
-    copies = survey.map.copies(vb)
-    if copies[:1] != (owner,) or not any(node in gone for node in copies):
-        return False
-    needed = survey.nodes[owner].seqnos.get(vb, 0)
-    others = (survey.nodes[node].copy(vb, ()) for node in _living(survey, (*gone, owner), vb))
-    return not any(not other.flaw and other.complete >= needed for other in others)
 
 
 def _names(nodes: Sequence[Address]) -> str:

@@ -188,6 +188,22 @@ def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
                 f"{address} has damaged changes of the vbuckets {vbucket_list(spoiled)}, and would keep or own them",
                 f"let it join anew from an empty folder, after headwater cluster failover --dead {address} --force",
             )
+        _check_only_copies(survey, address, after)
+
+
+def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> None:
+    """A damaged owner that stays is not left without the whole copies, which would be deleted."""
+    only = [
+        vb
+        for vb in sorted(survey.nodes[owner].damaged)
+        if owner == after.owner(vb)
+        and survey.loses_whole_copy(vb, owner, set(survey.map.copies(vb)) - set(after.copies(vb)))
+    ]
+    if only:
+        raise ClusterError(
+            f"{owner} owns the vbuckets {vbucket_list(only)} and has damaged changes of them; whole copies would go",
+            f"replace that node first: headwater cluster rebalance --add NODE --remove {owner}",
+        )
 
 
 def _strays(survey: Survey, after: ClusterMap) -> dict[Address, list[int]]:

@@ -18,7 +18,7 @@ vbucket there. A rebalance that was killed leaves a map and states that disagree
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -160,6 +160,18 @@ class Survey:
         """The members where a vbucket is in one of these states, in the order of the map."""
         members = (self.nodes[each] for each in self.map.servers if each in self.nodes)
         return [node.address for node in members if node.states.get(vbucket) in states]
+
+    def loses_whole_copy(self, vbucket: int, owner: Address, gone: Container[Address]) -> bool:
+        """Return True if a vbucket's owner has damaged changes of it, nodes that are to go have the map's other copies,
+        and no copy that stays is sound and complete as far."""
+        node, others = self.nodes[owner], [each for each in self.map.copies(vbucket) if each != owner]
+        is_damaged = vbucket in node.damaged and node.states.get(vbucket) is State.ACTIVE
+        if not is_damaged or not any(each in gone for each in others):
+            return False
+        staying = (each for each in self.in_state(vbucket, *State) if each != owner and each not in gone)
+        copies = (self.nodes[each].copy(vbucket, ()) for each in staying)
+        needed = node.seqnos.get(vbucket, 0)
+        return not any(not each.flaw and each.complete >= needed for each in copies)
 
     def outsiders_owning(self, vbucket: int) -> list[Address]:
         """Nodes that are no members and think that they own a vbucket: new ones, and those that were taken out."""
