@@ -46,6 +46,8 @@ PLACE = "s3://lake/table"
 ROOT = "lake/table"
 LEVEL_SECONDS = 300.0
 AGAIN_SECONDS = 1.0
+EXPIRY_SECONDS = 30.0
+"""By then all is gone that clients gave a time to live."""
 AT_ONCE = ("", "5", "40")
 RETRY_SECONDS = "10"
 
@@ -189,6 +191,7 @@ class Lake:
         self._stops = True
         if self._running is not None:
             self._completed(self._running)
+        self._await_expiry()
         self._completed(self._world.run_blocking("last-mirror", partial(self._mirror, once=True)))
         nodes: list[judge.Bucket] = []
         self._completed(self._world.run_blocking("reader-of-all", lambda: nodes.append(self._documents())))
@@ -200,6 +203,17 @@ class Lake:
             return
         with TemporaryDirectory(prefix="headwater-lake-") as folder:
             self._read_by_others(Path(folder), nodes[0])
+
+    def _await_expiry(self) -> None:
+        """Let documents expire: nothing may change between the mirror's last run and the reading of the nodes."""
+        world = self._world
+        until = world.schedule.now + EXPIRY_SECONDS
+        while world.schedule.now < until and any(map(self._expires, range(world.plan.vbuckets))):
+            world.schedule.run(AGAIN_SECONDS)
+
+    def _expires(self, vb: int) -> bool:
+        held = self._world.watcher.observers[self._world.copies(vb)[0]].held(vb)
+        return any(change.expiry and change.value is not None for _, change in held.values())
 
     def _completed(self, program: BlockingProgram) -> None:
         if not self._world.schedule.run(LEVEL_SECONDS, lambda: program.is_over):

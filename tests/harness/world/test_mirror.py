@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
+from harness.linearizability.record import Argument, Kind, Outcome, Result
 from harness.simulation.histories import Broken
+from harness.world.blocking import BlockingProgram
 from harness.world.mirror import ROOT, Lake
 from harness.world.steps import Fault, Step
 from harness.world.world import World
@@ -32,6 +35,21 @@ def a_world_at_rest() -> Iterator[World]:
 def test_a_mirror_that_is_killed_and_started_again_has_states_of_the_bucket_alone(world: World) -> None:
     assert world.counts["mirrors killed"] == 2
     assert world.counts["versions of the table judged"] == world.job(Lake).versions > 3
+
+
+def test_a_document_that_expires_behind_the_mirrors_last_run_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    completed = Lake._completed
+
+    def slow(lake: Lake, program: BlockingProgram) -> None:
+        completed(lake, program)
+        lake._world.schedule.run(10.0 if program.name.startswith("last-mirror") else 0.0)
+
+    monkeypatch.setattr(Lake, "_completed", slow)
+    with resting(40, STEPS[:1]) as world:
+        key, argument = world.clients[0]._keys[0], Argument(value="v1-", expiry=int(world.now()) + 8)
+        written = world.complete("writer", partial(world.clients[0].do, key, Kind.SET, argument), 10.0)
+        assert isinstance(written, Result) and written.outcome is Outcome.DONE
+        world.job(Lake).check()
 
 
 def test_a_version_that_is_no_state_of_the_bucket_is_found(world: World) -> None:
