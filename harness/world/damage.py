@@ -9,7 +9,9 @@ only copy loses data, and nobody promises otherwise. Two kinds of bit are flippe
     in a header    of a batch: nothing is served that is wrong, and nothing is excused.
 
 The node finds it by the scrubber, by a start, which must be refused, or never, if a compaction leaves it behind. The
-operator who replaces the machine goes by `cluster status`.
+operator who replaces the machine goes by `cluster status`, and without --force. Only where each attempt at the failover
+is refused since the last other member was started anew and waits for the damaged one, he types what the refusal
+proposes. It says what that may cost: what the damaged machine acknowledged alone meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy as np
 
 from harness.simulation.histories import Broken, branch_of, has
 from harness.simulation.host import Crash
+from harness.simulation.scheduler import NOON_SECONDS
 from harness.world import operators
 from harness.world.operators import Work
 from harness.world.programs import ProgramsWorld
@@ -39,6 +42,7 @@ from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.linearizability.record import Operation
     from harness.simulation.host import Host
     from harness.simulation.observer import Placed
     from harness.world.machines import Machine
@@ -56,6 +60,8 @@ IN_A_HEADER, AT_ONCE = 0.25, 0.6
 """Amounts of a step below which the bit is in a header, and a pass of the scrubber begins at once."""
 POLL_SECONDS = 0.01
 AGAIN_SECONDS = 2.0
+FAILOVERS = 4
+"""So often an operator has a failover refused before he types --force."""
 
 
 class DamagedWorld(ProgramsWorld, Protocol):
@@ -106,18 +112,32 @@ class Flip:
         return inode is not None and self.offset < inode.size and int(inode.memory[self.offset]) == self.byte
 
 
+@dataclass(frozen=True, slots=True)
+class Force:
+    """A failover by force of a machine that went on alone: without the member that took over, which had not heard of it.
+
+    Attributes:
+        address: of the machine. since: when the process of that member had ended, in seconds since the beginning.
+    """
+
+    address: str
+    since: float
+
+
 @dataclass(slots=True)
 class Damages:
     """All flipped bits of a world, of which one at most is neither found nor its machine replaced.
 
     Attributes:
         flips: all of them, in order. current: the one of now. replacing: whether an operator is about it.
+        forces: the failovers by force that may have lost what was acknowledged.
     """
 
     world: DamagedWorld
     flips: list[Flip] = field(default_factory=list)
     current: Flip | None = None
     replacing: bool = False
+    forces: list[Force] = field(default_factory=list)
 
     # --- flipping -----------------------------------------------------------------------------------------------------
 
@@ -273,10 +293,38 @@ class Damages:
         await self._outside(lambda: world.crash(node, Crash.KILL))
         while not is_out or not await _is_outside(seeds, address):
             world.counts["damaged machines failed over"] += 1
-            is_out = await operators.do(Work.FAILOVER, seeds, address, random)
+            is_out = await self._fail_over(node, random)
             await self._outside(lambda: world.crash(node, Crash.KILL))
         await self._outside(lambda: self._empty(node))
         await operators.do(Work.ADD, seeds, address, random)
+
+    async def _fail_over(self, node: int, random: Random) -> bool:
+        """Fail the machine over, by force where each refusal proposes that; whether that came to its end."""
+        seeds, address = self.world.addresses, self.world.addresses[node]
+        refusals = await operators.refusals(Work.FAILOVER, seeds, address, random, attempts=FAILOVERS)
+        if len(refusals) < FAILOVERS:
+            return True
+        if not all(map(operators.proposes_force, refusals)):
+            return False
+        self.world.counts["failovers by force"] += 1
+        self.force(node)
+        return await operators.do(Work.FORCED_FAILOVER, seeds, address, random)
+
+    def force(self, node: int) -> None:
+        """An operator is about to fail a machine over by force: what may that lose?"""
+        world, address = self.world, self.world.addresses[node]
+        theirs, ours = world.newest_map(), world.machines[node].server.first.membership.map
+        if theirs is None or ours is None or ours.version <= theirs.version:
+            return
+        others = (at for at, each in enumerate(world.addresses) if each != address and each in theirs.servers)
+        self.forces.append(Force(str(address), min(world.watcher.ended[at] for at in others)))
+
+    def may_be_lost(self, operation: Operation) -> bool:
+        """Whether a machine acknowledged an operation alone, which was failed over by force after that."""
+        answered = None if operation.answered is None else operation.answered - NOON_SECONDS
+        return answered is not None and any(
+            each.address == operation.result.node and each.since <= answered for each in self.forces
+        )
 
     def _empty(self, node: int) -> None:
         """Another disk, and a node that knows of nothing."""

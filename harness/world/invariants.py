@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.linearizability import judge as linearizability
 from harness.linearizability.model import Model
-from harness.linearizability.record import UNANSWERED, Fault, FaultKind, History, Kind, Operation, Outcome
+from harness.linearizability.record import UNANSWERED, Fault, FaultKind, History, Kind, Level, Operation, Outcome
 from harness.linearizability.second import Word
 from harness.linearizability.window import report
 from harness.simulation.histories import LOG_ENTRIES_MAX, Broken, has
@@ -55,7 +55,8 @@ def check_kept(world: World) -> None:
         result, vb = operation.result, world.vbucket_of(operation.key)
         if operation.outcome is not Outcome.DONE or not result.vb_uuid:
             continue
-        if not operation.argument.level and vb in failed_over:
+        is_plain = not operation.argument.level or world.damage.may_be_lost(operation)
+        if is_plain and vb in failed_over:
             continue
         owner = world.owner(vb)
         log = owner.failover.entries
@@ -172,7 +173,9 @@ INVARIANTS: tuple[Invariant, ...] = (
         "damage",
         "with one copy damaged, a flipped bit is found within two intervals of the scrubber, or a start is refused;"
         " `cluster status` says so; from then on the node answers nothing with it. Until then it serves that one bit,"
-        " and may copy it; nothing else differs. All other promises hold, the machine can be replaced without --force",
+        " and may copy it; nothing else differs. All other promises hold, the machine can be replaced without --force;"
+        " with it, where the last other member was started anew and waits for the damaged one: then what that acknowledged"
+        " alone meanwhile may be lost, and nothing else",
         "`harness.world.damage`, and each judge above, which is shown the bit as it was",
     ),
     Invariant(
@@ -265,6 +268,8 @@ def _as_written(world: World, operation: Operation) -> Operation:
 
 def _weighed(world: World, operation: Operation) -> Operation | None:
     vb, result = world.vbucket_of(operation.key), operation.result
+    if world.damage.may_be_lost(operation):
+        operation = replace(operation, argument=replace(operation.argument, level=Level.NONE))
     began = operation.called - NOON_SECONDS
     ended = began if operation.answered is None else operation.answered - NOON_SECONDS
     if not world.watcher.was_superseded(world.name_of(result.node), vb, began, ended):

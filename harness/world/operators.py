@@ -20,12 +20,13 @@ from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
 from headwater.cluster.rebalance import Rebalance
-from headwater.errors import HeadwaterError
+from headwater.errors import ClusterError, HeadwaterError
 
 BUCKET = "default"
 SECOND_BUCKET = "orders"
 ANSWER_SECONDS = 2.0
 AGAIN_SECONDS = 2.0
+FORCE = "--force if they never come back"
 LIMITS = Limits(connect_seconds=ANSWER_SECONDS, answer_seconds=5.0, handover_seconds=20.0, patience_seconds=15.0)
 
 
@@ -33,6 +34,7 @@ class Work(Enum):
     """The things that an operator can be about."""
 
     FAILOVER = "failover"
+    FORCED_FAILOVER = "failover --force"
     ADD = "rebalance --add"
     REMOVE = "rebalance --remove"
     REPLICAS = "rebalance --replicas"
@@ -64,22 +66,36 @@ async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:
 
 async def do(work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4) -> bool:
     """Do a piece of work, again if it is refused; whether it came to its end."""
-    for attempt in range(attempts):
-        if attempt:
+    return len(await refusals(work, seeds, node, random, attempts)) < attempts
+
+
+async def refusals(
+    work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4
+) -> list[HeadwaterError]:
+    """Do a piece of work, again if it is refused; returns the refusals, as many as attempts if it came to no end."""
+    found: list[HeadwaterError] = []
+    while len(found) < attempts:
+        if found:
             await asyncio.sleep(AGAIN_SECONDS)
         try:
             async with members() as connected:
                 await _once(work, connected, seeds, node, random)
-        except HeadwaterError:
-            continue
-        return True
-    return False
+        except HeadwaterError as error:
+            found.append(error)
+        else:
+            break
+    return found
+
+
+def proposes_force(refusal: HeadwaterError) -> bool:
+    """Whether a refused failover is to be typed with --force where the dead node never comes back."""
+    return isinstance(refusal, ClusterError) and FORCE in refusal.advice
 
 
 async def _once(work: Work, connected: Members, seeds: Sequence[Address], node: Address, random: Random) -> None:
     others = [each for each in seeds if each != node] or [node]
-    if work is Work.FAILOVER:
-        await Failover(connected, others, [node]).run()
+    if work in {Work.FAILOVER, Work.FORCED_FAILOVER}:
+        await Failover(connected, others, [node], force=work is Work.FORCED_FAILOVER).run()
     elif work is Work.ADD:
         await Rebalance(connected, others, add=[node], limits=LIMITS, vbuckets_at_once=random.choice([1, 2, 8])).run()
     elif work is Work.REMOVE:

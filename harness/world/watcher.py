@@ -137,12 +137,14 @@ class Watcher:
 
     Attributes:
         turns: who became active, in order. superseded: which nodes served on though others owned, and when.
+        ended: when the last process of each machine ended that is over.
         branches: what every branch holds. observers: of each machine.
     """
 
     def __init__(self, machines: Sequence[Machine], vbuckets: int, now: Callable[[], float]) -> None:
         self.turns: list[Turn] = []
         self.superseded: list[Interval] = []
+        self.ended = [0.0] * len(machines)
         self.branches = Branches()
         self._machines, self._now = machines, now
         self._owned = {vb: Turns(vb, on_turn=self._on_turn) for vb in range(vbuckets)}
@@ -160,6 +162,7 @@ class Watcher:
 
     def gone(self, at: int) -> None:
         """A process is about to end."""
+        self.ended[at] = self._now()
         self.observers[at].gone()
         for owned in self._owned.values():
             owned.actives.pop(self._machines[at].name, None)

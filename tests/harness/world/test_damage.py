@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 import pytest
 
-from harness.linearizability.record import Argument, Kind, Outcome, Result
+from harness.linearizability.record import Argument, Kind, Level, Outcome, Result
 from harness.simulation.histories import Broken, Change
 from harness.simulation.host import Crash
+from harness.world import damage, operators
 from harness.world.invariants import judged_history
 from harness.world.nemesis import begin
+from harness.world.operators import Work
 from harness.world.plan import plan_of
 from harness.world.run import run
 from harness.world.steps import Fault, Step
@@ -61,6 +65,46 @@ def test_a_start_on_a_damaged_disk_is_refused_and_the_machine_replaced_all_the_s
         assert not world.machines[0].is_up and world.counts["starts refused"] == 1
         world.damage.replace_now()
         assert world.machines[0].is_up and world.counts["damaged machines failed over"] >= 1
+
+
+def test_a_machine_is_replaced_by_force_where_the_whole_copy_was_started_anew_and_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(damage, "REPLACED_SECONDS", 60.0)
+    with a_written_world() as world:
+        work = partial(operators.do, Work.REMOVE, world.addresses, world.addresses[2], Random(1))
+        assert world.complete("remover", work, 60) is True
+        assert begin(world, flip(LATE_IN_A_VALUE)) is not None
+        world.crash(0, Crash.POWER)
+        world.crash(1, Crash.KILL)
+        world.start(0)
+        world.start(1)
+        assert not world.machines[0].is_up and world.machines[1].is_up
+        world.damage.replace_now()
+        assert world.counts["failovers by force"] == world.counts["machines replaced"] == 1
+        assert not world.damage.forces  # the damaged one did not go on alone: nothing durable may be lost
+
+
+def test_a_force_may_lose_what_the_machine_acknowledged_alone_and_nothing_else() -> None:
+    with a_written_world() as world:
+        world.crash(1, Crash.KILL)
+        world.crash(2, Crash.KILL)
+        alone = world.schedule.now
+        world.schedule.run(1.0)
+        machine = world.machines[0]
+        known = world.newest_map()
+        assert known is not None
+        machine.server.first.membership.map = known.after(known.rev)
+        world.crash(0, Crash.KILL)
+        world.start(1)
+        world.start(2)
+        world.damage.force(0)
+        for address, at in ((machine.address, alone - 0.5), (machine.address, alone + 0.5), ("n1:1", alone + 0.5)):
+            called = at + world.now() - world.schedule.now
+            number = world.recorder.asked(1, "k", Kind.SET, Argument(level=Level.MAJORITY), called=called)
+            world.recorder.answered(number, Result(Outcome.DONE, node=address), at=called)
+        levels = [each.argument.level for each in judged_history(world).of("k").operations]
+        assert levels == [Level.MAJORITY, Level.NONE, Level.MAJORITY]
 
 
 def test_a_bit_flips_on_one_machine_at_a_time_and_where_another_copy_is_whole() -> None:
