@@ -114,7 +114,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """A failover by force of a machine that went on alone: without the member that took over, which had not heard of it.
+    """A failover by force of a machine that went on alone: the member that took over had not heard of it.
 
     Attributes:
         address: of the machine. since: when the process of that member had ended, in seconds since the beginning.
@@ -259,7 +259,8 @@ class Damages:
         if flip.found_at is None:
             self._gone()
             return
-        is_hit = machine.is_up and world.watcher.placed[flip.node].bucket.store.quarantine.vbuckets
+        bucket = world.watcher.placed[flip.node].bucket
+        is_hit = machine.is_up and bucket.store.quarantine.vbuckets.keys() & bucket.vbuckets.keys()
         problems = world.complete("looker", partial(problems_of, world.addresses), FOUND_SECONDS)
         if is_hit and not any(f"{machine.address} has damaged changes" in each for each in problems):  # type: ignore[attr-defined]
             raise Broken(f"damage: cluster status says nothing of {flip}, but {problems}")

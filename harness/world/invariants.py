@@ -174,8 +174,8 @@ INVARIANTS: tuple[Invariant, ...] = (
         "with one copy damaged, a flipped bit is found within two intervals of the scrubber, or a start is refused;"
         " `cluster status` says so; from then on the node answers nothing with it. Until then it serves that one bit,"
         " and may copy it; nothing else differs. All other promises hold, the machine can be replaced without --force;"
-        " with it, where the last other member was started anew and waits for the damaged one: then what that acknowledged"
-        " alone meanwhile may be lost, and nothing else",
+        " with it, where the last other member was started anew and waits for the damaged one: then what that one"
+        " acknowledged alone meanwhile may be lost, and nothing else",
         "`harness.world.damage`, and each judge above, which is shown the bit as it was",
     ),
     Invariant(

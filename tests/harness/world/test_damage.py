@@ -57,6 +57,17 @@ def test_a_bit_of_a_value_is_found_told_and_replaced() -> None:
         assert world.damage.current is None
 
 
+def test_nobody_need_tell_of_damage_in_a_vbucket_that_has_left_the_machine() -> None:
+    with a_written_world() as world:
+        assert begin(world, flip(IN_A_VALUE)) is not None
+        world.schedule.run(5.0)
+        assert world.damage.current is not None and world.damage.current.found_at is not None
+        work = partial(operators.do, Work.REMOVE, world.addresses, world.addresses[0], Random(1))
+        assert world.complete("remover", work, 60) is True
+        world.damage.replace_now()
+        assert world.counts["machines replaced"] == 1
+
+
 def test_a_start_on_a_damaged_disk_is_refused_and_the_machine_replaced_all_the_same() -> None:
     with a_written_world() as world:
         assert begin(world, flip(LATE_IN_A_VALUE)) is not None
