@@ -8,6 +8,7 @@ import pytest
 from headwater.cluster.failover import Failover, orphans, plan_failover
 from headwater.cluster.survey import Survey
 from headwater.errors import ClusterError, OptionError
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 from .fakes import FakeMembers, FakeNode
@@ -108,6 +109,54 @@ def test_a_majority_takes_over_though_each_of_it_waits():
 def test_somebody_must_be_left():
     with pytest.raises(OptionError):
         plan_failover(survey(a_map("A", servers=(A,))), [A], {}, force=True)
+
+
+def behind(node, **dead_one):
+    """A owns the vbucket and has it up to 168, as C does; B has 130."""
+    found = a_map("ABC", replicas=2)
+    views = {"A": view(A, "A", found, seqnos=[168]), "B": view(B, "r", found, seqnos=[130])}
+    return dead(found, node, **{**views, "C": view(C, "r", found, seqnos=[168])} | dead_one)
+
+
+def test_a_copy_that_was_behind_when_another_was_taken_out_must_catch_up_to_be_promoted():
+    """A and C are the majority that has acknowledged up to 168; C is taken out, then A dies."""
+    after = plan_failover(behind(C, C=view(C, "", a_map("ABC", replicas=2), error="gone")), [C], {}).after
+    assert (after.copies(0), after.needed) == ((A, B), {0: 168})
+    kept = ClusterMap.from_json(after.to_json(B))
+    told = survey(kept, A=view(A, "", kept, error="gone"), B=view(B, "r", kept, seqnos=[130]))
+    with pytest.raises(ClusterError, match=r"vbucket 0 up to seqno 130, and durable writes up to 168 may be at the de"):
+        plan_failover(told, [A], {})
+    forced = plan_failover(told, [A], {}, force=True).after
+    assert (forced.copies(0), forced.needed) == ((B,), {})
+    level = survey(kept, A=view(A, "", kept, error="gone"), B=view(B, "r", kept, seqnos=[168]))
+    assert plan_failover(level, [A], {}).after.owner(0) == B
+
+
+def test_a_copy_that_is_complete_up_to_less_than_it_has_must_catch_up_too():
+    found = a_map("AB", servers=(A, B)).with_needed({0: 168})
+    told = survey(found, A=view(A, "", found, error="gone"), B=view(B, "r", found, seqnos=[170], complete=[130]))
+    with pytest.raises(ClusterError, match="up to seqno 130"):
+        plan_failover(told, [A], {})
+
+
+def test_a_copy_that_is_behind_the_promoted_one_must_catch_up_with_that_to_be_promoted_next():
+    found = a_map("ABC", replicas=2)
+    told = dead(found, A, B=view(B, "r", found, seqnos=[130]), C=view(C, "r", found, seqnos=[168]))
+    assert plan_failover(told, [A], {}).after.needed == {0: 168}
+
+
+def test_copies_of_vbuckets_that_the_dead_had_no_part_in_need_nothing_and_level_ones_neither():
+    found = a_map("ABC", "AB", replicas=2)
+    told = dead(found, C, A=view(A, "A A", found, seqnos=[9, 9]), B=view(B, "r r", found, seqnos=[9, 3]))
+    assert plan_failover(told, [C], {}).after.needed == {}
+
+
+def test_a_seqno_that_was_needed_stays_so_over_the_next_failover_until_all_copies_have_it():
+    found = a_map("ABC", replicas=2).with_needed({0: 168})
+    told = dead(found, C, A=view(A, "A", found, seqnos=[168]), B=view(B, "r", found, seqnos=[130]))
+    assert plan_failover(told, [C], {}).after.needed == {0: 168}
+    level = dead(found, C, A=view(A, "A", found, seqnos=[168]), B=view(B, "r", found, seqnos=[168]))
+    assert plan_failover(level, [C], {}).after.needed == {}
 
 
 def with_flaw(flaw, complete):
@@ -230,6 +279,16 @@ def test_copies_are_asked_again_when_none_of_them_follows_the_dead_node_any_more
     assert members.calls[-1] == (C, "set_state", 0, State.ACTIVE)
     assert [(each.lost, each.chosen, each.seqno) for each in done.promotions] == [(A, C, 42)]
     assert done.before.servers == (A, B, C) and done.after.copies(0) == (C, B)
+
+
+def test_the_owner_is_asked_again_how_far_it_is_when_no_majority_counts_the_dead_copy_any_more():
+    """Until the owner has the map, it acknowledges with the node that only the operator does not see."""
+    owner, behind = FakeNode(A, "A", seqnos=[10]), FakeNode(B, "r", seqnos=[10])
+    members = Out(a_map("ABC", replicas=2), owner, behind, FakeNode(C, "r", is_gone=True))
+    members.until_heard = lambda: owner.high.update({0: 42})
+    done = asyncio.run(Failover(members, [A, B], [C]).run())
+    assert [each.copies(0) for each in members.sent] == [(A, B)] * 2
+    assert done.after.needed == members.sent[-1].needed == {0: 42}
 
 
 def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_does_not_stop_a_failover():

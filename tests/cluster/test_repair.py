@@ -103,6 +103,16 @@ def test_copies_are_asked_how_far_they_are_when_they_follow_nobody_any_more():
     assert members.calls == [(C, "set_state", 0, State.ACTIVE)] and publisher.changes[-1] == (0, (C, A, B), (C,))
 
 
+def test_a_copy_that_has_not_caught_up_since_another_was_taken_out_is_not_promoted():
+    members = three(a="d . r", c="r r A")
+    found = survey(LEVEL.with_needed({0: 43}), A="d . r", C="r r A")
+    with pytest.raises(ClusterError, match="durable writes up to 43 may be at the dead node alone"):
+        repaired(members, found, unowned={0: [A, B, C]})
+    assert members.calls == []
+    members.nodes[B].high[0] = 43
+    assert repaired(members, found, unowned={0: [A, B, C]})[0] == [(B, "set_state", 0, State.ACTIVE)]
+
+
 def test_a_copy_that_does_not_answer_any_more_stops_the_choice():
     members = three(a="d . r")
     members.nodes[B].is_gone = True

@@ -71,6 +71,13 @@ def test_each_change_is_the_next_revision():
     assert after.with_replica_count(0).rev == 10 and after.after(20).rev == 21 and after.after(3).rev == 10
 
 
+def test_a_map_says_how_far_a_replica_must_be_and_so_do_its_successors_until_one_says_otherwise():
+    found = plain().with_needed({2: 168})
+    assert json.loads(found.to_json(A))["neededSeqnos"] == {"2": 168}
+    assert ClusterMap.from_json(found.to_json(A)).with_servers([A, B]).with_chains({0: [B]}).needed == {2: 168}
+    assert "neededSeqnos" not in json.loads(found.with_needed({}).to_json(A))
+
+
 def test_what_a_node_that_left_owned_is_owned_by_nobody():
     after = plain().with_servers((C, A))
     assert after.chains == ((1,), (-1, 0), (0,), (-1, 1)) and after.rev == 8
@@ -151,6 +158,11 @@ def table(servers, rows):
         (table(["a:1", "b:1"], [[0], [0, 0]]), "vbucket 1 has the chain"),
         ({"nodesExt": [{"thisNode": True}] * 2}, "2 entries say thisNode"),
         ({"nodesExt": [7]}, "can not be read"),
+        ({"neededSeqnos": [1]}, "neededSeqnos has no seqno for each of some vbuckets"),
+        ({"neededSeqnos": {"1": 7}, **table(["a:1"], [[0]])}, "neededSeqnos has seqno 7 for vbucket 1, of 1"),
+        ({"neededSeqnos": {"0": -1}}, "neededSeqnos has seqno -1 for vbucket 0"),
+        ({"neededSeqnos": {"0": "7"}}, "'7' where a whole number belongs"),
+        ({"neededSeqnos": {"a": 7}}, "can not be read"),
     ],
 )
 def test_a_map_that_is_wrong_somewhere_is_refused_by_what_and_where(changes, problem):

@@ -8,6 +8,9 @@
     4. send the map with the chosen ones as owners
     5. make them active: each begins a new branch of history at its last whole snapshot (failover.md 5)
 
+A copy that is behind its owner when another one of the vbucket is taken out may lack what those two acknowledged. The
+map says from then on how far it must come to be promoted (decision 0133).
+
 The copies are asked when nobody follows the dead node any more. It may be alive, and out of the operator's sight alone:
 with each replica that has not heard yet it is a majority, and what the two acknowledge is to be found by step 3.
 
@@ -18,7 +21,7 @@ acknowledged and no replica had received yet is lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -39,6 +42,7 @@ class Promotion:
     Attributes:
         flaw: what is wrong with that copy, for people: it refused changes, or is damaged; empty if nothing is.
         rival: who has another history of it, with changes that the chosen one lacks.
+        complete: up to where that copy is complete. needed: the seqno up to which it had to be.
     """
 
     vbucket: int
@@ -47,6 +51,8 @@ class Promotion:
     seqno: int
     flaw: str = ""
     rival: Address | None = None
+    complete: int = 0
+    needed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,14 @@ class FailoverPlan:
         before, after: the map with the dead nodes, and without.
         promotions: whom the vbuckets of the dead go to.
         anew: vbuckets of which nobody has a copy, and on which node they begin anew, empty.
+        shrunk: vbuckets of which the dead have copies.
     """
 
     before: ClusterMap
     after: ClusterMap
     promotions: Sequence[Promotion]
     anew: dict[int, Address] = field(default_factory=dict)
+    shrunk: Collection[int] = ()
 
     @property
     def ownerless(self) -> ClusterMap:
@@ -84,6 +92,7 @@ def plan_failover(
     force: bool = False,
     lose_data: bool = False,
     begun: Mapping[int, Address] = MappingProxyType({}),
+    shrunk: Collection[int] = (),
 ) -> FailoverPlan:
     """Decide who takes over from the dead.
 
@@ -94,11 +103,13 @@ def plan_failover(
             promote copies with a flaw, and one of two histories.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
         begun: where that was decided already, and is in the map.
+        shrunk: vbuckets of which the dead had copies by the map before.
 
     Raises:
         ClusterError: copies are missing and `lose_data` was not given; or a majority is dead, or half and nobody else
-            serves, or no copy is complete further than one with a flaw, or two have histories of their own, or an owner
-            that stays is damaged and the dead have the other copies, and `force` was not.
+            serves, or no copy is complete further than one with a flaw, or as far as it must be, or two have
+            histories of their own, or an owner that stays is damaged and the dead have the other copies, and `force`
+            was not.
         OptionError: nobody would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
@@ -111,6 +122,7 @@ def plan_failover(
     if not force:
         check_flaws(promotions)
         check_rivals(promotions)
+        check_needed(promotions)
         _check_damaged_owners(survey, gone)
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
@@ -124,7 +136,30 @@ def plan_failover(
     changed = {
         vb: (owner, *(node for node in after.copies(vb) if node != owner)) for vb, owner in {**owners, **anew}.items()
     }
-    return FailoverPlan(survey.map, after.with_chains(changed), promotions, anew)
+    after = after.with_chains(changed)
+    shrunk = {vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb))} | {*shrunk}
+    needed = needed_seqnos(survey, after, shrunk - anew.keys(), {each.vbucket: each.complete for each in promotions})
+    return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk)
+
+
+def needed_seqnos(
+    survey: Survey, after: ClusterMap, shrunk: Collection[int], begun: Mapping[int, int]
+) -> dict[int, int]:
+    """Return how far the replicas of some vbuckets must come to be promoted.
+
+    Args:
+        after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
+        begun: vbuckets whose owner begins a new branch, and the seqno at which it does.
+    """
+    before = {vb: seqno for vb, seqno in survey.map.needed.items() if after.owner(vb) == survey.map.owner(vb)}
+    found = {}
+    for vb in shrunk | before.keys() | begun.keys():
+        owner = after.owner(vb)
+        seqno = begun[vb] if vb in begun else survey.nodes[owner].seqnos.get(vb, 0) if owner and vb in shrunk else 0
+        needed = max(seqno, before.get(vb, 0))
+        if any(survey.nodes[node].copy(vb, ()).complete < needed for node in after.replicas(vb)):
+            found[vb] = needed
+    return found
 
 
 def _spread(
@@ -204,14 +239,31 @@ def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
 
 def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log]) -> Promotion:
     copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in nodes]
-    return promotion(vb, survey.map.owner(vb), copies)
+    return promotion(vb, survey.map.owner(vb), copies, survey.map.needed.get(vb, 0))
 
 
-def promotion(vbucket: int, lost: Address | None, copies: Sequence[Copy]) -> Promotion:
-    """Choose among the copies of a vbucket that nobody owns any more."""
+def promotion(vbucket: int, lost: Address | None, copies: Sequence[Copy], needed: int = 0) -> Promotion:
+    """Choose among the copies of a vbucket that nobody owns any more; `needed`: as in the map."""
     chosen, other = best(copies), rival(copies)
     rivals = None if other is None else other.address
-    return Promotion(vbucket, lost, chosen.address, chosen.seqno, chosen.flaw, rivals)
+    return Promotion(vbucket, lost, chosen.address, chosen.seqno, chosen.flaw, rivals, chosen.complete, needed)
+
+
+def check_needed(promotions: Sequence[Promotion]) -> None:
+    """See to it that no copy is promoted that has not come as far as it must have.
+
+    Raises:
+        ClusterError: one would be: it was behind when another copy was taken out, and has not caught up since.
+    """
+    behind = [each for each in promotions if each.complete < each.needed]
+    if behind:
+        one = behind[0]
+        raise ClusterError(
+            f"{one.chosen} has not caught up since another copy of the vbuckets"
+            f" {vbucket_list(each.vbucket for each in behind)} was taken out: it has vbucket {one.vbucket} up to seqno"
+            f" {one.complete}, and durable writes up to {one.needed} may be at the dead node alone",
+            "start the dead node, which has them; or lose them: headwater cluster failover --force",
+        )
 
 
 def check_flaws(promotions: Sequence[Promotion]) -> None:
@@ -299,7 +351,7 @@ class Failover:
         plan, survey = await self._look()
         if plan.is_empty:
             return plan
-        if plan.promotions:
+        if plan.promotions or plan.shrunk:
             await self._members.send(plan.ownerless.after(survey.latest_rev()))
             failpoint("failover.ownerless")
             plan, survey = await self._chosen_now(plan)
@@ -315,7 +367,7 @@ class Failover:
 
     async def _chosen_now(self, first: FailoverPlan) -> tuple[FailoverPlan, Survey]:
         """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been."""
-        plan, survey = await self._look(is_out=True, begun=first.anew)
+        plan, survey = await self._look(is_out=True, begun=first.anew, shrunk=first.shrunk)
         lost = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
         return replace(plan, before=first.before, promotions=lost), survey
 
@@ -330,7 +382,11 @@ class Failover:
             await self._members.set_states(node, owned)
 
     async def _look(
-        self, *, is_out: bool = False, begun: Mapping[int, Address] = MappingProxyType({})
+        self,
+        *,
+        is_out: bool = False,
+        begun: Mapping[int, Address] = MappingProxyType({}),
+        shrunk: Collection[int] = (),
     ) -> tuple[FailoverPlan, Survey]:
         """Survey and plan; `is_out`: the dead are out of the map, and may answer again by now."""
         seeds = [node for node in self._seeds if node not in self._dead]
@@ -347,7 +403,9 @@ class Failover:
         for node, vbuckets in wanted.items():
             found = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in found.items()}
-        plan = plan_failover(survey, self._dead, logs, force=self._force, lose_data=self._lose_data, begun=begun)
+        plan = plan_failover(
+            survey, self._dead, logs, force=self._force, lose_data=self._lose_data, begun=begun, shrunk=shrunk
+        )
         return plan, survey
 
     async def _check(self, survey: Survey, dead: Sequence[Address]) -> None:

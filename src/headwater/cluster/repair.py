@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from headwater.client.routing import Address
-from headwater.cluster.failover import check_flaws, check_rivals, promotion
+from headwater.cluster.failover import check_flaws, check_needed, check_rivals, promotion
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
@@ -67,9 +67,10 @@ async def _promote(
     chosen = []
     for vb, having in unowned.items():
         order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
-        chosen.append(promotion(vb, None, [copies[node][vb] for node in order]))
+        chosen.append(promotion(vb, None, [copies[node][vb] for node in order], known.needed.get(vb, 0)))
     check_flaws(chosen)
     check_rivals(chosen)
+    check_needed(chosen)
     await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in chosen))
     for each in chosen:
         await members.admin(each.chosen).set_state(each.vbucket, State.ACTIVE)

@@ -73,6 +73,7 @@ class ClusterMap:
         capabilities: the abilities of the nodes, for clients.
         tls_ports: ports with TLS, by the node's address; nodes without TLS are missing.
         encrypted: True if nodes use TLS with each other.
+        needed: by vbucket, the seqno up to which a replica must be complete to be promoted (`with_needed`).
         this: position of the node that the text was made for; None if no entry, or one without vbuckets, is marked.
         text: the JSON it was read from; empty for a map that was made here.
 
@@ -91,6 +92,7 @@ class ClusterMap:
     capabilities: tuple[str, ...] = CAPABILITIES
     tls_ports: Mapping[Address, int] = field(default_factory=dict, hash=False)
     encrypted: bool = False
+    needed: Mapping[int, int] = field(default_factory=dict, hash=False)
     this: int | None = field(default=None, compare=False)
     text: bytes = field(default=b"", repr=False, compare=False)
 
@@ -204,6 +206,14 @@ class ClusterMap:
         known = {server: ports[server] for server in self.servers if server in ports}
         return self._next(tls_ports=known, encrypted=self.encrypted if encrypted is None else encrypted)
 
+    def with_needed(self, seqnos: Mapping[int, int]) -> ClusterMap:
+        """The next map: replicas of these vbuckets must be complete up to these seqnos to be promoted; of others, none.
+
+        A failover says so of a copy that was behind the owner when another one was taken out of their chain: durable
+        writes that were acknowledged before may be at the owner alone.
+        """
+        return self._next(needed=dict(seqnos))
+
     def with_replica_count(self, count: int) -> ClusterMap:
         """The next map: another number of replicas."""
         return self._next(replica_count=count)
@@ -251,6 +261,8 @@ class ClusterMap:
         }
         if self.encrypted:
             content["clusterEncryption"] = True
+        if self.needed:
+            content["neededSeqnos"] = {str(vbucket): seqno for vbucket, seqno in self.needed.items()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
@@ -287,6 +299,7 @@ class ClusterMap:
                 capabilities=tuple(map(str, content.get("bucketCapabilities", ()))),
                 tls_ports=_tls_ports(content, servers),
                 encrypted=content.get("clusterEncryption", False) is True,
+                needed=_needed(content.get("neededSeqnos", {}), len(_rows(table))),
                 this=_this(content, len(servers)),
                 text=bytes(text),
             )
@@ -425,6 +438,17 @@ def _chain(vbucket: int, row: Any) -> Chain:
         row = [_number(index) for index in row]  # which tells what else is there
     head, *rest = row
     return (head, *(index for index in rest if index != NOBODY)) if NOBODY in rest else tuple(row)
+
+
+def _needed(content: Any, vbuckets: int) -> dict[int, int]:
+    """Return the seqnos that copies must have, by vbucket."""
+    if not isinstance(content, dict) or len(content) > vbuckets:
+        raise ValueError("neededSeqnos has no seqno for each of some vbuckets")
+    found = {int(vbucket): _number(seqno) for vbucket, seqno in content.items()}
+    for vbucket, seqno in found.items():
+        if not 0 <= vbucket < vbuckets or not 0 <= seqno < 1 << 64:
+            raise ValueError(f"neededSeqnos has seqno {seqno} for vbucket {vbucket}, of {vbuckets}")
+    return found
 
 
 _WHOLE: Final = frozenset({int})
