@@ -444,11 +444,11 @@ def _needed(content: Any, vbuckets: int) -> dict[int, int]:
     """Return the seqnos that copies must have, by vbucket."""
     if not isinstance(content, dict) or len(content) > vbuckets:
         raise ValueError("neededSeqnos has no seqno for each of some vbuckets")
-    found = {int(vbucket): _number(seqno) for vbucket, seqno in content.items()}
-    for vbucket, seqno in found.items():
+    seqnos = {int(vbucket): _number(seqno) for vbucket, seqno in content.items()}
+    for vbucket, seqno in seqnos.items():
         if not 0 <= vbucket < vbuckets or not 0 <= seqno < 1 << 64:
             raise ValueError(f"neededSeqnos has seqno {seqno} for vbucket {vbucket}, of {vbuckets}")
-    return found
+    return seqnos
 
 
 _WHOLE: Final = frozenset({int})
