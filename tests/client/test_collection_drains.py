@@ -18,14 +18,21 @@ from headwater.client import (
     save_positions,
 )
 from headwater.client.collection_columns import SCHEMA_WITH_NAMES
-from headwater.errors import OptionError, UnknownCollection, UnknownScope
+from headwater.errors import NoAccess, OptionError, UnknownCollection, UnknownScope
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.testing.node import Node
 from headwater.wire.dcp import EndReason
+from headwater.wire.opcodes import Opcode
 from tests.node.aware import Aware, manifest
+from tests.node.kv.test_rights_in_places import PASSWORD, give
 
 A, B, AGAIN = 8, 9, 10
 DEFAULT = ("_default", "_default", 0)
 VBUCKETS = 4
+WHOLE = "stream[default],read[other]"
+"""Roles of a reader of the whole bucket; `give` tells lists of roles apart by their number."""
 
 
 def put(node: Node, *names: tuple[str, int]) -> None:
@@ -254,6 +261,76 @@ def test_who_was_away_while_a_part_of_his_choice_was_dropped_hears_of_it_and_goe
             found = seen(awaited(changes, Mutation))
             assert [each for each in found if each[0] != "dropped"] == [("mutation", 7, b"later", "shop", "b", B)]
             assert [each[2:] for each in found if each[0] == "dropped"] == [("shop", "a", A)]
+
+
+def test_a_right_that_was_taken_away_is_no_drop(driver) -> None:
+    """The node refuses the reader's next stream as if the collection were not there."""
+    with testing.node(vbuckets=VBUCKETS, environment={"HEADWATER_ADMINISTRATORS": ""}) as node:
+        becomes(node, 1, a=A, b=B)
+        put(node, ("k", A), ("k", B))
+        give(node, {"reader": WHOLE, "root": "administer"})
+        client = driver.connect(f"{node.address}/default", "reader", PASSWORD)
+        with client.changes(until="now", collections=["shop.a", "shop.b"]) as changes:
+            assert [each[1:3] for each in seen(changes) if each[0] == "mutation"] == [(4, b"k"), (5, b"k")]
+            positions = changes.positions
+        chosen = positions[0].coverage
+        give(node, {"reader": "stream[default:shop:b]", "root": "administer"})
+        told: list[object] = []
+        with client.changes(positions, until="now", collections=chosen) as changes:
+            with pytest.raises(NoAccess, match=r"collection 0x8 is not shown to this user any more: the right to it"):
+                told.extend(changes)
+            assert {vb: at.seqno for vb, at in changes.positions.items()} == {
+                vb: at.seqno for vb, at in positions.items()
+            }
+        assert not any(isinstance(event, CollectionDropped) for event in told)
+        give(node, {"reader": WHOLE, "root": "administer"})
+        with client.changes(positions, until="now", collections=chosen) as changes:
+            assert [each[0] for each in seen(changes)] == ["end"]
+
+
+def test_a_reader_whose_right_is_gone_after_a_restart_hears_its_name(driver) -> None:
+    with testing.node(vbuckets=VBUCKETS, environment={"HEADWATER_ADMINISTRATORS": ""}) as node:
+        becomes(node, 1, a=A, b=B)
+        put(node, ("k", A), ("k", B))
+        give(node, {"reader": WHOLE, "root": "administer"})
+        client = driver.connect(f"{node.address}/default", "reader", PASSWORD)
+        with client.changes(collections=["shop.a", "shop.b"], patience_seconds=None) as changes:
+            awaited(changes, Mutation, 2)
+            node.kill()
+            with UsersFile(node.data).editing() as accounts:
+                accounts["reader"] = Account.made(PASSWORD, read_grants("stream[default:_default]"))
+            node.start()
+            told: list[object] = []
+            with pytest.raises(NoAccess, match=r"collections shop\.a, shop\.b are not shown to this user any more"):
+                told.extend(changes)
+            assert not any(isinstance(event, CollectionDropped | StreamEnd) for event in told)
+
+
+def test_a_scope_in_which_the_right_was_taken_away_was_not_dropped(driver) -> None:
+    with testing.node(vbuckets=VBUCKETS, environment={"HEADWATER_ADMINISTRATORS": ""}) as node:
+        becomes(node, 1, a=A)
+        give(node, {"reader": "stream[default:shop],read[other]", "root": "administer"})
+        client = driver.connect(f"{node.address}/default", "reader", PASSWORD)
+        with client.changes(until="now", scope="shop") as changes:
+            chosen = list(changes) and changes.positions[0].coverage
+        give(node, {"reader": "stream[default:_default]", "root": "administer"})
+        with pytest.raises(NoAccess, match=r"scope 0x8 is not shown"):
+            list(client.changes(until="now", collections=chosen))
+
+
+def test_who_may_read_the_whole_bucket_and_no_statistics_hears_of_a_drop(driver) -> None:
+    with testing.node(vbuckets=VBUCKETS, environment={"HEADWATER_ADMINISTRATORS": ""}) as node:
+        becomes(node, 1, a=A, b=B)
+        put(node, ("k", A), ("k", B))
+        give(node, {"reader": WHOLE, "root": "administer"})
+        with Aware(node.port) as client:
+            login = client.ask(Opcode.SASL_AUTH, key=b"PLAIN", value=f"\0root\0{PASSWORD}".encode())
+            assert (login.status, client.ask(Opcode.SELECT_BUCKET, key=b"default").status) == (0, 0)
+            assert client.becomes(manifest(2, b=B)) == 0
+        client = driver.connect(f"{node.address}/default", "reader", PASSWORD)
+        chosen = Coverage(1, collections=(A, B))
+        found = seen(client.changes(until="now", collections=chosen))
+        assert [each[0] for each in found if each[0] != "mutation"] == ["dropped", "created", "end"]
 
 
 def test_what_is_chosen_survives_kill_9_between_any_two_events(driver) -> None:

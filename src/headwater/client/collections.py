@@ -128,6 +128,18 @@ class Streamed:
         """The value of stream requests."""
         return self.left.encode()
 
+    def missing_in(self, manifest: CollectionsManifest) -> tuple[int, ...]:
+        """Return the chosen collections that a newer manifest does not have."""
+        kept = self.choice.within(manifest).collections or ()
+        return tuple(number for number in self.choice.collections or () if number not in kept)
+
+    def described_without(self, manifest: CollectionsManifest) -> str:
+        """Return the part of the choice that a newer manifest does not have, as the subject of a sentence."""
+        if self.choice.scope is not None:
+            return f"scope {self.names.scope(self.choice.scope) or hex(self.choice.scope)} is"
+        paths = [self.names.of(number).path for number in self.missing_in(manifest)]
+        return f"collection{'s' * (len(paths) > 1)} {', '.join(paths)} {'are' if len(paths) > 1 else 'is'}"
+
     def look_at(self, manifest: CollectionsManifest) -> bool:
         """Apply a newer manifest; return True if less is left than before."""
         before = self.left

@@ -11,13 +11,14 @@ positions stay at the end of the caller's data.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from headwater.client.cluster import Cluster, tried
-from headwater.client.collections import Streamed, manifest_of
+from headwater.client.collections import CollectionNames, Streamed, manifest_of, newest_manifest
 from headwater.client.losses import ReadAgain, explained
 from headwater.client.mapwatch import REFRESH_SECONDS, watch
 from headwater.client.mitigation import Cut, Gate
@@ -38,6 +39,7 @@ from headwater.errors import (
 )
 from headwater.kernels.columns import Arena
 from headwater.protocol.dcp.consumer_stream import ConsumerStream
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
@@ -55,7 +57,8 @@ from headwater.protocol.dcp.position import ENDLESS, FailoverLog, Position
 from headwater.transport.backoff import Backoff
 from headwater.transport.waiting import Ready, Steps
 from headwater.wire.dcp import EndReason, SystemEvent
-from headwater.wire.manifest import EventKind
+from headwater.wire.features import Feature
+from headwater.wire.manifest import CollectionsManifest, EventKind
 from headwater.wire.status import Status
 
 LINGER_BYTES_MIN = 32 * 1024
@@ -85,6 +88,13 @@ _OK = int(EndReason.OK)
 FINAL = frozenset({EndReason.OK, EndReason.FILTER_EMPTY})
 GONE = frozenset({Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE})
 """The statuses of a stream request if a part of its choice does not exist."""
+
+
+NOT_SHOWN = (
+    "not shown to this user any more: the right to it was taken away, or it was dropped, which a user with rights in "
+    "parts of the bucket can't tell apart. Give the user the role stream in it again, or in the whole bucket, and go "
+    "on from the last positions"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +411,10 @@ class Drainer:
         streamed = self.streamed
         assert streamed is not None, "streams without a choice are not refused for it"  # noqa: S101
         try:
-            streamed.look_at((yield from manifest_of(self.cluster, streamed.choice.manifest_uid)))
+            manifest = yield from manifest_of(self.cluster, streamed.choice.manifest_uid)
+            if self._seems_dropped(streamed, manifest):
+                manifest = yield from self._manifest_to_drop_by(streamed)
+            streamed.look_at(manifest)
         except (TransportError, StatusError) as error:
             if not error.retriable:
                 raise
@@ -412,6 +425,54 @@ class Drainer:
         for vbucket in due:
             self._tell_dropped(vbucket, streamed)
         return [] if streamed.is_over else due
+
+    def _seems_dropped(self, streamed: Streamed, manifest: CollectionsManifest) -> bool:
+        """Return True if a manifest lacks a part of the choice that no stream has reported as dropped. An id is never
+        given twice, so what the stream of one vbucket reported is true for all."""
+        if streamed.is_over or streamed.choice.collections is None:
+            return not streamed.is_over and streamed.choice.has_gone(manifest)
+        return not {number for _, number in self._told_dropped}.issuperset(streamed.missing_in(manifest))
+
+    def _manifest_to_drop_by(self, streamed: Streamed) -> Steps[CollectionsManifest]:
+        """Return the newest manifest of all owners, which has all collections of the bucket.
+
+        A node refuses a stream in the same way if a collection does not exist and if the user has no right in it. It
+        leaves both out of the manifest, whose uid stays the same. Only who may read the whole bucket is shown all.
+
+        Raises:
+            NoAccess: the user may not be shown all collections, so that nothing is known of a drop.
+        """
+        shown = yield from self._may_read_all()
+        manifest = yield from newest_manifest(self.cluster)
+        if shown and (yield from self._may_read_all()):  # rights may be taken between two answers
+            return manifest
+        raise error_for(Status.EACCESS, f"{streamed.described_without(manifest)} {NOT_SHOWN}")
+
+    def _may_read_all(self) -> Steps[bool]:
+        """Return True if all owners of vbuckets let this user stream the whole bucket: each is asked for a stream of
+        all collections that ends where it begins."""
+        firsts: dict[Address, int] = {}
+        for vbucket in range(self.cluster.map.vbuckets):
+            if (owner := self.cluster.map.owner(vbucket)) is not None:
+                firsts.setdefault(owner, vbucket)
+        starts = {vb: replace(Position.beginning(vb), coverage=Coverage()) for vb in firsts.values()}
+        options = DrainOptions(
+            name=f"headwater-{secrets.token_hex(6)}",
+            noop_interval_seconds=self.options.noop_interval_seconds,
+            patience_seconds=self.options.patience_seconds,
+        )
+        whole = Streamed(Coverage(), CollectionNames())
+        drain = Drainer(self.cluster.twin(Feature.COLLECTIONS), starts, dict.fromkeys(starts, 0), options, whole)
+        try:
+            while (yield from drain.advance()) is not None:
+                pass
+        except StatusError as error:
+            if error.status != Status.EACCESS:
+                raise
+            return False
+        finally:
+            drain.close()
+        return True
 
     def _tell_dropped(self, vbucket: int, streamed: Streamed) -> None:
         stream = ConsumerStream(vbucket, request_position=self.progress[vbucket].position)
