@@ -25,7 +25,7 @@ from headwater.backup.verify import verify
 from headwater.cli.app import app
 from headwater.client import WriteWithMeta, connect
 from headwater.cluster.collections import CollectionPath
-from headwater.errors import BackupError
+from headwater.errors import BackupError, HeadwaterError
 from headwater.testing import Node, processes
 from headwater.testing.peers import Peer, serve
 from tests.backup.support import ATTRIBUTES, Held, backed_up, fill, held, restored
@@ -225,6 +225,54 @@ def test_who_may_stream_only_backs_up_all_collections(tmp_path: Path) -> None:
         with connect(bucket.url, "saver", PASSWORD) as client:
             made = create(Folder(tmp_path), client, "default", Choice())
         assert made.collections is not None and made.collections.collection("shop", "orders") is not None
+
+
+def test_who_may_read_a_part_of_the_bucket_backs_up_that_part_only_by_choice_and_it_says_so(tmp_path: Path) -> None:
+    of_default = "stream[default:_default:_default]"
+    with testing.node(vbuckets=1, environment={"HEADWATER_ADMINISTRATORS": ""}) as bucket:
+        becomes(bucket, 1, orders=8)
+        stored(bucket, "_default._default", "d", 5)
+        stored(bucket, "shop.orders", "o", 5)
+        give(bucket, {"saver": "stream[default],read[other]", "root": "administer", "part": of_default})
+        for place, whole_before in ((tmp_path / "new", False), (tmp_path / "old", True)):
+            if whole_before:
+                with connect(bucket.url, "saver", PASSWORD) as client:
+                    create(Folder(place), client, "default", Choice())
+            with (
+                connect(bucket.url, "part", PASSWORD) as client,
+                pytest.raises(BackupError, match=r"may read only a part of bucket default.*role stream in all of it"),
+            ):
+                create(Folder(place), client, "default", Choice())
+            assert len(Archive(Folder(place)).backups) == whole_before
+        place = tmp_path / "part"
+        for _ in range(2):
+            with connect(bucket.url, "part", PASSWORD) as client:
+                create(Folder(place), client, "default", Choice(default_only=True))
+        with connect(bucket.url, "part", PASSWORD) as client, pytest.raises(BackupError, match="only a part"):
+            create(Folder(place), client, "default", Choice())
+        told = run("list", place).stdout
+        assert told.count("a part of the bucket: the default collection alone") == 2
+        assert "a part of the bucket" in run("verify", place).output
+        assert "a part of the bucket" in run("restore", place, "--dry-run").output
+        listed = json.loads(run("list", place, "--json").stdout)["backups"]
+        assert [(each["kind"], each["default_only"]) for each in listed] == [("full", True), ("increment", True)]
+
+
+def test_a_right_that_is_taken_while_a_backup_is_made_leaves_no_backup(tmp_path: Path) -> None:
+    """The manifest at its end would lack a collection whose rows it has: a restore would leave them out."""
+    with testing.node(vbuckets=1, environment={"HEADWATER_ADMINISTRATORS": ""}) as bucket:
+        becomes(bucket, 1, orders=8)
+        stored(bucket, "shop.orders", "o", 5)
+        give(bucket, {"saver": "stream[default],read[other]", "root": "administer"})
+        with connect(bucket.url, "saver", PASSWORD) as client:
+
+            def lose(progress: Any) -> None:
+                if progress.rows and progress.done == progress.total:
+                    give(bucket, {"saver": "stream[default:_default]", "root": "administer"})
+
+            with pytest.raises(HeadwaterError):
+                create(Folder(tmp_path), client, "default", Choice(), lose)
+        assert Archive(Folder(tmp_path)).backups == {}
 
 
 def test_rows_count_by_what_their_own_vbucket_is_restored_to() -> None:

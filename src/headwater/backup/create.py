@@ -40,6 +40,7 @@ from headwater.backup.manifest import (
     unsealed,
 )
 from headwater.backup.place import BackupPlace
+from headwater.client.unread import may_read_all
 from headwater.errors import BackupError, DataLoss, RollbackRequired
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.position import FailoverLog, Position, safe_point
@@ -90,7 +91,8 @@ class Choice:
     """A user's choices: a full backup instead of an increment, some vbuckets only, and sizes.
 
     All collections are read if the bucket has more than the default one, unless `default_only`. All backups of a chain
-    make the same choice: if the backup before made the other one, this backup is full.
+    make the same choice: if the backup before made the other one, this backup is full. A user who may read only parts
+    of the bucket is refused, unless `default_only`: what he is not shown would be missing, and nothing would say so.
     """
 
     full: bool = False
@@ -166,8 +168,22 @@ class _Run:
         return (newest is not None and newest.collections is not None) or holds_more(self._manifest())
 
     def _manifest(self) -> CollectionsManifest:
-        """Ask all nodes that send rows: a row whose collection is missing in the manifest could not be restored."""
-        return self.client.newest_manifest(self.choice.vbuckets)
+        """Ask all nodes that send rows: a row whose collection is missing in the manifest could not be restored. A user
+        with rights in parts of the bucket is shown those parts alone, with the uid of the whole.
+
+        Raises:
+            BackupError: the user may read parts of the bucket only.
+        """
+        manifest = self.client.newest_manifest(self.choice.vbuckets)
+        if not manifest.uid:  # there never was a collection that could be hidden
+            return manifest
+        shown = may_read_all(self.client, self.choice.vbuckets)
+        manifest = self.client.newest_manifest(self.choice.vbuckets)
+        if shown and may_read_all(self.client, self.choice.vbuckets):  # rights may be taken between two answers
+            return manifest
+        problem = f"this user may read only a part of bucket {self.bucket}, and a backup would lack the rest: give that"
+        problem += " user the role stream in all of it, or back up --default-collection-only (into a place of its own)"
+        raise BackupError(self.place.name, problem)
 
     def _read_to_the_end(self) -> _Begun:
         begun = self._begin()
@@ -439,6 +455,7 @@ class _Run:
             self._whole(begun),
             # Asked for behind all that was read: it has each collection that a row can be of, unless that was dropped.
             self._manifest() if self._reads_all else None,
+            self.choice.default_only,
         )
         failpoint("backup.before_manifest")
         self._require_ours(begun)

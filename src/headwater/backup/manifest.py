@@ -171,6 +171,7 @@ class BackupManifest:
         began, ended: ISO 8601, UTC.
         part: all that was read, as one part.
         collections: scopes and collections that existed at the end; None if only the default collection was read.
+        default_only: True if others were to be left out, whether there were any or not.
     """
 
     id: str
@@ -182,6 +183,7 @@ class BackupManifest:
     ended: str
     part: BackupPart
     collections: CollectionsManifest | None = None
+    default_only: bool = False
 
     @property
     def kind(self) -> str:
@@ -218,6 +220,7 @@ class BackupManifest:
             "bytes": self.size,
             "rolled_back": [asdict(each) for each in self.rolled_back],
             "collections": None if self.collections is None else self.collections.as_json(),
+            "default_only": self.default_only,
         }
 
     def to_bytes(self) -> bytes:
@@ -225,6 +228,8 @@ class BackupManifest:
         content = {name: getattr(self, name) for name in _TEXTS} | {"vbuckets": self.vbuckets, "kind": self.kind}
         if self.collections is not None:
             content |= {"format": FORMAT_OF_COLLECTIONS, "collections": self.collections.as_json()}
+        if self.default_only:
+            content |= {"default_only": True}
         return sealed(self.part.to_json() | content)
 
     @classmethod
@@ -249,6 +254,7 @@ class BackupManifest:
                 vbuckets=int(content["vbuckets"]),
                 part=BackupPart.from_json(content),
                 collections=collections,
+                default_only=content.get("default_only") is True,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OptionError) as error:
             raise BackupError(path, f"it is no manifest of a backup ({error!r})") from None

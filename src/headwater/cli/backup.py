@@ -47,6 +47,7 @@ EXAMPLES = examples(
 PlaceName = Annotated[
     str, typer.Argument(metavar="PLACE", help="A folder, or a URL that fsspec can open: s3://, gs://, abfs://.")
 ]
+DEFAULT_ONLY = "a part of the bucket: the default collection alone (--default-collection-only)"
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but what was asked for, and errors.")]
 
@@ -68,8 +69,8 @@ def create(
 
     Each vbucket is whole at a seqno of its own. One that a failover has changed since is read again from where both
     histories agree, and a line says so. Ended or killed at any moment, it goes on when called again; until it has
-    ended well there is no new backup. All collections are read; a backup after one that was made with the other choice
-    of collections is a full one.
+    ended well there is no new backup. All collections are read, and a user who may read only parts of the bucket is
+    refused; a backup after one that was made with the other choice of collections is a full one.
     """
     from headwater.backup import create as making
     from headwater.cli.meter import Meter
@@ -131,6 +132,9 @@ def verify(
     line = f"{several(found.backups, 'backup')}, {several(found.files, 'file')}, {count(found.bytes)} bytes"
     if len(found.collections) > 1:
         line += f"; collections {', '.join(found.collections)}"
+    parts = [each.id for each in wanted or archive.backups.values() if each.default_only]
+    if parts:
+        line += f"; {', '.join(parts)}: {DEFAULT_ONLY}"
     report(line, **found.to_json())
     _fail(found.problems)
 
@@ -331,6 +335,8 @@ def _tell_more(manifest: "BackupManifest") -> None:
     """The collections, and the vbuckets that were read again."""
     from headwater.backup.collections import paths_of
 
+    if manifest.default_only:
+        typer.echo(f"  {DEFAULT_ONLY}")
     if manifest.collections is not None:
         typer.echo(
             f"  collections (manifest {manifest.collections.uid:x}): {', '.join(paths_of(manifest.collections))}"
@@ -351,6 +357,8 @@ def _tell_restore(point: "RestorePoint", told: dict[str, int], ending: str) -> N
     fields = {name.replace(" ", "_"): number for name, number in told.items()}
     numbers = ", ".join(f"{count(number)} {name}" for name, number in told.items())
     line = f"{point.chain[-1].id}, {several(len(point.upto), 'vbucket')}: {numbers} {ending}"
+    if any(manifest.default_only for manifest in point.chain):
+        line += f"; it was {DEFAULT_ONLY}"
     report(line, backup=point.chain[-1].id, seqnos=seqnos, **fields)
 
 

@@ -5,7 +5,7 @@ A copy of a bucket must know that it lacks something.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from headwater.errors import StatusError, error_for
@@ -45,6 +45,29 @@ def knows_collections(client: Client) -> bool:
         return error.status not in _UNKNOWN
 
 
+def may_read_all(client: Client, vbuckets: Iterable[int] | None = None) -> bool:
+    """Return True if this user may stream the whole bucket, and so is shown all of its collections. Each owner of one
+    of these vbuckets, of all by default, is asked for a stream of all collections that ends where it begins.
+
+    Raises:
+        TransportError: a node did not answer. StatusError: it refused for another reason.
+    """
+    firsts: dict[object, int] = {}
+    for vbucket in range(client.map.vbuckets) if vbuckets is None else vbuckets:
+        if (owner := client.map.owner(vbucket)) is not None:
+            firsts.setdefault(owner, vbucket)
+    wanted = [*firsts.values()]
+    try:
+        with client.batches(vbuckets=wanted, until=dict.fromkeys(wanted, 0), collections="all") as batches:
+            for _ in batches:
+                pass
+    except StatusError as error:
+        if error.status != Status.EACCESS:
+            raise
+        return False
+    return True
+
+
 def sees_all_collections(client: Client) -> bool:
     """Return True if every node shows this user all collections: who has rights in parts of the bucket is shown a
     manifest of those parts, which has the uid of the whole one and no mark. What is not in it may be there all the
@@ -52,6 +75,7 @@ def sees_all_collections(client: Client) -> bool:
 
     All owners of vbuckets are asked for what takes a right in the whole bucket and changes nothing. The two kinds of
     servers guard different questions so: headwater's nodes their statistics, Couchbase's the seqnos of all collections.
+    A stream of everything takes the right in the whole bucket at both.
 
     Raises:
         TransportError: a node did not answer. StatusError: it refused for another reason.
@@ -62,7 +86,7 @@ def sees_all_collections(client: Client) -> bool:
     except StatusError as error:
         if error.status != Status.EACCESS:
             raise
-        return False
+        return may_read_all(client)
     return True
 
 
