@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from harness.nodes import diverge, until
-from headwater.errors import HeadwaterError, OptionError, TableError, UnknownCollection, UnknownScope
+from headwater.errors import HeadwaterError, NoAccess, OptionError, TableError, UnknownCollection, UnknownScope
 from headwater.lake.upkeep import Maintenance
 from headwater.pipelines import collections
 from headwater.pipelines.collections import ChosenCollections, Tables, recorded
 from headwater.pipelines.mirror import STOP_SECONDS, MirrorProgress, mirror
 from headwater.pipelines.sink import TableSink
+from headwater.spark.nodes import SourceNodes
 from headwater.testing.node import Node, node
 from headwater.wire.manifest import Collection, CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
@@ -161,6 +162,30 @@ def test_no_table_is_dropped_for_a_user_who_is_shown_a_part_of_the_bucket(tmp_pa
         give(bucket, whole)
         follow(bucket, tmp_path, dropped="drop", reading=options)
         assert held(tmp_path, "shop.a") == all_of("a")
+
+
+def test_a_kept_table_whose_collection_is_not_shown_any_more_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a server that lets everybody have its statistics; headwater's nodes refuse such a user those."""
+    whole = {"mirror": "monitor[default],stream[default]", "root": "administer"}
+    options = {"user": "mirror", "password": PASSWORD}
+    problems: list[str] = []
+    with node(vbuckets=VBUCKETS, environment={"HEADWATER_ADMINISTRATORS": ""}) as bucket:
+        becomes(bucket, 1, a=A, b=B)
+        put_into(bucket, A, *(f"k{n}" for n in range(20)), value="a")
+        put_into(bucket, B, "k", value="b")
+        give(bucket, whole)
+        follow(bucket, tmp_path, reading=options, progress=lambda done: problems.append(done.problem))
+        assert set(problems) == {""}
+        give(bucket, whole | {"mirror": "stream[default:_default]"})
+        with pytest.raises(NoAccess, match="STAT needs monitor"):
+            follow(bucket, tmp_path, reading=options, scope="shop")
+        monkeypatch.setattr(SourceNodes, "observe", lambda nodes, idle=False: {})
+        follow(bucket, tmp_path, reading=options, scope="shop", progress=lambda done: problems.append(done.problem))
+        assert held(tmp_path, "shop.a") == all_of("a")
+        (told,) = {each for each in problems if each}
+        assert " is not known to be dropped" in told and "the tables of shop.a, shop.b stand still" in told
 
 
 @pytest.mark.parametrize("dropped", ["keep", "drop"])

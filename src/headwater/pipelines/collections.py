@@ -53,6 +53,9 @@ ASIDE, REMOVING = ".dropped-", ".removing-"
 TRACES = "_dropped"
 """The folder with a small file for each collection whose table was put away, called like the collection."""
 
+HIDDEN_SECONDS = 60.0
+"""The time between two looks, and reports, at tables whose collection is not shown."""
+
 BESIDE = ("", CHANGES, QUARANTINE)
 """The ends of the names of a table, its change log and its quarantine."""
 
@@ -354,6 +357,7 @@ class CollectionsMirror:
         self._seen = {} if seen is None else seen
         self._open: dict[Mirrored, _Table] = {}
         self._covered: dict[Mirrored, int] = {}
+        self._hidden_at = float("-inf")
 
     def run(self) -> None:
         """Bring the tables up to date, and keep them so unless the job is to be done once."""
@@ -384,6 +388,7 @@ class CollectionsMirror:
 
         if self._tables.settle(manifest, self._choice, whole):
             self._attempts.batch_done()
+        self._look_for_hidden(nodes, manifest)
         seen = nodes.observe(idle=True)
         for each in found:
             if self._attempts.stop():
@@ -394,6 +399,18 @@ class CollectionsMirror:
                 if nodes.manifest().has(each.id):
                     raise
                 # It was dropped meanwhile: the next round deals with it.
+
+    def _look_for_hidden(self, nodes: SourceNodes, manifest: CollectionsManifest) -> None:
+        """Report, at intervals, the tables that stand still because their collection may be hidden from the user: a
+        kept table whose collection was dropped stands still as well, and nobody needs to know."""
+        missing = [path for path, named in self._tables.known(self._choice).items() if not manifest.collection(*named)]
+        if not missing or time.monotonic() < self._hidden_at + HIDDEN_SECONDS:
+            return
+        self._hidden_at = time.monotonic()
+        try:
+            nodes.manifest_to_drop_by(missing[0], "move its table away")
+        except OptionError as hidden:
+            self._attempts.remark(f"{hidden}; the tables of {', '.join(missing)} stand still until then")
 
     def _follow(self, each: Mirrored, nodes: SourceNodes, seen: Mapping[int, BranchHistory]) -> None:
         table = self._table(each)
