@@ -25,6 +25,10 @@ EXAMPLES = [
         errors.PeerSilent("node:11210", 240.0),
         "node:11210: silent for 240 s; is it a node's port? A reader goes on from its last position",
     ),
+    (
+        errors.PeerSilent("node:11210", 2.5, 'whether set "k" was stored is not known'),
+        'node:11210: silent for 2.5 s; whether set "k" was stored is not known',
+    ),
     (errors.NothingCame(1.5), "no change for 1.5 s; ask for the next one to go on waiting, nothing is missed"),
     (errors.ConnectionLost("node:11210", "connection refused"), "node:11210: connection refused"),
     (

@@ -136,15 +136,20 @@ class TransportError(HeadwaterError):
 
 
 class PeerSilent(TransportError):
-    """Nothing came from the peer for `quiet_seconds`: it is taken for dead."""
+    """Nothing came from the peer for `quiet_seconds`: it is taken for dead.
 
-    def __init__(self, peer: str, quiet_seconds: float) -> None:
-        super().__init__(peer, quiet_seconds)
+    Attributes:
+        outcome: that nobody knows whether a write was stored, and what to do; empty for anything but writes.
+    """
+
+    def __init__(self, peer: str, quiet_seconds: float, outcome: str = "") -> None:
+        super().__init__(peer, quiet_seconds, outcome)
         self.peer: str = peer
         self.quiet_seconds: float = quiet_seconds
+        self.outcome: str = outcome
 
     def __str__(self) -> str:
-        told = "is it a node's port? A reader goes on from its last position"
+        told = self.outcome or "is it a node's port? A reader goes on from its last position"
         return f"{self.peer}: silent for {self.quiet_seconds:.3g} s; {told}"
 
 

@@ -311,9 +311,17 @@ def test_a_read_is_repeated_on_a_new_connection_and_a_write_is_not(driver):
     with serve(peer) as address:
         client = driver.connect(address, timeout_seconds=3.0)
         peer.mutate = drop_first_answer
-        with pytest.raises(PeerSilent):
+        unknown = r"silent for 3\S* s; whether .* is not known, read it before retrying, or repeat it with its CAS"
+        with pytest.raises(PeerSilent, match=unknown):
             client.set("k", "v")
         assert client.get("k").value == b"v"
+        peer.mutate = lambda frame: b"" if frame.opcode == Opcode.NOOP else frame.encode()
+        hasty = driver.connect(address, timeout_seconds=0.4)
+        with pytest.raises(PeerSilent, match=r"whether 2 SETQ requests, the first for b'k' was stored is not known"):
+            hasty.set_many({"k": "v", "l": "w"})
+        peer.mutate = lambda frame: b"" if frame.opcode == Opcode.GET else frame.encode()
+        with pytest.raises(PeerSilent, match="is it a node's port"):
+            hasty.get("k")
 
 
 def test_an_answer_to_another_question_ends_the_connection(driver):

@@ -24,7 +24,6 @@ from headwater.client.kv import U32_MAX, Document, Expiry, Value, as_expiry, as_
 from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
 from headwater.errors import (
-    ConnectionLost,
     KeyNotFound,
     NotMyVbucket,
     RemoteProtocolError,
@@ -335,7 +334,7 @@ class BulkWriter:
         if not self._reads:
             name = Opcode(items[0].opcode or self._opcode).name
             requests = f"{len(items)} {name} requests, the first for {items[0].key!r}"
-            raise lost_write(error, requests) if isinstance(error, ConnectionLost) else error
+            raise lost_write(error, requests)
         for item in items:
             self._put_off(item, error)
 

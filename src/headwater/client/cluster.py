@@ -14,7 +14,7 @@ from headwater.client.nodes import Nodes
 from headwater.client.pipeline import lost_write
 from headwater.client.routing import Address
 from headwater.client.waiting import WaitTeller
-from headwater.errors import ConnectionLost, NotMyVbucket, StatusError, TransportError, error_for
+from headwater.errors import ConnectionLost, NotMyVbucket, PeerSilent, StatusError, TransportError, error_for
 from headwater.protocol.handshake import refused
 from headwater.transport.backoff import for_requests
 from headwater.transport.waiting import Ready, Steps
@@ -82,6 +82,8 @@ class Cluster(Nodes):
             if not reads:
                 raise lost_write(error, what) from None
             return error
+        except PeerSilent as error:
+            raise error if reads else lost_write(error, what) from None
         if answer.status == Status.SUCCESS:
             return answer
         if answer.status != Status.NOT_MY_VBUCKET:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from headwater.client.link import Link
 from headwater.client.routing import Address
-from headwater.errors import ConnectionLost, HeadwaterError, RemoteProtocolError
+from headwater.errors import ConnectionLost, HeadwaterError, PeerSilent, RemoteProtocolError, TransportError
 from headwater.tls.settings import TlsSettings
 from headwater.transport.waiting import Ready, Signal, Steps
 from headwater.wire.bootstrap import Noop
@@ -181,8 +181,9 @@ class Pipeline(Link):
             self._bulks.remove(bulk)
 
 
-def lost_write(error: ConnectionLost, what: str) -> ConnectionLost:
+def lost_write(error: TransportError, what: str) -> TransportError:
     """Return the error for a write whose answer never came: whether it happened is not known."""
-    return ConnectionLost(
-        error.peer, f"{error.reason}; whether {what} was stored is not known, read it before retrying"
-    )
+    unknown = f"whether {what} was stored is not known, read it before retrying"
+    if isinstance(error, PeerSilent):
+        return PeerSilent(error.peer, error.quiet_seconds, f"{unknown}, or repeat it with its CAS")
+    return ConnectionLost(error.peer, f"{error.reason}; {unknown}") if isinstance(error, ConnectionLost) else error
