@@ -13,6 +13,10 @@ from pyarrow import parquet
 
 from headwater import testing
 from headwater.cli.load import DOCUMENTS_PER_CALL
+from headwater.cli.load import _refused as said_of_refused
+from headwater.client import Durability, bulk, writes
+from headwater.client.bulk import BulkWriter
+from headwater.errors import SyncWriteAmbiguous, TooBig
 from tests.cli.support import Run
 
 
@@ -105,6 +109,45 @@ def test_a_failed_load_says_what_is_durable_and_goes_on_behind_it(run: Run, tmp_
     assert run("get", "part-6")[0] == 0
     rows.write_text(rows.read_text().replace("nonsense", '{"id": "part-7"}'))
     assert run("load", str(rows), "--key", "id", "--skip", "7")[1].startswith("1 documents stored")
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "copy.jsonl"])
+def test_a_file_is_loaded_onto_a_majority_of_the_copies(
+    run: Run, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[object] = []
+
+    class Noted(BulkWriter):
+        def __init__(self, *given: object) -> None:
+            chosen.append(given[3])
+            super().__init__(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bulk, "BulkWriter", Noted)
+    monkeypatch.setattr(writes, "BulkWriter", Noted)
+    path = tmp_path / name
+    assert run("set", "copied", "v")[0] == 0
+    key: tuple[str, ...] = ("--key", "id")
+    if name == "copy.jsonl":
+        assert run("export", str(path))[0] == 0
+        key = ()
+    else:
+        path.write_text('{"id": "durable-1"}\n{"id": "durable-2"}\n')
+    assert run("load", str(path), *key, "--durability", "majority", "--durability-timeout", "2.5")[0] == 0
+    assert chosen and set(chosen) == {Durability("majority", 2.5)}
+    assert run("load", str(path), *key, "--durability", "most")[0] == 2
+    assert run("load", str(path), *key, "--durability-timeout", "2")[0] == 2
+
+
+def test_documents_of_which_nobody_knows_whether_they_were_stored_are_counted() -> None:
+    errors = [SyncWriteAmbiguous("set"), SyncWriteAmbiguous("set"), TooBig("set")]
+    told = said_of_refused({b"k%d" % place: error for place, error in enumerate(errors)})
+    assert told.startswith(
+        "1 documents were refused, and of 2 it is not known whether they were stored, the first is 'k0'"
+    )
+    told = said_of_refused({b"k": errors[0]})
+    assert told.startswith("of 1 it is not known whether they were stored, the first is 'k': set: SYNC_WRITE_AMBIGUOUS")
+    told = said_of_refused({b"k": errors[2]})
+    assert told.startswith("1 documents were refused, the first is 'k': set: ")
 
 
 def test_a_stopped_load_says_what_is_durable(node: testing.Node, tmp_path: Path) -> None:

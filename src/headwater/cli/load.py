@@ -15,11 +15,14 @@ from headwater.cli.forms import remark, report
 from headwater.cli.options import (
     DEFAULT_URL,
     CollectionName,
+    DurabilityName,
+    DurabilityTimeout,
     NodeUrl,
     Password,
     User,
     connect,
     documents,
+    durability,
     examples,
     typed,
 )
@@ -29,9 +32,9 @@ from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
     from headwater.cli.readers import InputDocument, Reading
-    from headwater.client import Client, Documents
+    from headwater.client import Client, Documents, Durability
 
-    Stored: TypeAlias = Callable[[Documents, bytes, list[InputDocument]], "Refused"]
+    Stored: TypeAlias = Callable[[Documents, bytes, list[InputDocument], Durability | None], "Refused"]
 
 EXAMPLES = examples(
     "headwater load orders.jsonl --key id",
@@ -41,6 +44,7 @@ EXAMPLES = examples(
     "headwater load copy.jsonl --format changes",
     "headwater load copy.parquet",
     "headwater load orders.jsonl --key id --collection shop.orders",
+    "headwater load orders.jsonl --key id --durability majority",
     "zcat orders.jsonl.gz | headwater load - --format jsonl --key id",
     "headwater load events.parquet --key event_id --node couchbase://10.0.0.7:11210/events",
 )
@@ -82,6 +86,8 @@ def load(
         bool, typer.Option("--skip-bad", help="Leave out rows that can't be documents, and tell of each.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check all of the file, store nothing.")] = False,
+    durability_level: DurabilityName = None,
+    durability_timeout: DurabilityTimeout = None,
     collection: CollectionName = None,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -91,7 +97,8 @@ def load(
 
     A row's key is the value of one of its fields; a later row with the same key replaces the earlier one. CSV is text
     as it stands: 00501 stays 00501 unless a type is given. What was stored before a failure stays stored: loading again
-    does no harm, and --skip goes on behind it.
+    does no harm, and --skip goes on behind it. With --durability other copies have each document as well; how many are
+    SYNC_WRITE_AMBIGUOUS, so that nobody knows whether they were stored, is said at the end.
     """
     from headwater.cli.meter import Meter
     from headwater.cli.readers import open_source
@@ -101,6 +108,7 @@ def load(
         raise typer.BadParameter(f"file {str(path)!r} does not exist.")
     if collection is not None:
         parse_path(collection)
+    wanted = durability(durability_level, durability_timeout)
     bad = Bad() if skip_bad else None
     how = reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
     rows, total = open_source(path, key, how)
@@ -108,7 +116,7 @@ def load(
         _tell_dry(sum(1 for _ in rows), bad)
         return
     whole = not key or file_format is Format.CHANGES
-    load = Load(file.name, skip, _stored_changes if whole else _stored_rows)
+    load = Load(file.name, skip, _stored_changes if whole else _stored_rows, wanted)
     with connect(node, user, password) as client, Meter(file.name, "documents") as meter, load.told():
         for part in _parts(islice(rows, skip, None)):
             load.store(client, collection, typed(prefix), part)
@@ -148,16 +156,22 @@ def _by_collection(part: list["InputDocument"], collection: str | None) -> dict[
     return found
 
 
-def _stored_rows(client: "Documents", prefix: bytes, part: list["InputDocument"]) -> Refused:
+def _stored_rows(
+    client: "Documents", prefix: bytes, part: list["InputDocument"], wanted: "Durability | None"
+) -> Refused:
     """Store documents that have nothing but their values."""
-    return {**client.set_many((prefix + each.key, cast(bytes, each.value)) for each in part)}
+    pairs = ((prefix + each.key, cast(bytes, each.value)) for each in part)
+    return {**client.set_many(pairs, durability=wanted)}
 
 
-def _stored_changes(client: "Documents", prefix: bytes, part: list["InputDocument"]) -> Refused:
+def _stored_changes(
+    client: "Documents", prefix: bytes, part: list["InputDocument"], wanted: "Durability | None"
+) -> Refused:
     """Store and delete documents as changes say; a deletion of what is not there is done already."""
     from headwater.client import KeyNotFound, Write
 
-    failed = client.write_many(Write(prefix + each.key, each.value, each.flags, each.expiry) for each in part)
+    writes = (Write(prefix + each.key, each.value, each.flags, each.expiry) for each in part)
+    failed = client.write_many(writes, durability=wanted)
     return {prefix + part[at].key: error for at, error in failed.items() if not isinstance(error, KeyNotFound)}
 
 
@@ -199,8 +213,9 @@ class Bad:
 class Load:
     """How far a load is: so many documents of the file are acknowledged, which is to say on the node's disk."""
 
-    def __init__(self, name: str, skipped: int, stored: "Stored") -> None:
+    def __init__(self, name: str, skipped: int, stored: "Stored", wanted: "Durability | None" = None) -> None:
         self.name, self.skipped, self.stored, self._stored = name, skipped, 0, stored
+        self._wanted = wanted
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -223,11 +238,22 @@ class Load:
     def store(self, client: "Client", collection: str | None, prefix: bytes, part: list["InputDocument"]) -> None:
         """Store one part; the first document that was refused ends the command."""
         for whose, some in _by_collection(part, collection).items():
-            if refused := self._stored(documents(client, whose), prefix, some):
-                key, error = next(iter(refused.items()))
-                shown = key.decode(errors="backslashreplace")
-                raise CommandError(f"{len(refused)} documents were refused, the first is {shown!r}: {error}")
+            if refused := self._stored(documents(client, whose), prefix, some, self._wanted):
+                raise CommandError(_refused(refused))
         self.stored += len(part)
+
+
+def _refused(refused: Refused) -> str:
+    """Return the error for documents that were not stored, or of which that is not known."""
+    from headwater.client import SyncWriteAmbiguous
+
+    unknown = sum(isinstance(error, SyncWriteAmbiguous) for error in refused.values())
+    key, error = next(iter(refused.items()))
+    first = f"the first is {key.decode(errors='backslashreplace')!r}: {error}"
+    if not unknown:
+        return f"{len(refused)} documents were refused, {first}"
+    refusals = f"{len(refused) - unknown} documents were refused, and of " if len(refused) > unknown else "of "
+    return f"{refusals}{unknown} it is not known whether they were stored, {first}"
 
 
 def _parts(documents: Iterator["InputDocument"]) -> Iterator[list["InputDocument"]]:

@@ -241,13 +241,16 @@ class AsyncDocuments(_Turns):
         steps = bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection, durability=durability)
         return await self._run(steps)
 
-    async def write_many(self, writes: Iterable[Write | WriteWithMeta]) -> writing.Failed:
-        """Store and delete documents, each write with its own flags, expiry, CAS or metadata.
+    async def write_many(
+        self, writes: Iterable[Write | WriteWithMeta], *, durability: DurabilityChoice = None
+    ) -> writing.Failed:
+        """Store and delete documents, each write with its own flags, expiry, CAS or metadata. `durability` as for
+        `set_many`; not for writes with metadata.
 
         Returns: the failures by the write's place: KeyNotFound of a deletion, KeyExists where another version was met,
         OptionError for what can't be asked; all others were carried out, those of one key in their order.
         """
-        return await self._run(writing.write_many(self._cluster, writes, self._do.collection))
+        return await self._run(writing.write_many(self._cluster, writes, self._do.collection, durability))
 
     async def add(
         self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, durability: DurabilityChoice = None

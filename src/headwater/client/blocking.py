@@ -218,13 +218,16 @@ class Documents(_Turns):
         steps = bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection, durability=durability)
         return self._run(steps)
 
-    def write_many(self, writes: Iterable[Write | WriteWithMeta]) -> writing.Failed:
-        """Store and delete documents, each write with its own flags, expiry, CAS or metadata.
+    def write_many(
+        self, writes: Iterable[Write | WriteWithMeta], *, durability: DurabilityChoice = None
+    ) -> writing.Failed:
+        """Store and delete documents, each write with its own flags, expiry, CAS or metadata. `durability` as for
+        `set_many`; not for writes with metadata.
 
         Returns: the failures by the write's place: KeyNotFound of a deletion, KeyExists where another version was met,
         OptionError for what can't be asked; all others were carried out, those of one key in their order.
         """
-        return self._run(writing.write_many(self._cluster, writes, self._do.collection))
+        return self._run(writing.write_many(self._cluster, writes, self._do.collection, durability))
 
     def add(
         self, key: Key, value: Value, *, flags: int = 0, expiry: Expiry = 0, durability: DurabilityChoice = None

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from headwater.client.bulk import BulkItem, BulkWriter
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId
+from headwater.client.durability import DurabilityChoice
 from headwater.client.kv import U32_MAX, U64_MAX, Expiry, Value, as_expiry, as_key, as_value, unsigned
 from headwater.errors import OptionError, StatusError
 from headwater.transport.waiting import Steps
@@ -107,7 +108,10 @@ Failed: TypeAlias = dict[int, StatusError | OptionError]
 
 
 def write_many(
-    cluster: Cluster, writes: Iterable[Write | WriteWithMeta], collection: CollectionId | None = None
+    cluster: Cluster,
+    writes: Iterable[Write | WriteWithMeta],
+    collection: CollectionId | None = None,
+    durability: DurabilityChoice = None,
 ) -> Steps[Failed]:
     """Carry out writes; return the failures, including KeyNotFound of deletions and impossible requests."""
     impossible: Failed = {}
@@ -115,10 +119,12 @@ def write_many(
     def items() -> Iterator[BulkItem]:
         for place, write in enumerate(writes):
             try:
+                if durability is not None and isinstance(write, WriteWithMeta):
+                    raise OptionError("durability", durability, "None for a write with metadata: it is no durable one")
                 yield write.item(place)
             except OptionError as error:
                 impossible[place] = error
 
-    writer = BulkWriter(cluster, Set, collection)
+    writer = BulkWriter(cluster, Set, collection, durability)
     yield from writer.run(items())
     return impossible | writer.failed
