@@ -327,13 +327,30 @@ class MitigationMachine(RuleBasedStateMachine):
         if not hasattr(self, "gate"):
             return
         self.receive(10_000)
+        while self.gate.is_ready:  # nodes are polled while nothing is ready, as in the steps
+            self.hand_out()
         for copy in COPIES:
             self.persist(copy, 1.0)
             self.poll(copy)
-        while self.gate.is_ready:
-            self.hand_out()
+            while self.gate.is_ready:
+                self.hand_out()
         assert self.got == list(range(1, self.branch.high + 1)) and not self.gate.holding
 
 
 TestMitigationMachine = MitigationMachine.TestCase
 TestMitigationMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+def test_what_comes_while_a_change_is_ready_is_handed_out_behind_it(wanted: int) -> None:
+    """A node is not asked about a vbucket of which something is ready."""
+    steps = MitigationMachine()
+    steps.begin(wanted)
+    steps.write(2)
+    steps.receive(7)
+    for copy in COPIES[:wanted]:
+        steps.persist(copy, 1.0)
+        steps.poll(copy)
+    assert steps.gate.is_ready
+    steps.write(3)
+    steps.teardown()
