@@ -53,6 +53,13 @@ def test_every_fault_of_node_and_commands_is_a_line_with_its_place(tmp_path: Pat
     assert [fault["line"] for fault in told["faults"]] == [2, 5, 6, 7, 10, 12]
 
 
+def test_a_duration_in_a_commands_table_may_be_a_text_as_on_the_command_line(tmp_path: Path) -> None:
+    file = write(tmp_path / "node.toml", 'idle-seconds = "5m"\n[mirror]\nretry = "5m"\n')
+    assert invoke("config", "check", file)[0] == 0
+    _, shown, _ = invoke("config", "check", write(tmp_path / "node.toml", '[mirror]\nretry = "soon"\n'))
+    assert shown.endswith("retry: 'soon' is not a number of seconds, 0 or more; or such as 30s, 5m or 2h\n")
+
+
 def test_a_file_that_is_well_has_status_0(tmp_path: Path) -> None:
     text = "port = 0\n[mirror]\nengine = 'local'\nonce = true\nretry = 5\n[load]\nskip = 7\n[move]\nfrom = 'a:1'\n"
     assert invoke("config", "check", write(tmp_path / "a.toml", text))[:1] == (0,)

@@ -47,6 +47,10 @@ def test_a_function_of_a_job_runs_it_on_the_session_or_without_spark(monkeypatch
         ({"engine": "local", "table": "a.b.c"}, "the local engine has no catalog"),
         ({"engine": "local", "conf": {"a": "b"}}, "the local engine has no session"),
         ({"scope": "s", "collections": "s.c"}, "one or the other"),
+        ({"on_data_loss": "Fail"}, "warn or fail"),
+        ({"dropped": "remove", "scope": "s"}, "keep or drop"),
+        ({"engine": "Spark"}, "spark or local"),
+        ({"retry_seconds": -1.0}, "0 or more"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_begins(options: dict[str, object], message: str) -> None:

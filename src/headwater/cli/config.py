@@ -21,6 +21,7 @@ from headwater.cli.renamed import names_of
 from headwater.cli.screen import several
 from headwater.errors import OptionError
 from headwater.node.config import PROFILES, SERVE, refuse_readable_by_others
+from headwater.options import SIZE, TIME
 
 HELP = """Look at a file of settings: what is wrong in it, and what counts in the end.
 
@@ -309,7 +310,8 @@ def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
         good = isinstance(value, list) and all(isinstance(each, str) for each in value)
         return None if good else f"{value!r} is not a list of texts"
     types, told = KINDS.get(_kind(command, parameter), ((str,), "a text"))
-    if type(value) not in types:
+    is_measure = parameter.metavar in (TIME, SIZE) and isinstance(value, str)  # "5m", which the option reads itself
+    if type(value) not in types and not is_measure:
         return f"{value!r} is not {told}"
     if parameter.param_type_name == "argument" or value is False:
         return None
@@ -318,7 +320,8 @@ def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
         command.make_context("", typed)
     except typer.BadParameter as error:
         # A parameter that is missing is one, too; it comes after those that were given.
-        return None if type(error).__name__ == "MissingParameter" else " ".join(plain_words(error).split())
+        is_missing = type(error).__name__ == "MissingParameter"
+        return None if is_missing else " ".join(plain_words(error).split()).rstrip(".")
     return None
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from headwater.errors import OptionError
-from headwater.options import SECONDS, Option, option, options_of
+from headwater.options import SECONDS, Option, check, option, options_of
 from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class DeclaredJob(Generic[P]):
         return self.WORK
 
     def check(self) -> None:
-        """Check options that depend on each other. Raises OptionError."""
+        """Check each option, and those that depend on each other. Raises OptionError."""
+        check(self)
 
     def prepare(self) -> None:
         """Begin what takes its time while buckets are asked. Raises SparkUnavailable."""
@@ -334,7 +335,8 @@ class Mirror(OnEngines[MirrorProgress]):
         return "each table is level with its collection" if self.by_collection else "the table is level with the bucket"
 
     def check(self) -> None:
-        """Check the table's place and name, and the choice of collections. Raises OptionError."""
+        """Check each option, the table's place and name, and the choice of collections. Raises OptionError."""
+        super().check()
         if self.by_collection:
             self._check_collections()
         elif self.dropped != "keep":
