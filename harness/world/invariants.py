@@ -188,15 +188,16 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "buckets",
-        "one order explains every answer to the clients of a second bucket, in which keys have the same names; once all"
-        " nodes have dropped it, one that is made anew is empty, and no value of the first bucket comes up in it",
+        "one order explains every answer to the clients of a second bucket, in which keys have the same names; a"
+        " failover of it alone may take plain writes back, and touches nothing of the first; once all nodes have"
+        " dropped it, one that is made anew is empty, and no value of the first bucket comes up in it",
         "`harness.world.orders`, each of its lives by `harness.linearizability`",
         check_buckets,
     ),
     Invariant(
         "whole",
-        "when all faults are over, one rebalance makes every node a member again and settles all that operators left"
-        " half done, without force",
+        "when all faults are over, one rebalance of each bucket makes every node a member again and settles all that"
+        " operators left half done, without force",
         "an operator, by the product's own code",
     ),
     Invariant(

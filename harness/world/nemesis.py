@@ -9,12 +9,15 @@ from harness.simulation.host import Crash
 from harness.simulation.sockets import Link
 from harness.world.backups import Backups
 from harness.world.mirror import Lake
+from harness.world.operators import Work
 from harness.world.steps import WORKS, Fault, Step
 
 if TYPE_CHECKING:
     from harness.world.world import World
 
 Undo = Callable[[], None]
+KILLED_SECONDS = 0.3
+"""An operator who is killed at a failover of the second bucket has at most so long before that."""
 
 
 def begin(world: World, step: Step) -> Undo | None:
@@ -46,6 +49,20 @@ def _rights(world: World, step: Step) -> Undo | None:
 
 def _anew(world: World, step: Step) -> Undo | None:
     return None if world.orders is None else world.orders.anew(step)
+
+
+def _orders_failover(world: World, step: Step) -> Undo:
+    """Let the process die, and an operator fail the node over, who is killed now and then."""
+    world.crash(step.node, Crash.KILL if step.amount < 0.5 else Crash.POWER)
+    kill = None if world.orders is None else world.orders.change_owners(Work.FAILOVER, step)
+    if kill is not None and step.other == 0:
+        world.schedule.after(step.amount * KILLED_SECONDS, kill)
+    return lambda: world.start(step.node)
+
+
+def _orders_add(world: World, step: Step) -> Undo | None:
+    kill = None if world.orders is None else world.orders.change_owners(Work.ADD, step)
+    return kill if step.lasts else None
 
 
 def _crash(world: World, step: Step) -> Undo:
@@ -135,6 +152,8 @@ _TO_PARTS: dict[Fault, Callable[[World, Step], Undo | None]] = {
     Fault.FLIP: lambda world, step: world.damage.begin(step),
     Fault.RIGHTS: _rights,
     Fault.ANEW: _anew,
+    Fault.ORDERS_FAILOVER: _orders_failover,
+    Fault.ORDERS_ADD: _orders_add,
     Fault.BACKUP: _back_up,
     Fault.FULL_BACKUP: _back_up,
     Fault.MIRROR: _mirror,

@@ -53,9 +53,9 @@ def login_options() -> dict[str, str]:
     return {name: text for name, text in zip(("user", "password"), LOGIN, strict=True) if text is not None}
 
 
-def members() -> Members:
+def members(bucket: str = BUCKET) -> Members:
     """The nodes as an operator connects to them."""
-    return Members(BUCKET, *LOGIN, timeout_seconds=ANSWER_SECONDS)
+    return Members(bucket, *LOGIN, timeout_seconds=ANSWER_SECONDS)
 
 
 async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:
@@ -64,13 +64,15 @@ async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:
         await found(connected, nodes, replicas)
 
 
-async def do(work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4) -> bool:
+async def do(
+    work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4, *, bucket: str = BUCKET
+) -> bool:
     """Do a piece of work, again if it is refused; whether it came to its end."""
-    return len(await refusals(work, seeds, node, random, attempts)) < attempts
+    return len(await refusals(work, seeds, node, random, attempts, bucket=bucket)) < attempts
 
 
 async def refusals(
-    work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4
+    work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4, *, bucket: str = BUCKET
 ) -> list[HeadwaterError]:
     """Do a piece of work, again if it is refused; returns the refusals, as many as attempts if it came to no end."""
     found: list[HeadwaterError] = []
@@ -78,7 +80,7 @@ async def refusals(
         if found:
             await asyncio.sleep(AGAIN_SECONDS)
         try:
-            async with members() as connected:
+            async with members(bucket) as connected:
                 await _once(work, connected, seeds, node, random)
         except HeadwaterError as error:
             found.append(error)
@@ -125,13 +127,13 @@ async def _purge(connected: Members, node: Address) -> None:
         await admin.purge(vbucket, 0)
 
 
-async def make_whole(nodes: Sequence[Address], seconds: float) -> str:
-    """Bring all nodes into the cluster and settle what is open; why that can't be, "" if it can."""
+async def make_whole(nodes: Sequence[Address], seconds: float, bucket: str = BUCKET) -> str:
+    """Bring all nodes into a bucket's cluster and settle what is open; why that can't be, "" if it can."""
     loop = asyncio.get_running_loop()
     until, problem = loop.time() + seconds, ""
     while loop.time() < until:
         try:
-            async with members() as connected:
+            async with members(bucket) as connected:
                 await _settle(connected, nodes)
         except HeadwaterError as error:
             problem = str(error)

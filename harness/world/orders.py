@@ -1,14 +1,18 @@
 """A second bucket in the same cluster: clients of its own on keys of the same names, dropped and made anew meanwhile.
 
-Nobody fails it over or moves it: whatever befalls its nodes, its plain writes are kept as well. What is judged are its
-lives, each from when an operator was told that all machines have made it until somebody begins to drop it again. A
-life begins empty: a value of a life before, or of the other bucket, has no write that explains it.
+In half of the worlds with it nodes are failed over in it and join it again, whatever the first bucket's operators do
+with them; in the others nobody changes its owners, and its plain writes are kept as well. What is judged are its lives,
+each from when an operator was told that all machines have made it until somebody begins to drop it again. A life begins
+empty: a value of a life before, or of the other bucket, has no write that explains it.
+
+When a failover took effect is not looked at: it may, at one moment from when it began; and what the failed node answers
+from then on is old until it has joined again. Such readings are left out, such plain writes are a "maybe".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -16,11 +20,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.linearizability import judge as linearizability
 from harness.linearizability.model import Model
-from harness.linearizability.record import UNANSWERED, Operation, Outcome, Recorder
+from harness.linearizability.record import UNANSWERED, Fault, FaultKind, Operation, Outcome, Recorder
 from harness.linearizability.window import report
 from harness.simulation.histories import Broken
 from harness.simulation.scheduler import NOON_SECONDS
-from harness.world.operators import SECOND_BUCKET, members
+from harness.world import operators
+from harness.world.operators import SECOND_BUCKET, Work, members
 from harness.world.programs import Program, ProgramsWorld
 from harness.world.workload import Login, Purpose, WorkloadClient, WorldKey
 from headwater.cluster import buckets
@@ -35,6 +40,7 @@ PAUSE_SECONDS = 0.1
 AGAIN_SECONDS = 1.0
 ATTEMPTS = 6
 FOUNDING_SECONDS = 30.0
+WHOLE_SECONDS = 300.0
 POSITIONS_MAX = 300_000
 
 
@@ -69,15 +75,33 @@ class Life:
     is_clean: bool = False
 
 
+@dataclass(slots=True)
+class OwnersChange:
+    """Work of an operator who fails a node over in the bucket, or lets it join again; which kinds, `work` says.
+
+    Attributes:
+        node: host:port. began, ended: in seconds since the beginning; None: it came to no end. is_done: nor was it
+            refused.
+    """
+
+    work: Work
+    node: str
+    began: float
+    ended: float | None = None
+    is_done: bool = False
+
+
 class Orders:
     """The second bucket, its clients and its operator.
 
     Attributes:
         lives: of the bucket, in order. recorder: what its clients asked and heard.
+        changes: of its owners, in the order in which they began.
     """
 
     def __init__(self, world: OrdersWorld, random: Random, login: Login) -> None:
         self.lives: list[Life] = []
+        self.changes: list[OwnersChange] = []
         self.recorder = Recorder(world.recorder.history().clock_error_seconds)
         self._world, self._random, self._login = world, random, login
         self._programs: list[Program] = []
@@ -91,22 +115,23 @@ class Orders:
 
     def begin(self) -> None:
         """Let its clients ask."""
-        world, seeds = self._world, [str(each) for each in self._world.addresses]
-        keys = [WorldKey(b"key-%d" % at, Purpose.REGISTER, is_durable=at % 2 == 0) for at in range(KEYS)]
         for number in range(CLIENTS):
-            client = WorkloadClient(
-                number,
-                seeds,
-                keys,
-                recorder=self.recorder,
-                random=Random(self._random.getrandbits(64)),  # noqa: S311 - must be repeatable
-                now=world.now,
-                next_value=world.next_number,
-                login=self._login,
-                bucket=SECOND_BUCKET,
-            )
-            work = partial(client.run, 1 << 30, PAUSE_SECONDS)
-            self._programs.append(world.run(f"orders-{number}", work))
+            work = partial(self._client(number).run, 1 << 30, PAUSE_SECONDS)
+            self._programs.append(self._world.run(f"orders-{number}", work))
+
+    def _client(self, number: int) -> WorkloadClient:
+        world = self._world
+        return WorkloadClient(
+            number,
+            [str(each) for each in world.addresses],
+            [WorldKey(b"key-%d" % at, Purpose.REGISTER, is_durable=at % 2 == 0) for at in range(KEYS)],
+            recorder=self.recorder,
+            random=Random(self._random.getrandbits(64)),  # noqa: S311 - must be repeatable
+            now=world.now,
+            next_value=world.next_number,
+            login=self._login,
+            bucket=SECOND_BUCKET,
+        )
 
     def anew(self, step: Step) -> Callable[[], None] | None:
         """Let an operator drop the bucket and make it anew, if nobody is about that; returns what kills him."""
@@ -122,12 +147,44 @@ class Orders:
 
         return kill if step.lasts else None
 
+    def change_owners(self, work: Work, step: Step) -> Callable[[], None]:
+        """Let an operator fail a node over in the bucket, or let it join again; returns what kills him."""
+        world = self._world
+        node, random = world.addresses[step.node], Random(step.amount)  # noqa: S311 - must be repeatable
+        self.changes.append(change := OwnersChange(work, str(node), world.schedule.now))
+
+        async def do() -> None:
+            change.is_done = await operators.do(work, world.addresses, node, random, bucket=SECOND_BUCKET)
+            change.ended = world.schedule.now
+            world.counts[f"second bucket: {work.value}"] += change.is_done
+
+        started = world.run(f"orders-owners-{len(self.changes)}", do)
+
+        def kill() -> None:
+            world.counts["operators killed"] += not started.is_over
+            started.kill()
+
+        return kill
+
     def end(self) -> None:
         """Let all go; who failed fails the run."""
         for program in self._programs:
             if program.error is not None:
                 raise program.error
             program.kill()
+
+    def finish(self) -> None:
+        """With all faults lifted, bring the bucket together on all nodes, and read every key once more."""
+        world, life = self._world, self.lives[-1]
+        if self._anew is not None:
+            world.schedule.run(FOUNDING_SECONDS, lambda: self._anew is None or self._anew.is_over)
+        if life.made is None:
+            return
+        world.complete("orders-maker", partial(self._make, Life(world.schedule.now)), FOUNDING_SECONDS)
+        whole = partial(operators.make_whole, world.addresses, WHOLE_SECONDS, SECOND_BUCKET)
+        if problem := world.complete("orders-healer", whole, 2 * WHOLE_SECONDS):
+            raise Broken(f"whole: {SECOND_BUCKET} can't be brought together: {problem}")
+        world.complete("orders-reader", self._client(CLIENTS).read_all, FOUNDING_SECONDS)
 
     async def _replace(self, life: Life) -> None:
         everybody, is_late = self._world.addresses, self._is_late
@@ -162,14 +219,15 @@ class Orders:
     def judge(self) -> None:
         """One order explains all answers of each life."""
         world, history = self._world, self.recorder.history()
-        model = Model(plain_may_be_lost=False, clock_error_seconds=history.clock_error_seconds)
+        model = Model(plain_may_be_lost=True, clock_error_seconds=history.clock_error_seconds)
         world.counts["operations on the second bucket"] += len(history.operations)
         world.counts["answers of the second bucket"] += sum(
             each.outcome not in {Outcome.REFUSED, Outcome.MAYBE} for each in history.operations
         )
         for life, until in self._judged():
             world.counts["lives of the second bucket judged"] += 1
-            part = replace(history, operations=tuple(within(history.operations, life, until)))
+            operations = weighed(within(history.operations, life, until), self.changes)
+            part = replace(history, operations=tuple(operations), faults=tuple(faults(self.changes, life, until)))
             for verdict in linearizability.judge(part, model, positions_max=POSITIONS_MAX):
                 if verdict.is_violation:
                     told = report(part.of(verdict.key), model, verdict)
@@ -195,3 +253,33 @@ def within(operations: Sequence[Operation], life: Life, until: float) -> Iterato
             yield each
         elif not each.is_read and each.outcome is not Outcome.REFUSED:
             yield replace(each, result=UNANSWERED, answered=None)
+
+
+def faults(changes: Sequence[OwnersChange], life: Life, until: float) -> Iterator[Fault]:
+    """The changes of owners that may have taken back plain writes of a life: a rebalance may end a failover."""
+    for each in changes:
+        if each.began < until and (each.ended is None or each.ended >= life.began):
+            ended = None if each.ended is None else NOON_SECONDS + each.ended
+            yield Fault(FaultKind.FAILOVER, NOON_SECONDS + each.began, ended, text=f"{each.work.value} {each.node}")
+
+
+def weighed(operations: Iterable[Operation], changes: Sequence[OwnersChange]) -> Iterator[Operation]:
+    """The operations without what a node said that may have been failed over, but for durable writes."""
+    for each in operations:
+        is_durable = each.outcome is Outcome.DONE and each.argument.level
+        if is_durable or each.outcome is Outcome.MAYBE or not _may_be_old(each, changes):
+            yield each
+        elif not each.is_read and each.outcome is not Outcome.REFUSED:
+            yield replace(each, result=UNANSWERED, answered=None)
+
+
+def _may_be_old(operation: Operation, changes: Sequence[OwnersChange]) -> bool:
+    called = operation.called - NOON_SECONDS
+    ended = called if operation.answered is None else operation.answered - NOON_SECONDS
+    about = [each for each in changes if each.node == operation.result.node]
+    joined = max((each.began for each in about if each.work is Work.ADD and _is_done_by(each, called)), default=-1.0)
+    return any(each.work is Work.FAILOVER and each.began <= ended and joined < (each.ended or ended) for each in about)
+
+
+def _is_done_by(change: OwnersChange, at: float) -> bool:
+    return change.is_done and change.ended is not None and change.ended < at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from harness.world.steps import Step, anew_of, flips_of, rights_of, steps_of
+from harness.world.steps import Step, anew_of, flips_of, owners_of, rights_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     chance = Random(f"orders {seed}")  # noqa: S311 - must be repeatable
     has_orders = not flips and chance.random() < 0.4
     anew = anew_of(chance, nodes, seconds) if has_orders else ()
-    steps = tuple(sorted((*steps_of(random, nodes, seconds), *flips, *changes, *anew), key=lambda step: step.at))
+    chance = Random(f"owners of orders {seed}")  # noqa: S311 - must be repeatable
+    owners = owners_of(chance, nodes, seconds) if has_orders and chance.random() < 0.5 else ()
+    found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners)
+    steps = tuple(sorted(found, key=lambda step: step.at))
     return WorldPlan(
         seed,
         nodes,

@@ -43,6 +43,8 @@ class Fault(Enum):
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
     RIGHTS = ("the rights of a guest change", 0)
     ANEW = ("the second bucket is dropped and made anew", 0)
+    ORDERS_FAILOVER = ("a node dies, and is failed over in the second bucket alone", 0)
+    ORDERS_ADD = ("a node joins the second bucket, or joins it again", 0)
     BACKUP = ("a backup is made", 2)
     FULL_BACKUP = ("a full backup is made", 1)
     MIRROR = ("the lake's mirror is started, or killed and started again", 2)
@@ -124,6 +126,17 @@ def anew_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
     count = random.randrange(1, 2 + int(seconds / 8))
     steps = (_step(random, random.uniform(1.0, seconds), Fault.ANEW, nodes) for _ in range(count))
     return tuple(replace(step, lasts=random.choice([0.0, 0.0, step.lasts])) for step in steps)
+
+
+def owners_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when a node dies and is failed over in the second bucket, and when it joins that again."""
+    found: list[Step] = []
+    for _ in range(random.randrange(1, 2 + int(seconds / 6))):
+        died = _step(random, random.uniform(1.0, seconds), Fault.ORDERS_FAILOVER, nodes)
+        died = replace(died, lasts=round(random.uniform(1.0, 8.0), 4))
+        joins = _step(random, min(seconds, died.at + random.uniform(2.0, 12.0)), Fault.ORDERS_ADD, nodes)
+        found += [died, replace(joins, node=died.node, lasts=random.choice([0.0, 0.0, joins.lasts]))]
+    return tuple(found)
 
 
 def _temper(random: Random) -> dict[Fault, int]:

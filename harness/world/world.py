@@ -341,6 +341,8 @@ class World:
         """Read every key once more, and let the readers come to the end."""
         reader = self.clients[0]
         self.complete("last-reader", reader.read_all, OVERTIME_SECONDS)
+        if self.orders is not None:
+            self.orders.finish()
         until = self.schedule.now + LEVEL_SECONDS
         while (difference := self.difference()) and self.schedule.now < until:
             self.schedule.run(LOOK_SECONDS)

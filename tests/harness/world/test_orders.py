@@ -7,10 +7,13 @@ from unittest import mock
 
 import pytest
 
-from harness.linearizability.record import Argument, Kind, Operation, Outcome, Result
+from harness.linearizability.judge import judge
+from harness.linearizability.model import Model
+from harness.linearizability.record import Argument, History, Kind, Level, Operation, Outcome, Result
 from harness.simulation.scheduler import NOON_SECONDS
 from harness.world.nemesis import begin
-from harness.world.orders import Life, Orders, within
+from harness.world.operators import Work
+from harness.world.orders import Life, Orders, OwnersChange, faults, weighed, within
 from harness.world.plan import WorldPlan, plan_of
 from harness.world.run import WorldOutcome, run
 from harness.world.steps import Fault, Step
@@ -53,6 +56,41 @@ def test_one_operator_at_a_time_makes_it_anew() -> None:
             assert [life.is_clean for life in lives] == [True, False, False]
             assert lives[0].made is not None and lives[2].made is not None
             world.close()
+
+
+def test_the_second_bucket_is_failed_over_alone_and_keeps_what_is_durable() -> None:
+    steps = (Step(1.0, Fault.ORDERS_FAILOVER, 1, 1, 2.0, 0.9), Step(3.5, Fault.ORDERS_ADD, 1, 1, 0.0, 0.5))
+    outcome = run(plan_with(*steps))
+    assert not outcome.broken, outcome.broken
+    done = outcome.counts
+    assert done["second bucket: failover"] == done["second bucket: rebalance --add"] == 1 and not done["failover"]
+
+
+def test_a_failover_of_the_second_bucket_that_loses_durable_writes_is_found() -> None:
+    begun = OwnersChange(Work.FAILOVER, "n1:1", 5.0, 6.0)
+    life = Life(0.0, made=1.0, is_clean=True)
+    for level, is_lost in ((Level.NONE, False), (Level.MAJORITY, True)):
+        argument = Argument(value="v1-", level=level)
+        written = Operation(1, "k", Kind.SET, argument, Result(Outcome.DONE), NOON_SECONDS + 2, NOON_SECONDS + 3)
+        missing = replace(an_operation(Kind.GET, 7, 8), result=Result(Outcome.MISSING, node="n2:1"))
+        history = History((written, missing), tuple(faults([begun], life, 20.0)))
+        (verdict,) = judge(history, Model(plain_may_be_lost=True))
+        assert verdict.is_violation == is_lost
+
+
+def test_what_a_node_says_that_may_have_been_failed_over_is_old_until_it_has_joined_again() -> None:
+    changes = [OwnersChange(Work.FAILOVER, "n1:1", 5.0, 6.0), OwnersChange(Work.ADD, "n1:1", 8.0, 9.0, is_done=True)]
+    answers = [
+        replace(an_operation(Kind.GET, at, at + 0.5), result=Result(Outcome.DONE, node="n1:1")) for at in (3, 7, 10)
+    ]
+    assert list(weighed(answers, changes)) == [answers[0], answers[2]]
+    assert list(weighed(answers, changes[:1])) == answers[:1]
+    others = [replace(each, result=Result(Outcome.DONE, node="n2:1")) for each in answers]
+    assert list(weighed(others, changes)) == others
+    written = replace(an_operation(Kind.SET, 7, 8), result=Result(Outcome.DONE, node="n1:1"))
+    assert [each.outcome for each in weighed([written], changes)] == [Outcome.MAYBE]
+    durable = replace(written, argument=Argument(value="v1-", level=Level.MAJORITY))
+    assert list(weighed([durable], changes)) == [durable]
 
 
 def test_a_bucket_that_is_not_empty_when_it_is_made_anew_is_found() -> None:
