@@ -195,7 +195,7 @@ def test_a_vbucket_that_refused_writes_for_a_hand_over_is_brought_up_when_that_b
         assert held.collections.uid == 0
         held.back_up(False)
         async with asyncio.timeout(10):
-            while not held.collections.uid:
+            while not held.collections.uid or held.durable_seqno != held.high_seqno:
                 await asyncio.sleep(0.001)
 
     run(story)
