@@ -14,7 +14,7 @@ import numpy as np
 from headwater.cluster.admin import Endpoint, Operator
 from headwater.cluster.answers import IS_DAMAGED, FollowingReport, TakeoverStats
 from headwater.cluster.survey import NodeView
-from headwater.errors import ConnectionLost, KeyNotFound
+from headwater.errors import ConnectionLost, KeyExists, KeyNotFound
 from headwater.wire.header import response
 from headwater.wire.manifest import EMPTY
 from headwater.wire.status import Status
@@ -87,8 +87,10 @@ class FakeNode:
         self._hear("states")
         return dict(self.held)
 
-    async def set_state(self, vb, state):
+    async def set_state(self, vb, state, *, force=False):
         self._do("set_state", vb, state)
+        if state is State.ACTIVE and vb in self.damage and self.held.get(vb) is not state and not force:
+            raise KeyExists(f"make vbucket {vb} active")
         self.held[vb] = state
         self.high.setdefault(vb, 0)
 
@@ -217,7 +219,7 @@ class FakeMembers:
 
     async def set_states(self, address, wanted, forced=()):
         for vb, state in wanted.items():
-            await self.admin(address).set_state(vb, state)
+            await self.admin(address).set_state(vb, state, force=vb in forced)
 
     async def delete(self, address, vbuckets):
         for vb in vbuckets:

@@ -41,10 +41,15 @@ def test_a_target_that_was_found_flawed_since_gives_the_vbucket_back(flaw):
     assert decide(now).action is Action.GIVE_BACK and f"the target {flaw}" in decide(now).reason
 
 
-@pytest.mark.parametrize(("seqno", "flaw"), [(20, IS_DAMAGED), (19, "")])
-def test_of_a_damaged_source_and_a_target_that_is_not_whole_either_none_is_made_active(seqno, flaw):
+@pytest.mark.parametrize(("seqno", "flaw"), [(20, IS_DAMAGED), (19, IS_DAMAGED), (19, HAS_GAP)])
+def test_of_a_damaged_source_and_a_target_with_a_flaw_none_is_made_active(seqno, flaw):
     now = Situation(seen(State.DEAD, flaw=IS_DAMAGED), seen(State.PENDING, seqno, flaw=flaw))
     assert decide(now).action is Action.REFUSE and f"the source {IS_DAMAGED}" in decide(now).reason
+
+
+def test_a_damaged_source_gets_back_what_it_owned_where_the_target_lacks_what_it_alone_has():
+    assert action(seen(State.DEAD, flaw=IS_DAMAGED), seen(State.PENDING, 19)) is Action.GIVE_BACK
+    assert action(seen(State.DEAD, flaw=HAS_GAP), seen(State.PENDING, 19)) is Action.REFUSE
 
 
 def test_a_damaged_source_does_not_keep_a_whole_target_from_owning_it():
@@ -112,5 +117,5 @@ def test_nobody_is_made_active_unless_the_other_is_known_not_to_be(source, targe
         assert target.state is State.PENDING and not target.flaw
         assert (source is not None and source.state is State.DEAD) or (source is None and active_sent)
     if decided is Action.GIVE_BACK:
-        assert source.state is State.DEAD and not source.flaw
+        assert source.state is State.DEAD and (not source.flaw or not target.flaw)
         assert (target is not None and target.state is State.PENDING) or (target is None and active_sent is False)

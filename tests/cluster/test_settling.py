@@ -71,6 +71,14 @@ def test_a_target_whose_disk_was_found_damaged_since_is_a_replica_again_and_the_
     assert not owned and calls[-2:] == [(A, "set_state", VB, State.ACTIVE), (B, "set_state", VB, State.REPLICA)]
 
 
+def test_a_damaged_source_gets_back_what_a_sound_target_has_not_received_to_the_end():
+    """Its node is being replaced, and the connection breaks in the hand-over: 11 and 12 were acknowledged there."""
+    source = FakeNode(A, "d", seqnos=[12])
+    source.damage = {VB: 1}
+    owned, calls = settle(source, FakeNode(B, "p", seqnos=[10]))
+    assert not owned and calls[-2:] == [(A, "set_state", VB, State.ACTIVE), (B, "set_state", VB, State.REPLICA)]
+
+
 def test_where_both_copies_are_damaged_none_becomes_active():
     source, target = FakeNode(A, "d"), FakeNode(B, "p")
     source.damage, target.damage = {VB: 1}, {VB: 2}

@@ -17,7 +17,8 @@ is known to be dead, on disk, or known never to have been told. "Known" is what 
 through its own hands; a run that begins asks both nodes.
 
 Nor is a copy with a flaw made active here: "has everything" is said of seqnos, and what was found damaged on a disk
-since has its seqno still. The other copy is whole, or the operator must say.
+since has its seqno still. The other copy is whole, or the operator must say. A damaged source gets back what it owned,
+damaged as it was, where the target is sound and lacks changes: those are at the source alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from headwater.cluster.answers import IS_DAMAGED
 from headwater.wire.vbucket import State
 
 FailoverLog = tuple[tuple[int, int], ...]
@@ -123,7 +125,7 @@ def _between(source: Seen, target: Seen) -> Verdict:
     if not missing and not target.flaw:
         return Verdict(Action.FINISH, "the hand-over broke off, and the target has everything")
     reason = f"the hand-over broke off, and the target {target.flaw or f'lacks {missing} changes'}"
-    if source.flaw:
+    if source.flaw and (target.flaw or source.flaw != IS_DAMAGED):
         return Verdict(Action.REFUSE, f"{reason}; the source {source.flaw}")
     return Verdict(Action.GIVE_BACK, reason)
 

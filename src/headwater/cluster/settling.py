@@ -99,7 +99,8 @@ class Settling:
 
     async def _give_back(self, vb: int, verdict: Verdict, situation: Situation) -> None:
         """The source first: killed in between, the next run finds it active and the target pending, which is plain."""
-        await self._source.set_state(vb, State.ACTIVE)
+        is_flawed = situation.source is not None and situation.source.flaw != ""
+        await self._source.set_state(vb, State.ACTIVE, force=is_flawed)
         failpoint("move.given_back")
         self.active_sent.pop(vb, None)
         if situation.target is None:
