@@ -170,6 +170,18 @@ def test_a_copy_with_a_flaw_is_not_promoted_without_a_word():
     assert "failover --force" in str(refused.value) and members.calls == []
 
 
+def test_a_sound_copy_is_not_promoted_without_a_word_where_the_damaged_owners_has_more():
+    """The damage ends what the owner's copy is complete up to, not what it has acknowledged."""
+    members = three(a="d . r")
+    members.nodes[A].high[0], members.nodes[A].within[0], members.nodes[A].damage = 12, 4, {0: 1}
+    told = f"{B} lacks changes that {A}, whose copy is damaged, has of the vbuckets 0"
+    with pytest.raises(ClusterError, match=told) as refused:
+        repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})
+    assert "failover --force" in str(refused.value) and members.calls == []
+    members.nodes[B].high[0] = 12
+    assert repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})[0] == [(B, "set_state", 0, State.ACTIVE)]
+
+
 def test_of_two_histories_none_is_promoted_without_a_word():
     members = three(a="d . r")
     members.nodes[A].log, members.nodes[B].log = [(2, 5), (1, 0)], [(3, 6), (1, 0)]

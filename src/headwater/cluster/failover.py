@@ -40,7 +40,8 @@ class Promotion:
     """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it.
 
     Attributes:
-        flaw: what is wrong with that copy, for people: it refused changes, or is damaged; empty if nothing is.
+        flaw: what is wrong with that copy, for people: it refused changes, is damaged, or lacks what the former owner's
+            damaged one has; empty if nothing is.
         rival: who has another history of it, with changes that the chosen one lacks.
         complete: up to where that copy is complete. needed: the seqno up to which it had to be.
     """
@@ -243,10 +244,18 @@ def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[A
 
 
 def promotion(vbucket: int, lost: Address | None, copies: Sequence[Copy], needed: int = 0) -> Promotion:
-    """Choose among the copies of a vbucket that nobody owns any more; `needed`: as in the map."""
+    """Choose among the copies of a vbucket that nobody owns any more.
+
+    The former owner's damaged copy is complete up to the damage only, and has all that it acknowledged behind it.
+
+    Args:
+        lost: the former owner; None if the map names none. needed: as in the map.
+    """
     chosen, other = best(copies), rival(copies)
     rivals = None if other is None else other.address
-    return Promotion(vbucket, lost, chosen.address, chosen.seqno, chosen.flaw, rivals, chosen.complete, needed)
+    has_more = any(each.address == lost and each.is_damaged and each.seqno > chosen.complete for each in copies)
+    flaw = chosen.flaw or (f"lacks changes that {lost}, whose copy is damaged, has" if has_more else "")
+    return Promotion(vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed)
 
 
 def check_needed(promotions: Sequence[Promotion]) -> None:

@@ -67,7 +67,7 @@ async def _promote(
     chosen = []
     for vb, having in unowned.items():
         order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
-        chosen.append(promotion(vb, None, [copies[node][vb] for node in order], known.needed.get(vb, 0)))
+        chosen.append(promotion(vb, known.owner(vb), [copies[node][vb] for node in order], known.needed.get(vb, 0)))
     check_flaws(chosen)
     check_rivals(chosen)
     check_needed(chosen)
