@@ -127,7 +127,7 @@ def test_a_copy_that_was_behind_when_another_was_taken_out_must_catch_up_to_be_p
     with pytest.raises(ClusterError, match=r"vbucket 0 up to seqno 130, and durable writes up to 168 may be at the de"):
         plan_failover(told, [A], {})
     forced = plan_failover(told, [A], {}, force=True).after
-    assert (forced.copies(0), forced.needed) == ((B,), {})
+    assert (forced.copies(0), forced.needed) == ((B,), {0: 130})  # the next replica of B, now
     level = survey(kept, A=view(A, "", kept, error="gone"), B=view(B, "r", kept, seqnos=[168]))
     assert plan_failover(level, [A], {}).after.owner(0) == B
 
@@ -143,6 +143,17 @@ def test_a_copy_that_is_behind_the_promoted_one_must_catch_up_with_that_to_be_pr
     found = a_map("ABC", replicas=2)
     told = dead(found, A, B=view(B, "r", found, seqnos=[130]), C=view(C, "r", found, seqnos=[168]))
     assert plan_failover(told, [A], {}).after.needed == {0: 168}
+
+
+def test_a_copy_that_an_owner_gets_after_it_was_left_alone_must_catch_up_to_be_promoted():
+    """The only replica is failed over, a rebalance gives C the next one, and A dies while that fills up."""
+    found = a_map("AB")
+    after = plan_failover(dead(found, B, A=view(A, "A", found, seqnos=[168])), [B], {}).after
+    assert (after.copies(0), after.needed) == ((A,), {0: 168})
+    joined = after.with_chains({0: (A, C)})
+    filling = view(C, "r", joined, seqnos=[100], complete=[0])
+    with pytest.raises(ClusterError, match=f"{C} has not caught up .* up to seqno 0, .* up to 168"):
+        plan_failover(survey(joined, A=view(A, "", joined, error="gone"), C=filling), [A], {})
 
 
 def test_copies_of_vbuckets_that_the_dead_had_no_part_in_need_nothing_and_level_ones_neither():

@@ -146,7 +146,7 @@ def plan_failover(
 def needed_seqnos(
     survey: Survey, after: ClusterMap, shrunk: Collection[int], begun: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return how far the replicas of some vbuckets must come to be promoted.
+    """Return how far the replicas of some vbuckets must come to be promoted, those included that an owner gets next.
 
     Args:
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
@@ -157,8 +157,9 @@ def needed_seqnos(
     for vb in shrunk | before.keys() | begun.keys():
         owner = after.owner(vb)
         seqno = begun[vb] if vb in begun else survey.nodes[owner].seqnos.get(vb, 0) if owner and vb in shrunk else 0
-        needed = max(seqno, before.get(vb, 0))
-        if any(survey.nodes[node].copy(vb, ()).complete < needed for node in after.replicas(vb)):
+        needed, replicas = max(seqno, before.get(vb, 0)), after.replicas(vb)
+        # An owner that is left alone gets its next replica from a rebalance, which may be cut while that fills up.
+        if (needed and not replicas) or any(survey.nodes[node].copy(vb, ()).complete < needed for node in replicas):
             found[vb] = needed
     return found
 
