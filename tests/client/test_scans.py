@@ -75,6 +75,8 @@ class Scanned(Peer):
     """Begins scans, and answers each request to go on with the next of `said`: a status and a value."""
 
     said: tuple[tuple[int, bytes], ...] = ()
+    begun: tuple[int, ...] = ()
+    """Statuses of the first requests to begin one; success after them."""
 
     def answers(self, request: Frame) -> Iterator[Frame]:
         if request.opcode not in (Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE):
@@ -82,15 +84,16 @@ class Scanned(Peer):
             return
         self.seen.append(request)
         if request.opcode == Opcode.RANGE_SCAN_CREATE:
-            yield response(request, value=bytes(16))
+            status, self.begun = (self.begun[0], self.begun[1:]) if self.begun else (0, ())
+            yield response(request, status, value=b"" if status else bytes(16))
             return
         (status, value), self.said = self.said[0], self.said[1:]
         yield response(request, status, extras=bytes(4) if value else b"", value=value)
 
 
-def page_of(*said: tuple[int, bytes]) -> KeyPage:
+def page_of(*said: tuple[int, bytes], begun: tuple[int, ...] = ()) -> KeyPage:
     node = Scanned(vbuckets=1)
-    node.said = said
+    node.said, node.begun = said, begun
     with serve(node) as address:
         cluster = Cluster(settings_for(address, timeout_seconds=1.0, connect_timeout_seconds=60.0))
         run(cluster.connect())
@@ -107,6 +110,16 @@ COMPLETE = int(Status.RANGE_SCAN_COMPLETE), scanned_key(b"a")
 def test_a_scan_that_a_move_of_its_vbucket_ended_is_begun_anew(gone: Status) -> None:
     """No such scan is not no such key: a vbucket that moves would look empty."""
     assert page_of((gone, b""), COMPLETE) == KeyPage([b"a"], is_last=True)
+
+
+def test_a_scan_that_a_move_ended_while_the_node_began_it_is_begun_anew() -> None:
+    assert page_of(COMPLETE, begun=(int(Status.RANGE_SCAN_CANCELLED),) * 2) == KeyPage([b"a"], is_last=True)
+    with pytest.raises(StatusError, match=r"attempts in"):
+        page_of(begun=(int(Status.RANGE_SCAN_CANCELLED),) * 100)
+
+
+def test_behind_the_highest_key_of_all_is_an_empty_page(bucket: Client) -> None:
+    assert bucket.keys_of_vbucket(0, after=b"\xff" * 250) == KeyPage([], is_last=True)
 
 
 def test_a_scan_that_is_always_gone_is_an_error_and_no_empty_page() -> None:

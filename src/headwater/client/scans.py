@@ -87,7 +87,7 @@ def keys_page(cluster: Cluster, collection: CollectionId | None, wanted: WantedK
             node knows no range scans. TransportError, StatusError: as `Cluster.call`.
     """
     check_vbuckets(cluster, [wanted.vbucket])
-    if wanted.after > wanted.prefix + _HIGHEST:
+    if wanted.after >= wanted.prefix + _HIGHEST:
         return KeyPage([], is_last=True)
     began, backoff = cluster.clock(), for_requests()
     deadline = cluster.deadline()
@@ -122,6 +122,10 @@ def _page(cluster: Cluster, collection: int, wanted: WantedKeys, deadline: float
         if isinstance(error, BucketNotFound):
             raise
         return KeyPage([], is_last=True)
+    except StatusError as error:
+        if error.status == Status.RANGE_SCAN_CANCELLED:  # its vbucket changed hands while the node looked
+            raise _ScanGoneError(error) from None
+        raise
     created = RangeScanCreated.decode(answer)
     owner = cluster.map.owner(wanted.vbucket)
     if owner is None:  # it moved while the answer was on its way
