@@ -184,3 +184,57 @@ def test_a_sample_that_would_keep_too_much_is_refused(tmp_path: Path, monkeypatc
         assert refused.value.status == Status.EBUSY
         scan.cancel()
         assert here.bucket.scans.kept_bytes == 0
+
+
+@pytest.mark.parametrize("keys", [scans.KeyRange(), scans.RandomSample(1000)])
+def test_no_turn_sorts_all_the_keys_of_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: scans.KeyRange | scans.RandomSample
+) -> None:
+    """A sample of a million keys held up all connections of the node for a second or two."""
+    sizes: list[int] = []
+
+    def in_order(some: list[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
+        sizes.append(len(some))
+        return sorted(some)
+
+    monkeypatch.setattr(scans, "SORTED_AT_ONCE", 4)
+    monkeypatch.setattr(scans, "sorted", in_order, raising=False)
+    with desk(tmp_path) as here:
+        talk = here.session()
+        for number in reversed(range(18)):
+            talk.one(Opcode.SET, key=b"%02d" % number, extras=bytes(8), value=b"v")
+        here.committer.commit()
+
+        async def work() -> list[bytes]:
+            scan = here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(keys=keys), 0.0)
+            found = []
+            while (each := await scan.next(no_pause, 0)) is not None:
+                found.append(each[0])
+            return found
+
+        assert asyncio.run(work()) == [b"%02d" % number for number in range(18)] and max(sizes) == 4
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 7])
+def test_a_scan_that_is_given_up_while_it_sorts_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    monkeypatch.setattr(scans, "SORTED_AT_ONCE", 4)
+    with desk(tmp_path) as here:
+        talk = here.session()
+        for number in range(12):
+            talk.one(Opcode.SET, key=b"%02d" % number, extras=bytes(8), value=b"v")
+        here.committer.commit()
+        scan = here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(), 0.0)
+        left = [turns]
+
+        async def pause() -> None:
+            left[0] -= 1
+            if not left[0]:
+                scan.cancel()
+
+        with pytest.raises(CommandRefused) as refused:
+            asyncio.run(scan.is_empty(pause))
+        assert refused.value.status == Status.RANGE_SCAN_CANCELLED and here.bucket.scans.kept_bytes == 0
+        with pytest.raises(CommandRefused):
+            asyncio.run(scan.next(no_pause, 0))

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -40,6 +42,8 @@ SCANS_MAX = 512
 IDLE_SECONDS = 180.0
 KEYS_AT_ONCE = 16_384
 KEYS_AT_LEAST = 256
+SORTED_AT_ONCE = 4096
+"""Some milliseconds; to sort a sample of a million keys at once took a second, in which the node answered nobody."""
 KEPT_BYTES_MAX = 256 << 20
 """Of the scans of a bucket; a sample of a million keys fits in by itself. Ranges go beyond it by KEYS_AT_LEAST."""
 ENTRY_BYTES = 128
@@ -202,8 +206,14 @@ class RangeScan:
     async def _gather(self, pause: Pause) -> None:
         """Fill what waits: the lowest keys that are not told yet, or the sample."""
         found = await (self._drawn(pause) if isinstance(self.plan.keys, RandomSample) else self._lowest(pause))
-        if not self.is_cancelled:
-            self._waiting.extend(sorted(found))
+        parts = []
+        for at in range(0, len(found), SORTED_AT_ONCE):
+            parts.append(sorted(found[at : at + SORTED_AT_ONCE]))
+            await pause()
+        in_order = merge(*parts)
+        while not self.is_cancelled and (some := list(islice(in_order, SORTED_AT_ONCE))):
+            self._waiting.extend(some)
+            await pause()
 
     def _keep(self, size: int) -> None:
         """Count so many bytes more, or fewer, as kept; nothing is kept of a scan that was cancelled."""
