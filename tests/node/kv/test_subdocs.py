@@ -311,6 +311,19 @@ def test_several_paths_have_a_status_each(talking: Talk) -> None:
     )
 
 
+def test_several_paths_have_no_more_to_tell_than_an_answer_holds(talking: Talk) -> None:
+    """An answer over 30 MiB ended the connection, and what was under way on it with it, after it took 600 MiB."""
+    whole = b'{"a": 7, "b": "%b"}' % (b"x" * (19 << 20))
+    assert talking.one(1, key=b"large", extras=bytes(8), value=whole).status == Status.SUCCESS
+    asked = (Opcode.GET, 0, b""), (GET, 0, b"b"), (GET, 0, b"a"), (Opcode.GET, 0, b"")
+    status, results = look_many(talking, *asked, key=b"large")
+    assert status == Status.SUBDOC_MULTI_PATH_FAILURE
+    assert [found for found, _ in results] == [0, Status.E2BIG, 0, Status.E2BIG]
+    assert [value == expected for (_, value), expected in zip(results, (whole, b"", b"7", b""), strict=True)] == [
+        True
+    ] * 4
+
+
 def test_what_is_no_json_has_no_paths(talking: Talk) -> None:
     talking.one(1, key=b"raw", extras=bytes(8), value=b"\xff{")
     assert look(talking, GET, b"a", key=b"raw").status == Status.SUBDOC_DOC_NOTJSON

@@ -27,7 +27,7 @@ from headwater.wire import subdoc as wire
 from headwater.wire import times, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.features import Feature
-from headwater.wire.header import VALUE_BYTES_MAX
+from headwater.wire.header import BODY_BYTES_MAX, VALUE_BYTES_MAX
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.subdoc import DocumentFlag, LookupSpec, MutationSpec, PathFlag
@@ -52,6 +52,8 @@ _MAKES = _MKDOC | _ADD
 _MULTI_LOOKUPS = frozenset({*LOOKUPS, Opcode.GET})
 _BODIES = frozenset({Opcode.SET, Opcode.ADD, Opcode.DELETE})
 _MULTI_EDITS = frozenset({*EDITS, *_BODIES, Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR})
+RESULTS_BYTES_MAX = BODY_BYTES_MAX - wire.SPECS_MAX * wire.RESULT_BYTES
+"""Of all values of one lookup: what fits into an answer."""
 
 
 # --- looking up -------------------------------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ def look_up_paths(
     for spec in request.specs:
         if results and session.connection.turn_is_over():
             return _look_up_in_turns(session, request)
-        results.append(_result(view, spec))
+        results.append(_result(view, spec, results))
     return _looked_up(view, results)
 
 
@@ -221,7 +223,7 @@ async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -
         view = _view_again(session, request)
         for spec in request.specs:
             await queue.turn()
-            results.append(_result(view, spec))
+            results.append(_result(view, spec, results))
     return _looked_up(view, results)
 
 
@@ -246,11 +248,15 @@ def _looked_up(view: DocumentView, results: list[tuple[int, bytes]]) -> wire.Sub
     return wire.SubdocMultiLookupResponse(results=results, cas=view.document.cas, status=status)
 
 
-def _result(view: DocumentView, spec: LookupSpec) -> tuple[int, bytes]:
+def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
+    """Return the status and the value of a path; `before`: those of the paths in front of it."""
     try:
-        return _OK, view.look(*spec)
+        found = view.look(*spec)
     except CommandRefused as refused:
         return refused.status, b""
+    if len(found) + sum(len(value) for _, value in before) > RESULTS_BYTES_MAX:
+        return int(Status.E2BIG), b""
+    return _OK, found
 
 
 def _check_specs(
