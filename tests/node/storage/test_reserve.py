@@ -40,6 +40,14 @@ def test_what_it_gives_is_free_and_missing_until_it_is_filled_again() -> None:
     assert reserve.fill()
 
 
+def test_what_is_a_hole_in_a_copy_of_the_folder_is_set_aside_again() -> None:
+    disk = FaultyDisk(capacity=1000)
+    disk.create(FOLDER / NAME, 1000).close()  # of its bytes none are on the disk
+    reserve = started(disk)
+    assert (reserve.held, disk.free(FOLDER)) == (0, 1000)
+    assert reserve.fill() and (reserve.held, disk.free(FOLDER)) == (1000, 0)
+
+
 def test_while_it_is_lent_it_takes_nothing() -> None:
     disk = FaultyDisk(capacity=1000)
     reserve = started(disk)

@@ -40,7 +40,8 @@ class Reserve:
         """Find what the last process left."""
         if NAME in self._disk.names(self._path.parent):
             self._file = self._disk.open(self._path)
-            self.held = self._file.size()
+            # A copy of the folder may have it as a hole (rsync -S, tar -S): of such room the disk knows nothing.
+            self.held = min(self._file.size(), self._file.allocated())
 
     def fill(self) -> bool:
         """Take what is missing, as far as there is room, or give back what is too much; whether it is whole. Not while
