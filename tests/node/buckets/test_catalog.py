@@ -498,6 +498,17 @@ def test_a_quota_is_changed_at_once_and_for_good_and_is_never_less_than_what_is_
             assert guest.ask(Opcode.SET_PARAM, extras=(1).to_bytes(4), key=b"x", value=b"1").status == Status.EINVAL
 
 
+def test_a_bucket_that_is_given_a_quota_may_use_it_for_documents() -> None:
+    """Half of the quota was kept free, by the size of the disk, until the next start."""
+    with testing.node(vbuckets=2) as node, Guest(node.port) as guest:
+        assert guest.create("orders") == guest.select("orders") == 0
+        stored = sum(guest.put(b"k%d" % number, bytes(1 << 20)) == 0 for number in range(33))
+        quota = next(mib for mib in range(64, 256, 4) if limited(guest, mib) == 0)
+        while guest.put(b"k%d" % stored, bytes(1 << 20)) == 0:
+            stored += 1
+        assert 0.7 * quota < stored < quota
+
+
 @pytest.mark.parametrize(("place", "wanted"), [("before", 100), ("after", 200)])
 def test_killed_while_a_quota_is_changed_it_is_the_old_one_or_the_new_one(place: str, wanted: int) -> None:
     point = f"buckets.{place}_rename=kill@3"  # a creation takes two

@@ -277,6 +277,7 @@ class Catalog:
             await self._in_thread(self._save, self._known.with_entry(entry))
             if isinstance(disk, QuotaDisk):
                 disk.set_quota(quota_mib)
+                opened.store.log.look_at_disk()
             self._open[name] = replace(opened, entry=entry)
             told = event("bucket.quota", bucket=name, quota_mib=quota_mib)
             log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=told)

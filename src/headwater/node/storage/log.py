@@ -193,7 +193,7 @@ class Log:
         """Make room for the first batch; a store that has no segment yet gets its first."""
         self.synced.start()
         self.reserve.start()
-        self._look_at_disk()
+        self.look_at_disk()
         if self.segments:
             self.current.find_room()
         else:
@@ -288,8 +288,11 @@ class Log:
         segment, most = self.current, self.segment_bytes_now
         return segment.size - segment.end < needed or segment.end >= max(most // 2, most - self._batch_bytes)
 
-    def _look_at_disk(self) -> None:
-        """Learn how large the disk is, as far as we may have it."""
+    def look_at_disk(self) -> None:
+        """Learn how large the disk is, as far as we may have it: at first, with each segment, and with another quota.
+
+        What is kept free goes by it: by the size of before, a quota of 100 MiB could be half reserve.
+        """
         self._disk_bytes = self._disk.free(self.folder) + self.bytes + self.reserve.held
 
     def _for_documents(self, wanted: int) -> bool:
@@ -377,7 +380,7 @@ class Log:
         with self._lock:
             old, self.segments = self.segments[-1:], [*self.segments, fresh]
         self.failed = False
-        self._look_at_disk()
+        self.look_at_disk()
         for segment in old:
             with contextlib.suppress(OSError):  # only gives back space that was set aside
                 segment.seal()
