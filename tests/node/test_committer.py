@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from typing import Any
+from unittest import mock
 
 from headwater.node.committer import Committer
 from headwater.node.process.threads import Inline
@@ -125,6 +128,27 @@ def test_a_lost_batch_drops_those_who_wait_and_resolves_nothing_as_durable() -> 
         later = committer.wrote()
         disk.may_end.release()
         assert later > gate and await committer.wait(later) and disk.durable == ["b"]
+
+    run(story)
+
+
+def test_who_waits_no_more_is_forgotten_though_nobody_writes() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        class Answer(asyncio.Future[bool]):
+            def __init__(self) -> None:
+                super().__init__()
+                answers.add(self)
+
+        answers = weakref.WeakSet[Answer]()
+        committer._loop = mock.Mock(wraps=asyncio.get_running_loop(), create_future=Answer)
+        for _ in range(100):
+            waiting = asyncio.ensure_future(committer.wait(committer.durable + 1))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        del waiting
+        gc.collect()
+        assert len(answers) <= 1
 
     run(story)
 

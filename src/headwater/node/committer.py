@@ -112,8 +112,14 @@ class Committer:
         if gate <= self.durable:
             return True
         future: asyncio.Future[bool] = self._loop.create_future()
-        self._watchers.append((gate, future))
-        return await future
+        watcher = gate, future
+        self._watchers.append(watcher)
+        try:
+            return await future
+        except asyncio.CancelledError:  # who waits with a limit of time, while nobody writes, would stay here
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+            raise
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call back once the staging arena has been changed for an empty one."""
