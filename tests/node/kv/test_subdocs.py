@@ -11,6 +11,7 @@ from headwater.kernels.crc import crc32c
 from headwater.node.kv.subdoc.in_turns import ATTEMPTS_MAX
 from headwater.node.process.run_queue import LARGE_AT_ONCE, RunQueue
 from headwater.wire import leb128, subdoc, xattr
+from headwater.wire.datatype import Datatype
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -322,6 +323,17 @@ def test_several_paths_have_no_more_to_tell_than_an_answer_holds(talking: Talk) 
     assert [value == expected for (_, value), expected in zip(results, (whole, b"", b"7", b""), strict=True)] == [
         True
     ] * 4
+
+
+@pytest.mark.parametrize("value", [b"\xff" * 9, b"\xff\xff\x7f", b"\x05ab"])
+def test_a_value_that_does_not_inflate_is_refused_and_the_connection_goes_on(talking: Talk, value: bytes) -> None:
+    """A producer may have sent it, to a node of before it was held against the rules."""
+    bucket = talking.desk.bucket
+    bucket.store.staging.mutation(0, b"odd", value, cas=bucket.next_cas(0), rev_seqno=1, datatype=Datatype.SNAPPY)
+    assert change(talking, UPSERT, b"a", b"1", key=b"odd").status == Status.EINVAL
+    assert change_many(talking, (UPSERT, 0, b"a", b"1"), (UPSERT, 0, b"b", b"1"), key=b"odd").status == Status.EINVAL
+    assert talking.one(Opcode.APPEND, key=b"odd", value=b"more").status == Status.EINVAL
+    assert body(talking) == BODY
 
 
 def test_what_is_no_json_has_no_paths(talking: Talk) -> None:

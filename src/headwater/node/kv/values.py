@@ -58,9 +58,15 @@ def _inflated(value: bytes) -> memoryview:
 
 
 def inflated_bytes(document: StoredDocument) -> int:
-    """How long the value of a stored document is without its compression."""
+    """How long the value of a stored document is without its compression; CommandRefused with EINVAL when it does not
+    inflate, as a producer may have sent it once: the client has done no wrong."""
     value = document.value
-    return snappy.inflated_size(value) if document.datatype & _SNAPPY else len(value)
+    if not document.datatype & _SNAPPY:
+        return len(value)
+    try:
+        return snappy.inflated_size(value)
+    except RemoteProtocolError as bad:
+        raise CommandRefused(Status.EINVAL, str(bad)) from None
 
 
 def split_body(value: bytes, datatype: int) -> tuple[bytes, bytes]:
