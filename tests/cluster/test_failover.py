@@ -151,9 +151,20 @@ def test_a_copy_that_an_owner_gets_after_it_was_left_alone_must_catch_up_to_be_p
     after = plan_failover(dead(found, B, A=view(A, "A", found, seqnos=[168])), [B], {}).after
     assert (after.copies(0), after.needed) == ((A,), {0: 168})
     joined = after.with_chains({0: (A, C)})
-    filling = view(C, "r", joined, seqnos=[100], complete=[0])
-    with pytest.raises(ClusterError, match=f"{C} has not caught up .* up to seqno 0, .* up to 168"):
-        plan_failover(survey(joined, A=view(A, "", joined, error="gone"), C=filling), [A], {})
+    behind = view(C, "r", joined, seqnos=[160], complete=[100])
+    with pytest.raises(ClusterError, match=f"{C} has not caught up .* up to seqno 100, .* up to 168"):
+        plan_failover(survey(joined, A=view(A, "", joined, error="gone"), C=behind), [A], {})
+
+
+def test_a_copy_that_was_never_whole_is_promoted_by_force_alone():
+    """A rebalance makes the first replica, or moves the only copy, and the owner dies meanwhile: it may come back."""
+    for found in (a_map("AC"), a_map("A", replicas=0)):
+        told = dead(found, A, C=view(C, "r", found, seqnos=[1224], complete=[0]))
+        with pytest.raises(ClusterError, match=f"{C} has received a part only of .* start the dead node"):
+            plan_failover(told, [A], {})
+        assert plan_failover(told, [A], {}, force=True).after.owner(0) == C
+    empty = dead(a_map("AC"), A, C=view(C, "r", a_map("AC"), seqnos=[0]))
+    assert plan_failover(empty, [A], {}).after.owner(0) == C
 
 
 def test_copies_of_vbuckets_that_the_dead_had_no_part_in_need_nothing_and_level_ones_neither():

@@ -40,8 +40,8 @@ class Promotion:
     """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it.
 
     Attributes:
-        flaw: what is wrong with that copy, for people: it refused changes, is damaged, or lacks what the former owner's
-            damaged one has; empty if nothing is.
+        flaw: what is wrong with that copy, for people: it refused changes, is damaged, lacks what the former owner's
+            damaged one has, or was never whole; empty if nothing is.
         rival: who has another history of it, with changes that the chosen one lacks.
         complete: up to where that copy is complete. needed: the seqno up to which it had to be.
     """
@@ -247,7 +247,8 @@ def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[A
 def promotion(vbucket: int, lost: Address | None, copies: Sequence[Copy], needed: int = 0) -> Promotion:
     """Choose among the copies of a vbucket that nobody owns any more.
 
-    The former owner's damaged copy is complete up to the damage only, and has all that it acknowledged behind it.
+    The former owner's damaged copy is complete up to the damage only, and has all that it acknowledged behind it. A
+    copy that is complete up to nothing never had a whole snapshot: it is being made, for instance by a rebalance.
 
     Args:
         lost: the former owner; None if the map names none. needed: as in the map.
@@ -256,6 +257,8 @@ def promotion(vbucket: int, lost: Address | None, copies: Sequence[Copy], needed
     rivals = None if other is None else other.address
     has_more = any(each.address == lost and each.is_damaged and each.seqno > chosen.complete for each in copies)
     flaw = chosen.flaw or (f"lacks changes that {lost}, whose copy is damaged, has" if has_more else "")
+    if not flaw and chosen.seqno and not chosen.complete:
+        flaw = "has received a part only"
     return Promotion(vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed)
 
 
