@@ -164,6 +164,8 @@ class Option:
 
     def fits(self, value: Any) -> bool:
         """Return whether a value is one of the choices and within the bounds."""
+        if value is None and self.default is None:
+            return True
         if self.choices:
             return value in self.choices
         most = inf if self.most is None else self.most

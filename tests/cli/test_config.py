@@ -61,7 +61,8 @@ def test_a_duration_in_a_commands_table_may_be_a_text_as_on_the_command_line(tmp
 
 
 def test_a_file_that_is_well_has_status_0(tmp_path: Path) -> None:
-    text = "port = 0\n[mirror]\nengine = 'local'\nonce = true\nretry = 5\n[load]\nskip = 7\n[move]\nfrom = 'a:1'\n"
+    text = "port = 0\n[mirror]\nengine = 'local'\nonce = true\nretry = 5\n[observe]\nretry = '5m'\nwindow = '1m'\n"
+    text += "[load]\nskip = 7\n[move]\nfrom = 'a:1'\n"
     assert invoke("config", "check", write(tmp_path / "a.toml", text))[:1] == (0,)
 
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from headwater import testing
 from headwater.cli.app import app
-from headwater.cli.observe import lines_of, table_of
-from headwater.pipelines.observe import ObserveProgress, told
+from headwater.cli.observe import table_of
+from headwater.pipelines.jobs import ObserveProgress, Observer
+from headwater.pipelines.observe import described
 from headwater.pipelines.windows import NANOSECONDS, WindowRules
 from tests.cli.guides import commands, follow
 from tests.cli.support import Run
@@ -55,13 +56,13 @@ def test_a_folder_that_can_not_be_is_told_before_anything_is_counted(option: str
 def test_a_terminal_shows_the_newest_window_with_rates() -> None:
     rules = WindowRules(seconds=10, hot=1)
     found = counted(("mutation", "user:1", 1), ("mutation", "user:1", 2), ("deletion", "x", 3), rules=rules)
-    window = told(T0, found.open[T0], rules)
+    window = described(T0, found.open[T0], rules)
     progress = ObserveProgress(closed=[window], changes=3, late=1)
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(table_of(progress))
     shown = console.export_text()
     assert "2023-11-14T22:13:20+00:00, 10 s" in shown and "3 changes, 1 late" in shown
     assert [line.split()[1:3] for line in shown.splitlines() if "user:  " in line or "(none)" in line]
-    assert lines_of(progress).splitlines()[0].endswith("user:  2 stored, 0 deleted, 0 expired, 22 bytes")
+    assert Observer("").line(progress).splitlines()[0].endswith("user:  2 stored, 0 deleted, 0 expired, 22 bytes")
     console.print(table_of(ObserveProgress()))
     assert "nothing is written" in console.export_text() and T0 % (10 * NANOSECONDS) == 0

@@ -3,10 +3,10 @@
 import json
 import sys
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +15,7 @@ from headwater.cli.app import app
 from headwater.cli.reporting import ProgressFormat, metered, reporter
 from headwater.errors import OptionError, OutputLost
 from headwater.pipelines.attempts import Attempts
-from headwater.pipelines.copy import CopyProgress
+from headwater.pipelines.jobs import BucketCopy, CopyProgress, DeclaredJob, Invalidation, TextIndex
 
 WELL, ILL = CopyProgress(batches=3), CopyProgress(batches=3, problem="node: reset")
 
@@ -92,16 +92,17 @@ def test_a_job_that_finds_nothing_to_do_says_so(
     job: str, places: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(f"headwater.cli.{job}.check_answers", lambda *asked, **more: None)
+    monkeypatch.setattr("headwater.cli.jobs.check_answers", lambda *asked, **more: None)
     monkeypatch.setattr("headwater.pipelines.caches.open_cache", lambda *asked: SimpleNamespace(close=lambda: None))
     batches = [0, 1, 0]
 
-    def run(*asked: object, progress: Callable[[CopyProgress], None], **more: object) -> None:
+    def work(job: DeclaredJob[Any]) -> None:
         for _ in range(batches.pop()):
-            progress(CopyProgress())
+            job.progress(CopyProgress())
 
-    monkeypatch.setattr(f"headwater.pipelines.{job}.{'index' if job == 'index' else 'run'}", run)
-    monkeypatch.setattr(f"headwater.cli.{job}._line", line)
+    monkeypatch.setattr(f"headwater.pipelines.{job}.work", work)
+    for kind in (BucketCopy, Invalidation, TextIndex):
+        monkeypatch.setattr(kind, "line", lambda job, progress: line(progress))
 
     def told(*words: str) -> tuple[str, str]:
         done = CliRunner().invoke(app, [job, "couchbase://127.0.0.1:1/b", *places, *words])

@@ -107,16 +107,16 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/copy.md": {
         "headwater copy": Typed(),
-        "from headwater.pipelines.copy": Bound(("headwater.pipelines.copy.copy",)),
+        "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.BucketCopy",)),
     },
     "docs/howto/install.md": {"$ pip install .": Elsewhere("tools/install_test.py")},
     "docs/howto/index.md": {
         "headwater": Elsewhere("tests/cli/test_index.py"),
-        "from headwater.pipelines.index": Bound(("headwater.pipelines.index.index",)),
+        "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.TextIndex",)),
     },
     "docs/howto/invalidate.md": {
         "headwater": Typed(),
-        "from headwater.pipelines.invalidate": Bound(("headwater.pipelines.invalidate.invalidate",)),
+        "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.Invalidation",)),
     },
     "docs/howto/load.md": {"headwater": Typed()},
     "docs/howto/mirror.md": {
@@ -141,7 +141,7 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/move.md": {"import asyncio": Ran()},
     "docs/howto/observe.md": {
         "headwater observe": Elsewhere("tests/cli/test_observe.py"),
-        "from headwater.pipelines.observe": Bound(("headwater.pipelines.observe.observe",)),
+        "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.Observer",)),
     },
     "docs/howto/operate.md": {
         "host =": Typed(),

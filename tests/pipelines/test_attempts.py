@@ -8,7 +8,7 @@ import pytest
 from headwater.errors import ConnectionLost, OptionError
 from headwater.pipelines import attempts as module
 from headwater.pipelines.attempts import Attempts, patience, patient_source
-from headwater.pipelines.copy import CopyProgress
+from headwater.pipelines.jobs import CopyProgress
 
 RESET = ConnectionLost("node", "reset")
 

@@ -16,7 +16,8 @@ from headwater.client import WriteWithMeta
 from headwater.errors import ConnectionLost, HeadwaterError, OptionError
 from headwater.pipelines.attempts import Attempts
 from headwater.pipelines.carried import FILE, Carried, CarriedCollections, CarriedFile
-from headwater.pipelines.copy import CopyProgress, _Batches, copy
+from headwater.pipelines.copy import _Batches
+from headwater.pipelines.jobs import BucketCopy, CopyProgress
 from headwater.spark.schema import types
 from headwater.spark.settings import parse, parse_write
 from headwater.testing.node import Node, node
@@ -34,7 +35,7 @@ def pair() -> Iterator[tuple[Node, Node]]:
 
 def go(spark: Any, pair: tuple[Node, Node], place: Path, **more: Any) -> CopyProgress:
     asked: dict[str, Any] = {"once": True, "retry_seconds": 0.0} | more
-    return copy(spark, pair[0].url, pair[1].url, place / "checkpoint", **asked)
+    return BucketCopy(pair[0].url, pair[1].url, place / "checkpoint", spark=spark, **asked).run()
 
 
 @pytest.mark.spark
@@ -225,6 +226,6 @@ def test_what_a_copy_carries_is_kept_beside_a_checkpoint_that_spark_alone_can_re
 def test_an_option_that_makes_no_sense_is_refused_before_spark_is_asked(tmp_path: Path) -> None:
     url = "couchbase://127.0.0.1:1/default"
     with pytest.raises(OptionError, match="another bucket than the source"):
-        copy(None, url, url, tmp_path)  # type: ignore[arg-type]
+        BucketCopy(url, url, tmp_path).run()
     with pytest.raises(OptionError, match="restore, keep, fail"):
-        copy(None, url, url + "2", tmp_path, rollback="undo")  # type: ignore[arg-type]
+        BucketCopy(url, url + "2", tmp_path, rollback="undo").run()

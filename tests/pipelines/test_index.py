@@ -19,7 +19,8 @@ from harness.nodes import diverge
 from headwater import failpoints
 from headwater.errors import DataLoss, LedgerError, OptionError, SearchRefused
 from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
-from headwater.pipelines.index import IndexProgress, IndexSink, index
+from headwater.pipelines.index import IndexSink
+from headwater.pipelines.jobs import IndexProgress, TextIndex
 from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer
 from headwater.pipelines.texts import TextRules
 from headwater.spark.planning import Planning
@@ -47,7 +48,9 @@ def server() -> Iterator[tuple[SearchServer, SearchIndex]]:
 
 def go(bucket: Node, place: Path, **more: Any) -> IndexProgress:
     asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0, "others": "text"}
-    return index(bucket.url, place, **(asked | more))
+    if (server := more.pop("server", None)) is not None:
+        more["opensearch"] = server.url
+    return TextIndex(bucket.url, place, **(asked | more)).run()
 
 
 def held(place: Path) -> dict[bytes, bytes]:
@@ -164,12 +167,11 @@ def test_json_is_found_by_its_fields_and_what_is_none_is_kept_aside_by_choice(bu
 SCRIPT = """
 import sys
 from headwater import failpoints
-from headwater.pipelines.index import index
-from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer
+from headwater.pipelines.jobs import TextIndex
+from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient
 failpoints.arm(sys.argv[3])
-server = SearchServer(sys.argv[4]) if sys.argv[4:] else None
-index(sys.argv[1], sys.argv[2], engine="local", workers=0, once=True, others="text", server=server,
-      reading={"maxChangesPerTrigger": "10"})
+TextIndex(sys.argv[1], sys.argv[2], engine="local", workers=0, once=True, others="text",
+      opensearch=dict(enumerate(sys.argv)).get(4), reading={"maxChangesPerTrigger": "10"}).run()
 """
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from harness.nodes import diverge
 from headwater.errors import HeadwaterError, OptionError
-from headwater.pipelines.invalidate import CacheTarget, InvalidationProgress, deleted, invalidate
+from headwater.pipelines.invalidate import CacheTarget, deleted
+from headwater.pipelines.jobs import Invalidation, InvalidationProgress
 from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
 from tests.pipelines.buckets import create
@@ -26,7 +27,7 @@ def pair() -> Iterator[tuple[Node, Node]]:
 
 def go(spark: Any, pair: tuple[Node, Node], place: Path, **more: Any) -> InvalidationProgress:
     asked: dict[str, Any] = {"once": True, "retry_seconds": 0.0, "templates": ["user:{key}"]} | more
-    return invalidate(spark, pair[0].url, pair[1].url, place / "checkpoint", **asked)
+    return Invalidation(pair[0].url, pair[1].url, place / "checkpoint", spark=spark, **asked).run()
 
 
 def fill(cache: Node, *keys: str) -> None:
@@ -111,7 +112,7 @@ def test_a_template_names_collections_and_a_lost_branch_is_dealt_with_in_each(pa
 
 def test_a_template_with_collections_needs_a_choice_of_them(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="choose some"):
-        invalidate(None, "couchbase://a/b", "redis://b", tmp_path, templates=["{scope}:{key}"])  # type: ignore[arg-type]
+        Invalidation("couchbase://a/b", "redis://b", tmp_path, templates=["{scope}:{key}"]).run()
 
 
 def test_the_password_in_a_caches_url_is_not_shown() -> None:

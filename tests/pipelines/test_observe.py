@@ -14,7 +14,8 @@ import pytest
 from harness.nodes import cluster, leave, put
 from headwater.errors import DataLoss, LedgerError, OptionError
 from headwater.failpoints import InjectedFault, armed
-from headwater.pipelines.observe import ObserveAnswer, ObserveProgress, ObserveSink, observe
+from headwater.pipelines.jobs import ObserveProgress, Observer
+from headwater.pipelines.observe import ObserveAnswer, ObserveSink
 from headwater.pipelines.windows import Window, WindowRules, Windows
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
@@ -24,15 +25,15 @@ from tests.pipelines.support import missed
 
 ROOT = Path(__file__).parents[2]
 END = Offset({0: Position(0, 1, 2, 2, 2)})
-LONG = WindowRules(seconds=1_000_000_000, delay_seconds=0, hot=2)  # no test sees its end
+LONG: dict[str, Any] = {"window_seconds": 1_000_000_000, "delay_seconds": 0, "hot": 2}  # no test sees its end
 SCRIPT = """
 import sys
 from headwater import failpoints
-from headwater.pipelines.observe import observe
+from headwater.pipelines.jobs import Observer
 from tests.pipelines.test_observe import LONG
 failpoints.arm(sys.argv[2])
-observe(sys.argv[1], engine="local", workers=0, once=True, rules=LONG, checkpoint=sys.argv[3],
-        reading={"maxChangesPerTrigger": "5"})
+Observer(sys.argv[1], engine="local", workers=0, once=True, checkpoint=sys.argv[3],
+        reading={"maxChangesPerTrigger": "5"}, **LONG).run()
 """
 
 
@@ -43,8 +44,8 @@ def bucket() -> Iterator[Node]:
 
 
 def go(bucket: Node, **more: Any) -> ObserveProgress:
-    asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0, "rules": LONG}
-    return observe(bucket.url, **(asked | more))
+    asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0, **LONG}
+    return Observer(bucket.url, **(asked | more)).run()
 
 
 def write(bucket: Node) -> None:
@@ -96,7 +97,7 @@ def test_each_change_is_counted_once_though_the_observer_is_killed(point: str, b
     assert done.newest is not None and sums([done.newest]) == {"user:": (20, 0, 0), "order:": (10, 0, 0)}
     assert go(bucket, checkpoint=tmp_path).changes == 0
     with pytest.raises(LedgerError, match="it was made with seconds 1000000000"):
-        go(bucket, checkpoint=tmp_path, rules=WindowRules())
+        go(bucket, checkpoint=tmp_path, window_seconds=10)
 
 
 def test_each_change_is_counted_once_though_the_node_is_killed(bucket: Node, tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_without_values_the_sizes_are_those_of_keys(bucket: Node) -> None:
     with bucket.client() as client:
         client.set("user:1", "x" * 1000)
     told: list[dict[str, Any]] = []
-    go(bucket, sizes=False, progress=lambda done: told.extend(done.closed))
+    go(bucket, keys_only=True, progress=lambda done: told.extend(done.closed))
     assert (told[0]["total"]["bytes"], told[0]["total"]["largest"]) == (6, 0)
 
 

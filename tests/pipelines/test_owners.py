@@ -13,8 +13,7 @@ import pytest
 from harness.nodes import diverge
 from headwater.errors import OptionError
 from headwater.pipelines.caches import address
-from headwater.pipelines.copy import copy
-from headwater.pipelines.invalidate import invalidate
+from headwater.pipelines.jobs import BucketCopy, Invalidation
 from headwater.pipelines.owners import FILE, CheckpointOwner, JobEnd, bucket_end, claim
 from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
@@ -39,24 +38,24 @@ def test_a_copy_with_the_checkpoint_of_another_source_or_target_is_refused(three
     """A new target would lack all that was copied before; a new source's would be taken for a failover, and the
     target be made equal to it."""
     source, target, other = three
-    nothing: Any = None
+    unused: Any = object()
     claim(tmp_path, CheckpointOwner("copy", end(source.url), end(target.url)))
     with pytest.raises(OptionError, match=re.escape(f"it is of the copy from {source.url} to {target.url}. Take")):
-        copy(nothing, source.url, other.url, tmp_path, retry_seconds=5.0)
+        BucketCopy(source.url, other.url, tmp_path, spark=unused, retry_seconds=5.0).run()
     with pytest.raises(OptionError, match=r"remove job\.json in it"):
-        copy(nothing, other.url, target.url, tmp_path, retry_seconds=5.0)
+        BucketCopy(other.url, target.url, tmp_path, spark=unused, retry_seconds=5.0).run()
     claim(tmp_path, CheckpointOwner("copy", end(elsewhere(source)), end(elsewhere(target))))
     claim(tmp_path, CheckpointOwner("copy", end(source.url), end(target.url)))
 
 
 def test_invalidation_with_the_checkpoint_of_another_cache_or_job_is_refused(three: list[Node], tmp_path: Path) -> None:
     source, target, _ = three
-    nothing: Any = None
+    unused: Any = object()
     claim(tmp_path / "a", CheckpointOwner("invalidate", end(source.url), JobEnd("redis://10.0.0.9:6379/0")))
     claim(tmp_path / "b", CheckpointOwner("copy", end(source.url), end(target.url)))
     for place, cache in (("a", "redis://10.0.0.9:6379/1"), ("a", "memcached://10.0.0.9:6379"), ("b", target.url)):
         with pytest.raises(OptionError, match="the checkpoint of this invalidate: it is of the"):
-            invalidate(nothing, source.url, cache, tmp_path / place, retry_seconds=5.0)
+            Invalidation(source.url, cache, tmp_path / place, spark=unused, retry_seconds=5.0).run()
 
 
 def test_a_bucket_that_failed_over_is_the_same_wherever_it_is(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from headwater.lake.store import TableStore
 from headwater.lake.upkeep import FAN
 from headwater.lake.verify import of_table
 from headwater.lake.writer import TaskResult
-from headwater.pipelines.copy import copy
+from headwater.pipelines.jobs import BucketCopy
 from headwater.pipelines.mirror import MirrorFailed, mirror
 from headwater.pipelines.sink import TableSink
 from headwater.testing.node import Node, node
@@ -235,12 +235,13 @@ def test_a_copy_whose_checkpoint_was_cut_does_its_last_batches_again(
     with node(vbuckets=4) as target:
         for kind in ("offsets", "commits", "offsets"):
             change(bucket, kind)
-            copy(engine.spark, bucket.url, target.url, tmp_path, once=True)
+            BucketCopy(bucket.url, target.url, tmp_path, spark=engine.spark, once=True).run()
             assert documents(target) == documents(bucket)
             cut_newest(tmp_path / kind, 20)
         shutil.rmtree(tmp_path / "commits")
         for each in (tmp_path / "offsets").glob("[0-9]*"):
             each.write_bytes(b"")
         change(bucket, "last")
-        copy(engine.spark, bucket.url, target.url, tmp_path, once=True, reading={"startingOffsets": "latest"})
+        latest = {"startingOffsets": "latest"}
+        BucketCopy(bucket.url, target.url, tmp_path, spark=engine.spark, once=True, reading=latest).run()
         assert documents(target) == documents(bucket)

@@ -32,8 +32,6 @@ from headwater.cli.config import Settings
 from headwater.cli.config import group as config
 from headwater.cli.console import EXAMPLES as CONSOLE_EXAMPLES
 from headwater.cli.console import console
-from headwater.cli.copy import EXAMPLES as COPY_EXAMPLES
-from headwater.cli.copy import copy
 from headwater.cli.delete import EXAMPLES as DELETE_EXAMPLES
 from headwater.cli.delete import delete
 from headwater.cli.demo.command import EXAMPLES as DEMO_EXAMPLES
@@ -48,10 +46,6 @@ from headwater.cli.failures import Commands
 from headwater.cli.forms import remark, remark_later
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
-from headwater.cli.index import EXAMPLES as INDEX_EXAMPLES
-from headwater.cli.index import index
-from headwater.cli.invalidate import EXAMPLES as INVALIDATE_EXAMPLES
-from headwater.cli.invalidate import invalidate
 from headwater.cli.jobs import add_job
 from headwater.cli.lake import EXAMPLES as LAKE_EXAMPLES
 from headwater.cli.lake import HELP as LAKE_HELP
@@ -60,8 +54,7 @@ from headwater.cli.load import EXAMPLES as LOAD_EXAMPLES
 from headwater.cli.load import load
 from headwater.cli.move import EXAMPLES as MOVE_EXAMPLES
 from headwater.cli.move import move
-from headwater.cli.observe import EXAMPLES as OBSERVE_EXAMPLES
-from headwater.cli.observe import observe
+from headwater.cli.observe import live as live_rates
 from headwater.cli.options import examples, paragraphs
 from headwater.cli.plain_help import FIRST, FOLLOW, INSIDE, OLDER, OPERATE
 from headwater.cli.profiles import VARIABLES, completed
@@ -90,7 +83,7 @@ from headwater.cli.user import EXAMPLES as USER_EXAMPLES
 from headwater.cli.user import HELP as USER_HELP
 from headwater.cli.user import group as user
 from headwater.errors import OptionError
-from headwater.pipelines.jobs import Mirror
+from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer, TextIndex
 
 app = typer.Typer(
     name="headwater",
@@ -119,11 +112,11 @@ for _part, _name, _command, _examples in (
     (FIRST, "console", console, CONSOLE_EXAMPLES),
     (FIRST, "demo", demo, DEMO_EXAMPLES),
     (FOLLOW, "mirror", Mirror, ""),
-    (FOLLOW, "index", index, INDEX_EXAMPLES),
+    (FOLLOW, "index", TextIndex, ""),
     (FOLLOW, "search", search, SEARCH_EXAMPLES),
-    (FOLLOW, "observe", observe, OBSERVE_EXAMPLES),
-    (FOLLOW, "copy", copy, COPY_EXAMPLES),
-    (FOLLOW, "invalidate", invalidate, INVALIDATE_EXAMPLES),
+    (FOLLOW, "observe", Observer, ""),
+    (FOLLOW, "copy", BucketCopy, ""),
+    (FOLLOW, "invalidate", Invalidation, ""),
     (INSIDE, "seqnos", seqnos, SEQNOS_EXAMPLES),
     (INSIDE, "failover-log", failover_log, FAILOVER_LOG_EXAMPLES),
     (INSIDE, "streams", streams, STREAMS_EXAMPLES),
@@ -134,7 +127,7 @@ for _part, _name, _command, _examples in (
     (OLDER, "failover", failover, FAILOVER_EXAMPLES),
 ):
     if isinstance(_command, type):
-        add_job(app, _command, _part)
+        add_job(app, _command, _part, live_rates if _command is Observer else None)
         continue
     app.command(
         _name,

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer, TextIndex
+
 __all__ = ["EXITS", "GENERAL", "UNTIL_ENDED", "exits_of"]
 
 GENERAL: Mapping[int, str] = {
@@ -12,8 +14,6 @@ GENERAL: Mapping[int, str] = {
     130: "Ctrl-C came before the work was done",
     143: "SIGTERM came before the work was done",
 }
-_GAVE_UP = "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output"
-_JOB = {0: "--once: all is done; else Ctrl-C or SIGTERM; it goes on from there", 1: _GAVE_UP}
 _CLUSTER = {1: "a node does not answer, or the cluster does not allow it; typed again, it goes on"}
 
 EXITS: Mapping[str, Mapping[int, str]] = {
@@ -32,12 +32,12 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     },
     "console": {0: "Ctrl-C or SIGTERM ended it", 1: "the node refuses the login, or the extra is missing"},
     "demo": {0: "node and table are equal, key by key", 1: "anything differs"},
-    "mirror": _JOB,
-    "index": _JOB,
+    "mirror": Mirror.EXITS,
+    "index": TextIndex.EXITS,
     "search": {1: "nothing was found"},
-    "observe": _JOB,
-    "copy": _JOB,
-    "invalidate": _JOB,
+    "observe": Observer.EXITS,
+    "copy": BucketCopy.EXITS,
+    "invalidate": Invalidation.EXITS,
     "lake describe": {1: "there is no table"},
     "lake verify": {1: "an index, a row or the comparison is wrong; each is a line"},
     "lake optimize": {1: "there is no table"},

@@ -1,4 +1,4 @@
-"""Commands of jobs (pipelines/jobs.py): a job's options as typer reads them, and one way to run all of them."""
+"""Commands of jobs (pipelines/jobs/): a job's options as typer reads them, and one way to run all of them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,15 +10,16 @@ from headwater.cli.commands import CommandWithForms, Parameter
 from headwater.cli.forms import remark
 from headwater.cli.options import check_answers, examples, paragraphs
 from headwater.cli.reporting import IdleRun, MetricsPort, ProgressFormat, ProgressOption, metered, reporter
+from headwater.cli.screen import out
 from headwater.cli.stopping import asked
 from headwater.errors import OptionError
 from headwater.options import Option
 from headwater.pipelines.jobs import DeclaredJob
 
-__all__ = ["JobCommand", "Watching", "add_job"]
+__all__ = ["JobCommand", "Live", "add_job"]
 
-Watching = Callable[[ProgressFormat], AbstractContextManager[Callable[[Any], None]]]
-"""Makes the function that shows progress, for a job whose progress is more than lines."""
+Live = Callable[[], AbstractContextManager[Callable[[Any], None]]]
+"""Makes the function that shows progress on a terminal, for a job whose progress is more than lines."""
 REPORTING: list[Parameter] = [
     ("shown", ProgressOption, ProgressFormat.TEXT),
     ("metrics", MetricsPort, None),
@@ -31,8 +32,8 @@ class JobCommand(CommandWithForms):
     """The command of a job."""
 
     job: ClassVar[type[DeclaredJob[Any]]]
-    watching: ClassVar[Any] = None
-    """A Watching, or None."""
+    live: ClassVar[Any] = None
+    """A Live, or None."""
 
     def declared(self) -> list[Parameter]:
         """Return the job's options, and those of its report."""
@@ -53,18 +54,19 @@ class JobCommand(CommandWithForms):
         for url, user, password, say_unread, *chosen in job.buckets():
             names = dict(zip(("collections", "scope"), chosen, strict=True))
             check_answers(url, user, password, job.retry_seconds, say_unread=say_unread, **names)
-        run(job, values["shown"], values["metrics"], self.watching)
+        job.reach()
+        run(job, values["shown"], values["metrics"], self.live)
 
 
-def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, watching: Watching | None) -> None:
+def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, live: Live | None) -> None:
     """Run a job and report its progress."""
     idle = IdleRun(job.line, job.LEVEL)
-    show = nullcontext(reporter(shown, idle.line)) if watching is None else watching(shown)
+    drawn = live is not None and shown is ProgressFormat.TEXT and out().is_terminal
+    show = live() if live is not None and drawn else nullcontext(reporter(shown, idle.line))
     with asked(has_end=job.once) as stop, show as tell, metered(job.NAME, metrics, tell) as heard:
         job.stop, job.progress, job.watch = stop, heard["progress"], heard.get("watch")
         job.run()
-        if watching is None:
-            idle.tell(shown, unless=not job.once or stop())
+        idle.tell(shown, unless=drawn or not job.once or stop())
 
 
 def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[Any]:
@@ -76,13 +78,13 @@ def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[
     return kind(**given)
 
 
-def add_job(app: typer.Typer, kind: type[DeclaredJob[Any]], part: str, watching: Watching | None = None) -> None:
+def add_job(app: typer.Typer, kind: type[DeclaredJob[Any]], part: str, live: Live | None = None) -> None:
     """Give the command line the command of a job, in a part of its list."""
 
     def command() -> None:
         """Run by `perform`."""
 
-    own = {"job": kind, "watching": staticmethod(watching) if watching else None}
+    own = {"job": kind, "live": staticmethod(live) if live else None}
     app.command(
         kind.NAME,
         cls=type(f"{kind.__name__}Command", (JobCommand,), own),

@@ -19,10 +19,10 @@ from headwater.cli.options import (
     connect,
     examples,
     paragraphs,
-    spark_settings,
 )
 from headwater.cli.screen import count
 from headwater.errors import OptionError, TableError
+from headwater.pipelines.jobs.declared import session_settings
 
 if TYPE_CHECKING:
     from headwater.lake.index import Indexes
@@ -182,7 +182,7 @@ def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str
     """
     if (place is None) == (table is None):
         raise OptionError("table", table or "", "the table's name, given instead of DIR: one of the two is needed")
-    settings = spark_settings(conf)
+    settings = session_settings(conf or ())
     if place is not None:
         if settings:
             raise OptionError("conf", next(iter(settings)), "given with --table: for a folder no Spark is started")

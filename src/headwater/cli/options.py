@@ -3,7 +3,6 @@
 import inspect
 import re
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,7 +29,6 @@ NodeUrl = Annotated[
         show_default=True,
     ),
 ]
-Bucket = Annotated[str, typer.Argument(metavar="URL", envvar="HEADWATER_NODE", help="couchbase://HOST:PORT/BUCKET")]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", envvar="HEADWATER_USER", help="Who asks.")]
 Password = Annotated[
     str | None,
@@ -107,32 +105,6 @@ def durability(level: str | None, timeout_seconds: float | None) -> "Durability 
     return None
 
 
-def source_options(user: str | None, password: str | None, loss: OnDataLoss, **more: str | None) -> dict[str, str]:
-    """The options of the source that were given."""
-    from headwater.pipelines.job import given
-
-    return given(user=user, password=password, **more) | loss_option(loss)
-
-
-def loss_option(chosen: OnDataLoss) -> dict[str, str]:
-    """The option of the source for it; none for what that does anyway."""
-    return {"failOnDataLoss": "true"} if chosen is OnDataLoss.FAIL else {}
-
-
-Checkpoint = Annotated[
-    Path, typer.Option("--checkpoint", metavar="DIR", help="Where Spark notes how far this is; of this job alone.")
-]
-Retry = Annotated[
-    float | None,
-    typer.Option(
-        "--retry",
-        metavar="SECONDS",
-        min=0,
-        help="Go on trying for so long after failures that may pass: 300 unless given, 30 with --once.",
-    ),
-]
-
-
 def retry_for(seconds: int) -> Any:
     """The same option of a command that has no --once; how long it tries unless told."""
     told = f"Go on trying for so long after failures that may pass: {seconds} unless given."
@@ -173,20 +145,6 @@ Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's session; may be given more than once."),
 ]
-
-
-def spark_settings(conf: list[str] | None) -> dict[str, str]:
-    """Read `--conf`, each NAME=VALUE.
-
-    Raises: OptionError.
-    """
-    settings = {}
-    for each in conf or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name.strip():
-            raise OptionError("conf", name, "NAME=VALUE, such as spark.sql.catalogImplementation=hive")
-        settings[name.strip()] = value
-    return settings
 
 
 def typed(text: str) -> bytes:

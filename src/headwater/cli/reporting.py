@@ -76,7 +76,7 @@ class IdleRun(Generic[P]):
 
     Args:
         line: makes the text of a batch.
-        why: it had nothing to do.
+        why: it had nothing to do; "" where that is not told.
     """
 
     def __init__(self, line: Callable[[P], str], why: str) -> None:
@@ -91,7 +91,7 @@ class IdleRun(Generic[P]):
 
     def tell(self, shown: ProgressFormat, *, unless: bool) -> None:
         """Say on stderr that there was nothing to do, if there was no batch and progress is text."""
-        if not (unless or self._batches) and shown is ProgressFormat.TEXT:
+        if self._why and not (unless or self._batches) and shown is ProgressFormat.TEXT:
             remark(f"nothing to do: {self._why}")
 
 

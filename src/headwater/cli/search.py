@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.failures import CommandError
-from headwater.cli.index import SearchPassword, SearchUser
 from headwater.cli.options import ChosenCollections, ChosenScope, examples
 
 if TYPE_CHECKING:
@@ -18,6 +17,15 @@ EXAMPLES = examples(
     "headwater search ./search --aside",
     "headwater search ./search-store 'red wine' --collections shop.orders",
 )
+SearchUser = Annotated[
+    str | None, typer.Option("--opensearch-user", metavar="NAME", help="Who asks OpenSearch, if it wants to know.")
+]
+SearchPassword = Annotated[
+    str | None,
+    typer.Option(
+        "--opensearch-password", metavar="TEXT", envvar="HEADWATER_OPENSEARCH_PASSWORD", help="Their password."
+    ),
+]
 
 
 def search(

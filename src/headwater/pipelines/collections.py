@@ -30,9 +30,10 @@ from headwater.lake.store import TableStore
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts, attempts_of
+from headwater.pipelines.job import engine_of
 from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.local import Folds
-from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, engine_of, retry_options, sink_of
+from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, retry_options, sink_of
 from headwater.pipelines.query import session_of
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
 from headwater.pipelines.table import DOCUMENTS, Making

@@ -14,19 +14,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from headwater.errors import OptionError
-from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.carried import Carried, CarriedCollections, CarriedFile, Dropped, as_source, choice
-from headwater.pipelines.job import JobProgress, follow
+from headwater.pipelines.attempts import Attempts, attempts_of
+from headwater.pipelines.carried import Carried, CarriedCollections, CarriedFile, as_source, choice
+from headwater.pipelines.job import follow
+from headwater.pipelines.jobs import BucketCopy, CopyProgress
 from headwater.pipelines.owners import COPY, CheckpointOwner, bucket_end, claim
-from headwater.pipelines.query import own_session
+from headwater.pipelines.query import session_of
 from headwater.pipelines.restore import restore
-from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.spark import settings
 from headwater.spark.nodes import patiently
 from headwater.spark.rows import check_columns
@@ -35,129 +33,53 @@ from headwater.spark.settings import SourceSettings, WriteSettings
 from headwater.spark.writing import WriteCounts, write
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _ID = "collection_id"
-ROLLBACKS = ("restore", "keep", "fail")
 
 
-@dataclass
-class CopyProgress(JobProgress):
-    """How far a copy is, after each batch.
+def work(job: BucketCopy) -> CopyProgress:
+    """Keep one bucket level with another, until `job.stop` says so; return the last progress.
 
-    Attributes:
-        stored, deleted: changes the target took (a deletion of what was not there included).
-        behind: changes it did not need, since it had them or something later.
-        refused: changes that went to the dead letters.
-        left_out: changes of collections that were dropped since, and of a server's own.
-        restored: keys that were put right in vbuckets that a failover took back.
-    """
-
-    ROWS: ClassVar[tuple[str, ...]] = ("stored", "deleted", "behind", "refused", "left_out", "restored")
-
-    stored: int = 0
-    deleted: int = 0
-    behind: int = 0
-    refused: int = 0
-    left_out: int = 0
-    restored: int = 0
-
-
-def run(source: str, target: str, checkpoint: str | Path, **asked: Any) -> CopyProgress:
-    """Copy with a local Spark of its own; the arguments are those of `copy`.
+    A rollback of the source makes the vbucket at the target what it is at the source (`restore`), leaves it there (for
+    a target that others write to) or ends the copy.
 
     Raises:
+        OptionError: an option is wrong, the checkpoint is of another job, source or target, or a collection can't be
+            made there.
         SparkUnavailable: Spark can't be started here.
-    """
-    with own_session("headwater-copy") as spark:
-        return copy(spark, source, target, checkpoint, **asked)
-
-
-def copy(
-    spark: SparkSession,
-    source: str,
-    target: str,
-    checkpoint: str | Path,
-    *,
-    once: bool = False,
-    rollback: str = "restore",
-    into: str | None = None,
-    dropped: Dropped = "keep",
-    reading: Mapping[str, str] | None = None,
-    writing: Mapping[str, str] | None = None,
-    interval_seconds: float = 1.0,
-    retry_seconds: float | None = None,
-    progress: Callable[[CopyProgress], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
-    watch: BatchWatch = NOBODY,
-) -> CopyProgress:
-    """Keep one bucket level with another, until `stop` says so.
-
-    Args:
-        spark: a session; its workers reach both buckets.
-        source: what is copied, couchbase://host:port/bucket.
-        target: where to.
-        checkpoint: a folder of this copy's own, where Spark keeps how far it is; made if missing.
-        once: end when everything that was there at the start is copied.
-        rollback: what to do when a failover took back changes that were copied: `restore` makes the vbucket at the
-            target what it is at the source, `keep` leaves them there (for a target that others write to), `fail` ends.
-        into: the target's collection of a copy of one, "scope.collection"; None: all keep their names.
-        dropped: what becomes of a collection at the target that was dropped at the source: `keep` or `drop`.
-        reading: more options of the source, such as `user`, `maxChangesPerTrigger`, `collections` or `scope`: without
-            a choice what the copy was begun with; a new one takes all of the bucket.
-        writing: more options of the writer, such as `user` or `deadLetters`.
-        interval_seconds: time from the start of one batch to that of the next, at least.
-        retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
-        progress: called after each batch and before each new try, in whatever thread.
-        stop: asked several times a second; True ends the copy.
-        watch: is told of each batch's time, and of how far the job is behind the bucket.
-
-    Returns: the last progress.
-
-    Raises:
-        OptionError: an option is wrong, source and target are the same bucket, the checkpoint is of another job, source
-            or target, or a collection can't be made there.
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
     """
-    if rollback not in ROLLBACKS:
-        raise OptionError("rollback", rollback, f"one of {', '.join(ROLLBACKS)}")
-    if source == target:
-        raise OptionError("target", target, "another bucket than the source")
-    policy = {"rollbackPolicy": "fail"} if rollback == "fail" else {}
-    asked = {"url": source, "xattrs": "true", **policy, **(reading or {})}
-    seconds = patience(retry_seconds, once=once)
-    attempts = Attempts(CopyProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    written = {"url": target, "withMeta": "true", **({"collection": into} if into else {}), **(writing or {})}
-    carried, file = _carried(CarriedFile(checkpoint, spark), asked, written, into, seconds)
-    options = asked | carried.options()
-    reads, writes = settings.parse(options, streaming=True), settings.parse_write(written)
-    check = partial(_claim, file, reads, writes, seconds)
-    collections = CarriedCollections(reads, writes, carried, file, dropped, check) if carried.chooses else None
-    batches = _Batches(reads, writes, attempts, collections, restores=rollback == "restore", check=check)
-    columns = f"{ddl(collections=True)}, {_ID} {ON_REQUEST[_ID][0]}" if collections else ""
-    try:
-        if collections is not None:
-            patiently(collections.settle, seconds)  # what is missing is told before the first batch
-        return follow(
-            spark,
-            attempts,
-            batches.take,
-            options,
-            checkpoint,
-            columns=columns,
-            once=once,
-            interval_seconds=interval_seconds,
-        )
-    finally:
-        if collections is not None:
-            collections.close()
+    asked, written = job.source_options(), job.target_options()
+    ends = settings.parse(asked, streaming=True), settings.parse_write(written)
+    attempts = attempts_of(job, CopyProgress())
+    seconds = attempts.retry_seconds
+    with session_of(job) as spark:
+        carried, file = _carried(CarriedFile(job.place, spark), asked, *ends, job.into, seconds)
+        options = asked | carried.options()
+        reads, writes = settings.parse(options, streaming=True), ends[1]
+        check = partial(_claim, file, reads, writes, seconds)
+        collections = CarriedCollections(reads, writes, carried, file, job.dropped, check) if carried.chooses else None
+        batches = _Batches(reads, writes, attempts, collections, restores=job.rollback == "restore", check=check)
+        columns = f"{ddl(collections=True)}, {_ID} {ON_REQUEST[_ID][0]}" if collections else ""
+        try:
+            if collections is not None:
+                patiently(collections.settle, seconds)  # what is missing is told before the first batch
+            return follow(job, spark, attempts, batches.take, options, columns)
+        finally:
+            if collections is not None:
+                collections.close()
 
 
 def _carried(
-    file: CarriedFile, asked: Mapping[str, str], written: Mapping[str, str], into: str | None, seconds: float
+    file: CarriedFile,
+    asked: Mapping[str, str],
+    reads: SourceSettings,
+    writes: WriteSettings,
+    into: str | None,
+    seconds: float,
 ) -> tuple[Carried, CarriedFile]:
     """Return what a copy carries, and where that is noted, if the checkpoint is this copy's."""
-    reads, writes = settings.parse(asked, streaming=True), settings.parse_write(written)
     _claim(file, reads, writes, seconds)
     carried = choice(file.load(), asked, into, reads)
     file.save(carried)

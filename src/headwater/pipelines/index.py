@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ import pyarrow.ipc
 
 from headwater.errors import TableChanged
 from headwater.failpoints import failpoint
-from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.attempts import patience
 from headwater.pipelines.fulltext import (
     BY_COLLECTION,
     STAGED,
@@ -40,51 +40,35 @@ from headwater.pipelines.fulltext import (
     shown,
     staged,
 )
-from headwater.pipelines.job import JobProgress, follow_into
+from headwater.pipelines.job import follow_into
+from headwater.pipelines.jobs import IndexProgress, TextIndex
 from headwater.pipelines.ledger import LedgerRecord, folder
-from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer, identifier, version
+from headwater.pipelines.opensearch import (
+    SERVER_SECONDS,
+    BulkCounts,
+    Item,
+    SearchClient,
+    SearchServer,
+    identifier,
+    version,
+)
 from headwater.pipelines.quarantine import NOBODYS
 from headwater.pipelines.sink import bucket_of
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import advanced, whole
 from headwater.pipelines.tasks import told as told_of
 from headwater.pipelines.texts import TextRules
-from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
 from headwater.spark.reader import further, read
 from headwater.spark.settings import SourceSettings
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 NAMES = ("vbucket", "seqno", "event", "key", "value", "expiry")
 OF_COLLECTIONS = ("collection_id", "scope", "collection")
-CHANGES_MAX = "50000"
-"""Changes of a batch, unless told otherwise: its transaction is open for as long as they take."""
-
 _FOLDER = "_staged"
 
 log: logging.Logger = logging.getLogger(__name__)
-
-
-@dataclass
-class IndexProgress(JobProgress):
-    """How far an index is, after each batch.
-
-    Attributes:
-        indexed: documents put in; `removed`: deletions and expirations.
-        aside: documents kept aside, for they are no text or the server refuses them.
-        behind: changes that a server did not need.
-    """
-
-    ROWS: ClassVar[tuple[str, ...]] = ("indexed", "removed", "aside", "behind")
-
-    indexed: int = 0
-    removed: int = 0
-    aside: int = 0
-    behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -339,6 +323,14 @@ class IndexSink:
         remove_staged([each.path for each in written])
         return self.refresh()
 
+    def count(self, progress: IndexProgress, written: Sequence[IndexAnswer]) -> None:
+        """Add what the last batch brought in and took out."""
+        progress.removed += self.removed
+        for each in written:
+            progress.rollbacks += len(each.replaced)
+            for name, number in each.counts.items():
+                setattr(progress, name, getattr(progress, name) + number)
+
     def _claimed(self, server: SearchServer) -> str:
         """The id of the server's index, made if nothing was ever sent to it."""
         known = self._ledger.notes.get("index")
@@ -408,47 +400,10 @@ def _nobodys(place: Position, seqno: int) -> Position:
     return replace(place, vb_uuid=NOBODYS, seqno=upto, snapshot_start=0, snapshot_end=upto)
 
 
-def index(
-    source: str,
-    to: str | Path,
-    *,
-    engine: str = "spark",
-    spark: SparkSession | None = None,
-    fields: Sequence[str] = (),
-    others: str = "key",
-    tokenizer: str = "words",
-    server: SearchServer | None = None,
-    once: bool = False,
-    reading: Mapping[str, str] | None = None,
-    workers: int | None = None,
-    interval_seconds: float = 1.0,
-    retry_seconds: float | None = None,
-    progress: Callable[[IndexProgress], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
-    watch: BatchWatch = NOBODY,
-) -> IndexProgress:
-    """Keep a full-text index of a bucket's documents, until `stop` says so.
+def work(job: TextIndex) -> IndexProgress:
+    """Keep a full-text index of a bucket's documents, until `job.stop` says so; return the last progress.
 
-    Args:
-        source: the bucket, couchbase://host:port/bucket.
-        to: the index's folder, on a disk that all workers see; made if missing. It holds the index itself, or how far
-            the server's is.
-        engine: `spark`, in `spark` or a local session of its own; `local`, worker processes without Java.
-        fields: paths in JSON documents that are indexed; none for all strings and numbers.
-        others: for documents that are no JSON: `key`, `text` or `quarantine` (`TextRules`).
-        tokenizer: `words`, `english` (word stems) or `parts` (any three letters in a row); not with a server.
-        server: an index of OpenSearch instead of a file.
-        once: end when everything that was there at the start is in the index.
-        reading: more options of the source. With `collections` or `scope` it is an index of collections: hits tell
-            theirs, and documents of one that is dropped go.
-        workers: processes of `local`: 0 for none but this one, None for one a core.
-        interval_seconds: time from the start of one batch to that of the next, at least.
-        retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
-        progress: called after each batch and before each new try, in whatever thread.
-        stop: asked several times a second; True ends it.
-        watch: is told of each batch's time, and of how far the job is behind the bucket.
-
-    Returns: the last progress.
+    The folder is on a disk that all workers see. With collections chosen, documents of one that is dropped go.
 
     Raises:
         LedgerError: the folder has another index, or this Python no FTS5.
@@ -456,49 +411,15 @@ def index(
         OptionError: an option is wrong.
         HeadwaterError: what is not in the index is done again by the next run.
     """
-    place, rules = folder(to), TextRules(tuple(fields), others)
-    patient, chosen = patience(retry_seconds, once=once), _chosen(reading or {})
-    told = None if server is None else _served(server, patient, by_collection=chosen is not None)
-    sinks: list[IndexSink] = []
-    attempts = Attempts(IndexProgress(), progress, stop=stop, retry_seconds=patient, watch=watch)
-
-    def open_sink() -> IndexSink:
-        sinks[:] = [IndexSink(place, bucket_of(source), rules, told, tokenizer, chosen)]
-        return sinks[0].made_ready()
-
-    def done(written: list[IndexAnswer], end: Mapping[str, Any]) -> None:
-        counts = attempts.progress
-        counts.batches += 1
-        counts.removed += sinks[0].removed
-        counts.note_losses(end.get("dataLoss", ()))
-        _count(counts, written)
-        attempts.batch_done()
-
+    place, rules, chosen = folder(job.to), TextRules(tuple(job.fields), job.others), _chosen(job.source_options())
+    server = None
+    if job.opensearch is not None:
+        seconds = min(SERVER_SECONDS, patience(job.retry_seconds, once=job.once))
+        login = job.opensearch_user, job.opensearch_password
+        server = SearchServer(job.opensearch, *login, seconds, by_collection=chosen is not None)
     return follow_into(
-        engine,
-        "headwater-index",
-        attempts,
-        open_sink,
-        done,
-        {"url": source, "maxChangesPerTrigger": CHANGES_MAX, **(reading or {})},
-        once=once,
-        interval_seconds=interval_seconds,
-        spark=spark,
-        workers=workers,
+        job, lambda: IndexSink(place, bucket_of(job.source), rules, server, job.tokenizer, chosen).made_ready()
     )
-
-
-def _count(counts: IndexProgress, written: Sequence[IndexAnswer]) -> None:
-    for each in written:
-        counts.rollbacks += len(each.replaced)
-        for name, number in each.counts.items():
-            setattr(counts, name, getattr(counts, name) + number)
-
-
-def _served(server: SearchServer, patient: float, *, by_collection: bool) -> SearchServer:
-    """A server as tasks know it."""
-    seconds = min(server.retry_seconds, patient)
-    return replace(server, retry_seconds=seconds, by_collection=by_collection)
 
 
 def _chosen(reading: Mapping[str, str]) -> str | None:

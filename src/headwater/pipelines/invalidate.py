@@ -11,25 +11,24 @@ that was dropped.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
-from headwater.pipelines.attempts import Attempts, patience
+from headwater.pipelines.attempts import Attempts, attempts_of
 from headwater.pipelines.caches import KEYS_PER_CALL, address, chunks, expanded, names_collections, open_cache, template
-from headwater.pipelines.job import JobProgress, follow
+from headwater.pipelines.job import follow
+from headwater.pipelines.jobs import Invalidation, InvalidationProgress
 from headwater.pipelines.owners import CheckpointOwner, JobEnd, bucket_end, claim
-from headwater.pipelines.query import own_session
-from headwater.pipelines.watch import NOBODY, BatchWatch
+from headwater.pipelines.query import session_of
 from headwater.spark import nodes, settings
 from headwater.spark.nodes import patiently
 from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 COLUMNS = "vbucket int, seqno long, snapshot_end long, event string, key binary"
 OF_COLLECTIONS = "scope string, collection string"
@@ -69,92 +68,28 @@ class CacheTarget:
             return cache.delete(keys)
 
 
-@dataclass
-class InvalidationProgress(JobProgress):
-    """How far a run is, after each batch. In vbuckets that a failover took back, all keys were deleted.
+def work(job: Invalidation) -> InvalidationProgress:
+    """Delete in a cache what changes in a bucket, until `job.stop` says so; return the last progress.
 
-    Attributes:
-        changes: changes of the bucket that were seen.
-        asked: cache keys that were deleted; `there` is how many the cache had.
-    """
-
-    ROWS: ClassVar[tuple[str, ...]] = ("changes", "asked", "there")
-
-    changes: int = 0
-    asked: int = 0
-    there: int = 0
-
-
-def run(source: str, cache: str, checkpoint: str | Path, **asked: Any) -> InvalidationProgress:
-    """Invalidate with a local Spark of its own; the arguments are those of `invalidate`."""
-    with own_session("headwater-invalidate") as spark:
-        return invalidate(spark, source, cache, checkpoint, **asked)
-
-
-def invalidate(
-    spark: SparkSession,
-    source: str,
-    cache: str,
-    checkpoint: str | Path,
-    *,
-    templates: Sequence[str] = ("{key}",),
-    cache_user: str | None = None,
-    cache_password: str | None = None,
-    once: bool = False,
-    reading: Mapping[str, str] | None = None,
-    interval_seconds: float = 0.2,
-    retry_seconds: float | None = None,
-    progress: Callable[[InvalidationProgress], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
-    watch: BatchWatch = NOBODY,
-) -> InvalidationProgress:
-    """Delete in a cache what changes in a bucket, until `stop` says so.
-
-    Args:
-        spark: a session; its workers reach both.
-        source: the bucket, couchbase://host:port/bucket.
-        cache: memcached://host:port, redis://host:port/db or couchbase://host:port/bucket.
-        checkpoint: a folder of this run's own, where Spark keeps how far it is; made if missing.
-        templates: the cache keys that belong to a document, with {key} where its key stands; where collections are
-            chosen, {scope} and {collection} likewise.
-        cache_user, cache_password: of a memcached with SASL, or of a bucket.
-        once: end when everything that was there at the start is dealt with.
-        reading: more options of the source. Without a checkpoint it begins with what is written from now on, and with
-            everything if `once`; `startingOffsets` says otherwise. `collections` or `scope` choose others than the
-            default collection.
-        interval_seconds: time from the start of one batch to that of the next, at least.
-        retry_seconds: how long to go on trying without a batch that went well; None for 300, and 30 with `once`.
-        progress: called after each batch and before each new try, in whatever thread.
-        stop: asked several times a second; True ends it.
-        watch: is told of each batch's time, and of how far the job is behind the bucket.
-
-    Returns: the last progress.
+    Without a checkpoint it begins with what is written from now on, and with everything if `once`; the option
+    `startingOffsets` says otherwise.
 
     Raises:
         OptionError: an option is wrong, or the checkpoint is of another job, source or cache.
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
     """
-    seconds = patience(retry_seconds, once=once)
-    options = {"url": source, "startingOffsets": "earliest" if once else "latest", **(reading or {})}
-    target = CacheTarget(cache, cache_user, cache_password, tuple(map(template, templates)), min(seconds, 60.0))
-    attempts = Attempts(InvalidationProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    reads = settings.parse(options, streaming=True)
-    if names_collections(target.templates) and not reads.chooses:
+    attempts, options = attempts_of(job, InvalidationProgress()), job.source_options()
+    reads, seconds = settings.parse(options, streaming=True), attempts.retry_seconds
+    templates = tuple(map(template, job.templates))
+    if names_collections(templates) and not reads.chooses:
         raise OptionError(
-            "template", " ".join(templates), "possible without collections: choose some, or leave {scope} out"
+            "template", " ".join(job.templates), "possible without collections: choose some, or leave {scope} out"
         )
-    claim(checkpoint, CheckpointOwner("invalidate", bucket_end(reads, seconds), JobEnd(address(cache))), spark)
-    batches = _Batches(reads, target, attempts)
-    return follow(
-        spark,
-        attempts,
-        batches.take,
-        options,
-        checkpoint,
-        columns=f"{COLUMNS}, {OF_COLLECTIONS}" if reads.chooses else COLUMNS,
-        once=once,
-        interval_seconds=interval_seconds,
-    )
+    target = CacheTarget(job.cache, job.cache_user, job.cache_password, templates, min(seconds, 60.0))
+    columns = f"{COLUMNS}, {OF_COLLECTIONS}" if reads.chooses else COLUMNS
+    with session_of(job) as spark:
+        claim(job.place, CheckpointOwner(job.NAME, bucket_end(reads, seconds), JobEnd(address(job.cache))), spark)
+        return follow(job, spark, attempts, _Batches(reads, target, attempts).take, options, columns)
 
 
 class _Batches:

@@ -12,10 +12,10 @@ Two engines run the same tasks: Spark, on a laptop or a cluster, and worker proc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headwater.errors import OptionError
 from headwater.lake.places import CHANGES, place_of
@@ -24,13 +24,13 @@ from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts, attempts_of, patience, patient_source
 from headwater.pipelines.catalog import NamedTable
 from headwater.pipelines.failures import MirrorFailed, passes, reason
-from headwater.pipelines.jobs import Mirror, MirrorProgress, with_session
-from headwater.pipelines.local import Folds, LocalEngine
+from headwater.pipelines.job import engine_of
+from headwater.pipelines.jobs import Mirror, MirrorProgress
+from headwater.pipelines.jobs.declared import with_session
+from headwater.pipelines.local import Folds
 from headwater.pipelines.query import session_of
 from headwater.pipelines.sink import TableSink, bucket_of, changes_in
-from headwater.pipelines.sinks import Done
 from headwater.pipelines.table import Making
-from headwater.pipelines.watch import BatchWatch
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
 
@@ -41,21 +41,6 @@ STOP_SECONDS = 10.0
 """How long a mirror that was told to stop waits for a fold: service managers kill after 30 s and more."""
 
 __all__ = ["Mirror", "MirrorFailed", "MirrorProgress", "mirror", "work"]
-
-
-class Engine(Protocol):
-    """The engine that runs a mirror's tasks."""
-
-    def follow(
-        self,
-        *,
-        once: bool,
-        interval_seconds: float,
-        done: Done,
-        stop: Callable[[], bool],
-        calm: Callable[[], None] = ...,
-    ) -> None:
-        """Bring the table up to date, and keep it so unless `once`."""
 
 
 def work(job: Mirror) -> MirrorProgress:
@@ -180,18 +165,6 @@ def retry_options(job: Mirror) -> dict[str, str]:
     seconds = patience(job.retry_seconds, once=job.once)
     mine = {} if job.once or job.retry_seconds is not None else {"retrySeconds": "300"}
     return patient_source(mine | job.source_options(), seconds)
-
-
-def engine_of(
-    spark: SparkSession | None, sink: TableSink, options: Mapping[str, str], workers: int | None, watch: BatchWatch
-) -> Engine:
-    """Return what runs a mirror's tasks: a Spark session, or worker processes."""
-    settings = parse(options, streaming=True)
-    if spark is None:
-        return LocalEngine(sink, settings, workers, watch)
-    from headwater.pipelines.streaming import SparkEngine
-
-    return SparkEngine(spark, sink, options, watch)
 
 
 def cared_for(maintenance: Sequence[Maintenance]) -> str:

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater.errors import TableChanged
-from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.job import JobProgress, follow_into
+from headwater.pipelines.attempts import Attempts
+from headwater.pipelines.job import follow_into
+from headwater.pipelines.jobs import ObserveProgress, Observer
 from headwater.pipelines.ledger import JobLedger, LedgerRecord, folder
 from headwater.pipelines.sink import bucket_of
-from headwater.pipelines.watch import NOBODY, BatchWatch
 from headwater.pipelines.windows import (
     BETWEEN,
     HotKeys,
@@ -43,9 +43,6 @@ from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
 from headwater.spark.reader import read
 from headwater.spark.settings import SourceSettings, parse
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FILE = "windows.sqlite"
 NAMES = ("event", "key", "cas", "expiry")
@@ -65,28 +62,6 @@ def schemas(rules: WindowRules) -> tuple[pa.Schema, pa.Schema]:
     head = _RATES | (_WHOSE if rules.by_collection else {})
     rates = head | {"prefix": pa.string()} | dict.fromkeys(_COUNTS, pa.int64())
     return pa.schema(list(rates.items())), pa.schema(list((head | {"key": pa.string()} | _HOT).items()))
-
-
-@dataclass
-class ObserveProgress(JobProgress):
-    """The numbers seen so far, after each batch.
-
-    Attributes:
-        changes: counted in this run. `late`: of all runs, that came for windows that were closed; `unclocked`: whose
-            CAS tells no time.
-        windows: closed in this run.
-        closed: windows that this batch closed, the oldest first, as `told` has them.
-        newest: the newest window that is open, in the same form; None if none is.
-    """
-
-    ROWS: ClassVar[tuple[str, ...]] = ("changes", "late", "unclocked")
-
-    changes: int = 0
-    late: int = 0
-    unclocked: int = 0
-    windows: int = 0
-    closed: list[dict[str, Any]] = field(default_factory=list)
-    newest: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +212,16 @@ class ObserveSink:
             self._keep(self.closed, record.batch + 1)
         self.windows = windows
 
+    def count(self, progress: ObserveProgress, written: Sequence[ObserveAnswer]) -> None:
+        """Add what the last batch counted, and the windows that it closed."""
+        progress.changes += sum(each.changes for each in written)
+        progress.rollbacks += sum(each.rollbacks for each in written)
+        progress.late, progress.unclocked = self.windows.late, self.windows.unclocked
+        progress.windows += len(self.closed)
+        progress.closed = [described(start, window, self.rules) for start, window in self.closed]
+        newest = max(self.windows.open, default=None)
+        progress.newest = None if newest is None else described(newest, self.windows.open[newest], self.rules)
+
     def _keep(self, closed: Sequence[tuple[int, Window]], batch: int) -> None:
         if self._to is None:
             return
@@ -277,7 +262,7 @@ def _write(place: str, name: str, rows: pa.Table | None) -> None:
     files.move(f"{base}/_{name}.parquet", f"{base}/{name}.parquet")
 
 
-def told(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
+def described(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
     """Return a window as JSON types: when it begins, its length, counts by prefix (the busiest first), hot keys; and
     counts by collection, if they are told apart."""
     busiest = sorted(window.prefixes.items(), key=lambda entry: (-entry[1].changes, entry[0]))
@@ -304,86 +289,43 @@ def _by_collection(window: Window) -> dict[str, dict[str, int]]:
     return {path: asdict(counts) for path, counts in busiest}
 
 
-def observe(
-    source: str,
-    *,
-    to: str | None = None,
-    checkpoint: str | Path | None = None,
-    rules: WindowRules = WindowRules(),  # noqa: B008 -- a constant
-    sizes: bool = True,
-    engine: str = "spark",
-    spark: SparkSession | None = None,
-    once: bool = False,
-    reading: Mapping[str, str] | None = None,
-    workers: int | None = None,
-    interval_seconds: float = 1.0,
-    retry_seconds: float | None = None,
-    progress: Callable[[ObserveProgress], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
-    watch: BatchWatch = NOBODY,
-) -> ObserveProgress:
-    """Count what is written to a bucket, by prefix and window, until `stop` says so.
+def work(job: Observer) -> ObserveProgress:
+    """Count what is written to a bucket, by prefix and window, until `job.stop` says so; return the last progress.
 
-    Args:
-        source: the bucket, couchbase://host:port/bucket.
-        to: a folder or URL for Parquet files of closed windows: `rates` and `hot`; None for none.
-        checkpoint: a folder on a disk of this machine, from which a next run goes on; None: no run does, and the
-            windows that are open at the end are closed then.
-        rules: windows, prefixes, hot keys.
-        sizes: whether values are read, for their sizes; otherwise no value leaves a node.
-        engine: `spark`, in `spark` or a local session of its own; `local`, worker processes without Java.
-        once: end when everything that was there at the start is counted.
-        reading: more options of the source. Without a checkpoint it begins with what is written from now on, and with
-            everything if `once`; `startingOffsets` says otherwise. With `collections` or `scope` all is counted by
-            collection.
-        workers, interval_seconds, retry_seconds, progress, stop, watch: as of `index`.
-
-    Returns: the last progress.
+    Without a checkpoint no run goes on from here, so the windows that are open at the end are closed then.
 
     Raises:
         LedgerError: the checkpoint is another job's, or was made with other windows.
-        OptionError: an option is wrong, or datasketches is not installed (not with `rules.hot` 0).
+        OptionError: an option is wrong, or datasketches is not installed (not with `hot` 0).
         HeadwaterError: what was not counted is counted by the next run.
     """
-    if rules.hot:
-        HotKeys()  # told before Spark's start
-    options = {"url": source, "startingOffsets": "earliest" if once else "latest", **(reading or {})}
-    settings = parse(options, streaming=True)
-    beginning, rules = settings.starting_offsets.to_json(), replace(rules, by_collection=settings.chooses)
-    patient = patience(retry_seconds, once=once)
-    attempts = Attempts(ObserveProgress(), progress, stop=stop, retry_seconds=patient, watch=watch)
-    place = None if to is None else located(to)
+    settings = parse(job.source_options(), streaming=True)
+    rules = rules_of(job, by_collection=settings.chooses)
+    beginning, place = settings.starting_offsets.to_json(), None if job.to is None else located(job.to)
+    sinks: list[ObserveSink] = []
+
+    def end(attempts: Attempts[ObserveProgress]) -> None:
+        if job.checkpoint is None and sinks:
+            sinks[0].flush()
+            sinks[0].count(attempts.progress, [])
+            attempts.batch_done()
+
     with ExitStack() as stack:
-        state = checkpoint or stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-observe-"))
-        sinks: list[ObserveSink] = []
+        state = job.checkpoint or stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-observe-"))
 
         def open_sink() -> ObserveSink:
             if place is not None:
                 prepare_folder(place)
-            sinks[:] = [ObserveSink(state, bucket_of(source), rules, sizes=sizes, to=place, beginning=beginning)]
+            bucket, sizes = bucket_of(job.source), not job.keys_only
+            sinks[:] = [ObserveSink(state, bucket, rules, sizes=sizes, to=place, beginning=beginning)]
             return sinks[0]
 
-        def done(written: list[ObserveAnswer], end: Mapping[str, Any]) -> None:
-            attempts.progress.note_losses(end.get("dataLoss", ()))
-            _note(attempts, sinks[0], written)
-
-        more = {"spark": spark, "workers": workers, "once": once, "interval_seconds": interval_seconds}
-        follow_into(engine, "headwater-observe", attempts, open_sink, done, options, **more)  # type: ignore[arg-type]
-        if checkpoint is None and sinks:
-            sinks[0].flush()
-            _note(attempts, sinks[0], [])
-    return attempts.progress
+        return follow_into(job, open_sink, end)
 
 
-def _note(attempts: Attempts[ObserveProgress], sink: ObserveSink, written: Sequence[ObserveAnswer]) -> None:
-    """Tell a batch."""
-    counts = attempts.progress
-    counts.batches += bool(written)
-    counts.changes += sum(each.changes for each in written)
-    counts.rollbacks += sum(each.rollbacks for each in written)
-    counts.late, counts.unclocked = sink.windows.late, sink.windows.unclocked
-    counts.windows += len(sink.closed)
-    counts.closed = [told(start, window, sink.rules) for start, window in sink.closed]
-    newest = max(sink.windows.open, default=None)
-    counts.newest = None if newest is None else told(newest, sink.windows.open[newest], sink.rules)
-    attempts.batch_done()
+def rules_of(job: Observer, *, by_collection: bool) -> WindowRules:
+    """Return how a job counts. Raises OptionError."""
+    if job.hot:
+        HotKeys()  # that datasketches is missing is told before Spark's start
+    rules = WindowRules(job.window_seconds, job.delay_seconds, job.separator, job.depth, hot=job.hot)
+    return replace(rules, by_collection=by_collection)

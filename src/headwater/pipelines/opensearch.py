@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BULK_BYTES, BULK_ITEMS = 4 << 20, 1000
 SEQNO_BITS = 44
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = SERVER_SECONDS = 60.0
 ENCODED = "base64:"
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _OF_THE_INDEX = frozenset({"cluster_block_exception", "index_closed_exception", "index_not_found_exception"})
@@ -73,7 +73,7 @@ class SearchServer:
     url: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
-    retry_seconds: float = 60.0
+    retry_seconds: float = SERVER_SECONDS
     by_collection: bool = False
 
     def __post_init__(self) -> None:

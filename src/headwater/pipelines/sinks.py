@@ -11,9 +11,11 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from headwater.spark.settings import SourceSettings
+
+P_contra = TypeVar("P_contra", contravariant=True)
 
 REPEATS_MAX = 10
 """How often a batch is done anew because the place or the nodes have moved on, before that is an error."""
@@ -79,6 +81,13 @@ class ChangeSink(Protocol):
         Raises:
             TableChanged: plan the batch anew.
         """
+
+
+class CountingSink(ChangeSink, Protocol[P_contra]):
+    """A sink that counts for its job what came in."""
+
+    def count(self, progress: P_contra, written: Sequence[Any]) -> None:
+        """Add what the tasks of the last batch answered to the job's progress."""
 
 
 class SinkOpening(Protocol):

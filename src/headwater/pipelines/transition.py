@@ -33,7 +33,7 @@ from headwater.errors import ClusterError, HeadwaterError, MoveError, OptionErro
 from headwater.failpoints import failpoint
 from headwater.folders import make_folder
 from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.job import JobProgress
+from headwater.pipelines.jobs import JobProgress
 from headwater.pipelines.ledger import BUSY_SECONDS, folder
 from headwater.pipelines.local import Workers
 from headwater.pipelines.query import own_session

@@ -1,0 +1,44 @@
+"""The jobs, each declared once: its options, its words for people, and which function does its work.
+
+    Mirror("couchbase://127.0.0.1:11210/default", "./lake", once=True, engine="local").run()
+
+The command line, its help, the man pages and the names in refusals are made of the same fields. Nothing heavy is
+imported here, for `headwater --help` reads this.
+"""
+
+from headwater.pipelines.jobs.copy import BucketCopy, CopyProgress
+from headwater.pipelines.jobs.declared import (
+    BucketAsked,
+    DeclaredJob,
+    FollowingJob,
+    FromNow,
+    JobProgress,
+    OnEngines,
+    WithCheckpoint,
+    losses_line,
+)
+from headwater.pipelines.jobs.index import IndexProgress, TextIndex
+from headwater.pipelines.jobs.invalidate import Invalidation, InvalidationProgress
+from headwater.pipelines.jobs.mirror import Mirror, MirrorProgress
+from headwater.pipelines.jobs.observe import ObserveProgress, Observer
+
+__all__ = [
+    "BucketAsked",
+    "BucketCopy",
+    "CopyProgress",
+    "DeclaredJob",
+    "FollowingJob",
+    "FromNow",
+    "IndexProgress",
+    "Invalidation",
+    "InvalidationProgress",
+    "JobProgress",
+    "Mirror",
+    "MirrorProgress",
+    "ObserveProgress",
+    "Observer",
+    "OnEngines",
+    "TextIndex",
+    "WithCheckpoint",
+    "losses_line",
+]

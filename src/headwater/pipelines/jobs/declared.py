@@ -1,0 +1,298 @@
+"""The frame of a job's declaration: what all jobs have, those that follow a bucket, and those with an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from inspect import get_annotations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
+
+from headwater.errors import OptionError
+from headwater.options import SECONDS, Option, check, option, options_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headwater.pipelines.sinks import CountingSink
+    from headwater.pipelines.watch import BatchWatch
+
+P = TypeVar("P")
+CHECKPOINT = "Where Spark notes how far this is; of this job alone."
+Q = ParamSpec("Q")
+VBUCKETS_SHOWN = 10
+
+
+@dataclass
+class JobProgress:
+    """How far a job is, after each batch, counted from the beginning of this run; each job has counts of its own.
+
+    Attributes:
+        batches: how many were done.
+        rollbacks: vbuckets of which a failover took back changes that had been dealt with.
+        retries: how often the job began anew; `problem` why, until a batch went well.
+        seconds: since this run began.
+        data_loss: vbuckets of which deletions were purged before this run came to them; each was read again whole.
+    """
+
+    ROWS: ClassVar[tuple[str, ...]] = ()
+    """The counts of rows or changes, by what became of them."""
+
+    batches: int = 0
+    rollbacks: int = 0
+    retries: int = 0
+    problem: str = ""
+    seconds: float = 0.0
+    data_loss: list[int] = field(default_factory=list)
+
+    def note_losses(self, vbuckets: Iterable[int | str]) -> None:
+        """Note vbuckets in which deletions were missed."""
+        self.data_loss = sorted({*self.data_loss, *map(int, vbuckets)})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a dict of JSON types."""
+        return asdict(self)
+
+
+class BucketAsked(NamedTuple):
+    """A bucket that a job needs, which is asked something before the work begins: a wrong address or password is
+    reported then, and not after Spark's start and its patience.
+
+    Attributes:
+        say_unread: name the collections that are not read.
+    """
+
+    url: str
+    user: str | None
+    password: str | None
+    say_unread: bool = True
+    collections: str | None = None
+    scope: str | None = None
+
+
+@dataclass(kw_only=True)
+class DeclaredJob(Generic[P]):
+    """The options of every job. Fields without a meaning are no options of the command line.
+
+    Attributes:
+        reading: more options of the `dcp` source, such as `maxChangesPerTrigger`.
+        spark: a session; where there is none the job begins one of its own, or worker processes (`engine`).
+        workers: how many worker processes there are: 0 for none but this one, None for one a core.
+        interval_seconds: time from the start of one batch to that of the next, at least.
+        progress: called after each batch and before each new try, in whatever thread.
+        stop: called several times a second; True ends the job.
+        watch: hears of each batch's time, and of how far the job is behind the bucket.
+    """
+
+    NAME: ClassVar[str]
+    """The name of its command, and of its metrics."""
+    WORK: ClassVar[str]
+    """The function that does the work, "module:function"; it gets the job and returns the last progress."""
+    DONE: ClassVar[str] = "dealt with"
+    """The end of "End when all changes of now are ..."."""
+    LEVEL: ClassVar[str] = ""
+    """Why a run with --once had nothing to do; where it is left out, that is not told."""
+    EXAMPLES: ClassVar[tuple[str, ...]] = ()
+    EXITS: ClassVar[Mapping[int, str]] = {
+        0: "--once: all is done; else Ctrl-C or SIGTERM; it goes on from there",
+        1: "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output",
+    }
+    """The meaning of exit statuses, of this job in particular."""
+    TRACED: ClassVar[bool] = False
+    """Whether it makes spans (docs/howto/traces.md)."""
+
+    retry_seconds: float | None = option(
+        None,
+        "Go on trying for so long after failures that may pass: 300 unless given, 30 with --once.",
+        flag="retry",
+        unit=SECONDS,
+        least=0,
+    )
+    user: str | None = option(None, "Who asks.", metavar="NAME", env="HEADWATER_USER")
+    password: str | None = option(
+        None,
+        "The user's password; it is asked for when left out. Others may see what is typed here: --password-file.",
+        metavar="TEXT",
+        env="HEADWATER_PASSWORD",
+        secret=True,
+    )
+    once: bool = False
+    engine: str = "spark"
+    reading: Mapping[str, str] = field(default_factory=dict)
+    spark: SparkSession | None = None
+    workers: int | None = None
+    interval_seconds: float = 1.0
+    progress: Callable[[P], None] = lambda done: None
+    stop: Callable[[], bool] = lambda: False
+    watch: BatchWatch | None = None
+
+    @classmethod
+    def options(cls) -> list[Option]:
+        """Return the options as they are shown: a job's own first, then those that more and more jobs have."""
+        known, shown = {each.field: each for each in options_of(cast("type", cls))}, dict[str, Option]()
+        for base in cls.__mro__:
+            names = get_annotations(base)
+            shown |= {name: known[name] for name in names if name in known and name not in shown}
+        return list(shown.values())
+
+    @classmethod
+    def typed(cls, name: str) -> str:
+        """Return how an option is typed on the command line, for a refusal that names it. KeyError: there is none."""
+        return f"--{next(each.name for each in cls.options() if each.field == name)}"
+
+    def run(self) -> P:
+        """Do the work, until it is done or `stop` ends it; return the last progress.
+
+        Raises:
+            OptionError: options that can't be.
+            SparkUnavailable: Spark can't be started here.
+            HeadwaterError: what is not done is done again by the next run.
+        """
+        self.check()
+        return cast("P", _imported(self.work)(self))
+
+    @property
+    def work(self) -> str:
+        """The function that does the work, as WORK has it."""
+        return self.WORK
+
+    def check(self) -> None:
+        """Check each option, and those that depend on each other. Raises OptionError."""
+        check(self)
+
+    def prepare(self) -> None:
+        """Begin what takes its time while buckets are asked. Raises SparkUnavailable."""
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what the user is to know about these options."""
+        yield from ()
+
+    def buckets(self) -> Iterator[BucketAsked]:
+        """Yield the buckets that the job needs."""
+        yield from ()
+
+    def reach(self) -> None:
+        """Ask other ends than buckets something, for the same reason."""
+
+    def line(self, progress: P) -> str:
+        """Return the progress after a batch as a line for people."""
+        return str(progress)
+
+
+@dataclass(kw_only=True)
+class FollowingJob(DeclaredJob[P]):
+    """A job that follows a bucket: the options of its source."""
+
+    SOURCE: ClassVar[tuple[str, ...]] = ("user", "password", "min_persisted", "collections", "scope", "since")
+    """Fields that are options of the `dcp` source, too."""
+
+    source: str = field(default="", kw_only=False)
+    once: bool = option(False, "End when all changes of now are {done}.")
+    collections: str | None = option(None, "Which collections: all, or names such as shop.orders,...", metavar="NAMES")
+    scope: str | None = option(None, "All collections of this scope, instead of --collections.", metavar="NAME")
+    on_data_loss: str = option(
+        "warn", "When deletions were purged unread: read again whole and say so, or end.", choices=("warn", "fail")
+    )
+
+    def source_options(self) -> dict[str, str]:
+        """Return the options of the source, as it reads them; those of `reading` come first."""
+        named = {each.camel: getattr(self, each.field) for each in self.options() if each.field in self.SOURCE}
+        given = {name: str(value) for name, value in named.items() if value is not None}
+        loss = {"failOnDataLoss": "true"} if self.on_data_loss == "fail" else {}
+        return {"url": self.source, **given, **loss, **self.reading}
+
+    def buckets(self) -> Iterator[BucketAsked]:
+        """Yield the bucket that is followed."""
+        yield BucketAsked(self.source, self.user, self.password, True, self.collections, self.scope)
+
+
+@dataclass(kw_only=True)
+class OnEngines(FollowingJob[P]):
+    """A job that runs with Spark, or without it in worker processes, and brings changes into a sink."""
+
+    WORK = "headwater.pipelines.job:work"
+    TRACED = True
+    SINK: ClassVar[str] = ""
+    """The function that opens the job's sink, "module:function"; it gets the job."""
+    PROGRESS: ClassVar[type[Any]] = JobProgress
+    """Makes the progress of a run."""
+
+    engine: str = option(
+        "spark", "Spark, or worker processes of this command without Java.", choices=("spark", "local")
+    )
+
+    def sink(self) -> CountingSink[P]:
+        """Open the place that changes are brought into; called for each attempt."""
+        return cast("CountingSink[P]", _imported(self.SINK)(self))
+
+
+@dataclass(kw_only=True)
+class FromNow(FollowingJob[P]):
+    """A job that begins with what is written from now on; with `once`, and without a checkpoint, with all there is."""
+
+    since: str | None = option(
+        None,
+        "Without a checkpoint: latest, what is written from now on; with --once earliest.",
+        flag="from",
+        choices=("latest", "earliest"),
+        text="startingOffsets",
+    )
+
+    def source_options(self) -> dict[str, str]:
+        """Return the options of the source, with where it begins."""
+        return {"startingOffsets": "earliest" if self.once else "latest", **super().source_options()}
+
+
+class WithCheckpoint(FollowingJob[P]):
+    """A job on Spark whose effects may be had twice: how far it is stands in a checkpoint.
+
+    Attributes:
+        checkpoint: its folder or URL. Each job declares it, behind its other end.
+    """
+
+    checkpoint: str | Path
+
+    @property
+    def place(self) -> str:
+        """The checkpoint's folder or URL; Spark may have another working directory than this process."""
+        text = str(self.checkpoint)
+        return text if "://" in text else str(Path(text).absolute())
+
+
+def _imported(place: str) -> Callable[..., Any]:
+    """Return the function at "module:function"."""
+    module, _, name = place.partition(":")
+    return cast("Callable[..., Any]", getattr(import_module(module), name))
+
+
+def session_settings(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Return settings of a Spark session, of which the command line has each as NAME=VALUE. Raises OptionError."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    settings = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise OptionError("conf", name, "NAME=VALUE, such as spark.sql.catalogImplementation=hive")
+        settings[name.strip()] = value
+    return settings
+
+
+def losses_line(vbuckets: Sequence[int], effect: str = "so these were read again whole") -> list[str]:
+    """Return what a line says of the vbuckets in which deletions were missed: nothing, where there are none."""
+    if not vbuckets:
+        return []
+    shown = ", ".join(map(str, vbuckets[:VBUCKETS_SHOWN])) + (", ..." if len(vbuckets) > VBUCKETS_SHOWN else "")
+    return [f"data loss in vbuckets {shown}: deletions were purged unread, {effect}"]
+
+
+def with_session(job: Callable[Q, DeclaredJob[P]]) -> Callable[Concatenate[SparkSession | None, Q], P]:
+    """Return a function that makes and runs a job on the session that is its first argument; None: without Spark."""
+
+    def run(spark: SparkSession | None, /, *arguments: Q.args, **options: Q.kwargs) -> P:
+        begun = job(*arguments, **options)
+        begun.spark, begun.engine = spark, "local" if spark is None else "spark"
+        return begun.run()
+
+    return run
