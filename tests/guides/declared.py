@@ -190,7 +190,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "headwater transition": Elsewhere("tests/cli/test_transition.py"),
         "batch 1:": Elsewhere("tests/cli/test_transition.py"),
         "SELECT target": Elsewhere("tests/cli/test_transition.py"),
-        "from headwater.client.routing": Bound(("headwater.pipelines.transition.transition",)),
+        "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.Transition",)),
     },
     "docs/howto/users.md": {
         "$ headwater user add ann": Typed(),

@@ -13,10 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.nodes import until
 from headwater.errors import OptionError
-from headwater.pipelines.jobs import IndexProgress
+from headwater.pipelines.jobs import IndexProgress, TransitionProgress
 from headwater.pipelines.metrics import JobMetrics, served
 from headwater.pipelines.mirror import MirrorProgress, mirror
-from headwater.pipelines.transition import TransitionProgress
 from headwater.spark.behind import Behind, lag_of, ownerless_entry
 from headwater.testing.node import Node, node
 

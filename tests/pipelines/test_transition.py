@@ -20,7 +20,8 @@ from headwater import failpoints
 from headwater.client.routing import Address
 from headwater.cluster.admin import Endpoint
 from headwater.errors import HeadwaterError, MoveError, OptionError, TransportError
-from headwater.pipelines.transition import MoveJournal, TransitionNodes, TransitionProgress, transition
+from headwater.pipelines.jobs import Transition, TransitionProgress
+from headwater.pipelines.transition import MoveJournal, TransitionNodes
 from headwater.testing.node import Node, node
 from headwater.wire.vbucket import State
 from tests.battery import few_of
@@ -53,7 +54,8 @@ def endpoint(bucket: Node) -> Endpoint:
 
 def go(three: Three, place: Path, **asked: Any) -> TransitionProgress:
     ends = [endpoint(each) for each in three]
-    return transition(ends[:1], ends[1:], place, **({"engine": "local", "workers": 0, "at_once": 2} | asked))
+    options = {"engine": "local", "workers": 0, "at_once": 2} | asked
+    return Transition(ends[:1], ends[1:], place, **options).run()
 
 
 def states(bucket: Node) -> dict[int, str]:
@@ -89,7 +91,7 @@ def test_vbuckets_bring_their_collections_along_and_go_to_no_node_with_others(th
     with pytest.raises(OptionError, match="have the same id"):
         asyncio.run(TransitionNodes([endpoint(owner)], [endpoint(other)], None).look())
     pair = [[endpoint(each)] for each in (owner, one)]
-    assert transition(*pair, tmp_path / "moved", engine="local", workers=0).moved == VBUCKETS
+    assert Transition(*pair, tmp_path / "moved", engine="local", workers=0).run().moved == VBUCKETS
     assert state_by_collection(one) == before and client_manifest(one) == manifest
     with one.client() as client:
         assert client.collection("shop.orders").get("k1").value == b"order 1"
@@ -136,11 +138,24 @@ def test_only_the_vbuckets_that_are_named_move_and_a_job_that_is_to_end_ends_bet
     assert states(three[0]) == dict.fromkeys((0, 2, 4, 6, 7), "active") and states(three[1]) == {}
 
 
+def test_a_plan_names_each_pair_of_nodes_and_changes_nothing(three: Three, tmp_path: Path) -> None:
+    owner, one, other = (each.address for each in three)
+    job = Transition([owner], [one, other], tmp_path / "journal", vbuckets=range(5))
+    text, facts = asyncio.run(job.plan())
+    assert text.splitlines() == [
+        f"{owner} would hand 3 vbuckets over to {one}",
+        f"{owner} would hand 2 vbuckets over to {other}",
+        "5 vbuckets would be moved, 0 have been",
+    ]
+    assert (facts["left"], facts["moved"], facts["pairs"][1]) == (5, 0, {"from": owner, "to": other, "vbuckets": 2})
+    assert set(states(three[0]).values()) == {"active"} and not (tmp_path / "journal").exists()
+
+
 def die(url: tuple[Endpoint, ...], place: Path, points: str) -> None:
     """Run it in this process, which is to die."""
     failpoints.arm(points)
     with suppress(HeadwaterError):
-        transition(url[:1], url[1:], place, engine="local", workers=0, at_once=2, retry_seconds=0)
+        Transition(url[:1], url[1:], place, engine="local", workers=0, at_once=2, retry_seconds=0).run()
 
 
 @pytest.mark.parametrize("point", few_of(STEPS, "transition.answered", "move.active_sent"))
@@ -237,7 +252,7 @@ def test_two_owners_members_of_a_cluster_and_nodes_that_are_named_twice_are_refu
     with nodes.cluster(2, VBUCKETS) as two:
         members = [endpoint(each) for each in two.nodes]
         with pytest.raises(OptionError, match="headwater cluster rebalance"):
-            transition(members[:1], members[1:], tmp_path, engine="local", workers=0)
+            Transition(members[:1], members[1:], tmp_path, engine="local", workers=0).run()
     with pytest.raises(OptionError, match="a disk of this machine"):
         MoveJournal("s3://bucket/journal")
 

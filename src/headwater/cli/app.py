@@ -77,13 +77,11 @@ from headwater.cli.tap import tap
 from headwater.cli.tls import EXAMPLES as TLS_EXAMPLES
 from headwater.cli.tls import HELP as TLS_HELP
 from headwater.cli.tls import group as tls
-from headwater.cli.transition import EXAMPLES as TRANSITION_EXAMPLES
-from headwater.cli.transition import transition
 from headwater.cli.user import EXAMPLES as USER_EXAMPLES
 from headwater.cli.user import HELP as USER_HELP
 from headwater.cli.user import group as user
 from headwater.errors import OptionError
-from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer, TextIndex
+from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer, TextIndex, Transition
 
 app = typer.Typer(
     name="headwater",
@@ -123,7 +121,7 @@ for _part, _name, _command, _examples in (
     (OLDER, "tap", tap, TAP_EXAMPLES),
     (OLDER, "replicate", replicate, REPLICATE_EXAMPLES),
     (OLDER, "move", move, MOVE_EXAMPLES),
-    (OLDER, "transition", transition, TRANSITION_EXAMPLES),
+    (OLDER, "transition", Transition, ""),
     (OLDER, "failover", failover, FAILOVER_EXAMPLES),
 ):
     if isinstance(_command, type):

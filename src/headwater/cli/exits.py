@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer, TextIndex
+from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer, TextIndex, Transition
 
 __all__ = ["EXITS", "GENERAL", "UNTIL_ENDED", "exits_of"]
 
@@ -77,7 +77,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "tap": {0: "--dump: all is printed; else Ctrl-C or SIGTERM", 1: "the dump ended before all of it came"},
     "replicate": {0: "--once or --stop: done; else Ctrl-C, and the node goes on following", 1: "the node can't follow"},
     "move": {0: "all are moved or copied; --follow: Ctrl-C", 1: "a vbucket was not; typed again, it goes on"},
-    "transition": {1: "some are not moved; each has one owner, and the next run goes on"},
+    "transition": Transition.EXITS,
     "failover": {1: "the owner lives or replicas have gaps or damage, and there is no --force"},
 }
 """The meaning of a status, of a command in particular."""

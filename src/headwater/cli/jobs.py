@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
+from headwater.cli import stopping
 from headwater.cli.commands import CommandWithForms, Parameter
-from headwater.cli.forms import remark
+from headwater.cli.forms import answer, remark
 from headwater.cli.options import check_answers, examples, paragraphs
 from headwater.cli.reporting import IdleRun, MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import out
-from headwater.cli.stopping import asked
 from headwater.errors import OptionError
 from headwater.options import Option
 from headwater.pipelines.jobs import DeclaredJob
@@ -48,6 +48,10 @@ class JobCommand(CommandWithForms):
         values = ctx.params
         job = job_of(self.job, values)
         job.check()
+        if job.dry_run:
+            lines, facts = stopping.run(job.plan())
+            answer(lines, **facts)
+            return
         for line in job.remarks():
             remark(line)
         job.prepare()
@@ -63,7 +67,11 @@ def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, live:
     idle = IdleRun(job.line, job.LEVEL)
     drawn = live is not None and shown is ProgressFormat.TEXT and out().is_terminal
     show = live() if live is not None and drawn else nullcontext(reporter(shown, idle.line))
-    with asked(has_end=job.once) as stop, show as tell, metered(job.NAME, metrics, tell) as heard:
+    with (
+        stopping.asked(has_end=job.HAS_END or job.once) as stop,
+        show as tell,
+        metered(job.NAME, metrics, tell) as heard,
+    ):
         job.stop, job.progress, job.watch = stop, heard["progress"], heard.get("watch")
         job.run()
         idle.tell(shown, unless=drawn or not job.once or stop())

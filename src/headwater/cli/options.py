@@ -123,18 +123,6 @@ Patience = Annotated[
 ]
 
 
-class EngineName(StrEnum):
-    """The engine that runs a job's tasks."""
-
-    SPARK = "spark"
-    LOCAL = "local"
-
-
-Engine = Annotated[
-    EngineName, typer.Option("--engine", help="Spark, or worker processes of this command without Java.")
-]
-
-
 TableName = Annotated[
     str | None,
     typer.Option(
@@ -254,8 +242,6 @@ def told_scopes(scopes: dict[str, int]) -> str:
 
 def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":
     """A bucket on one node, from `host:port`, `host:port/bucket` or a whole connection string."""
-    from headwater.client.routing import parse
     from headwater.cluster.admin import Endpoint
 
-    target = parse(node)
-    return Endpoint(target.seeds[0], target.bucket, *target.login(user, password), tls=target.tls)
+    return Endpoint.of(node, user, password)

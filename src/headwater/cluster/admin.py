@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from headwater.client.kv import STATS_MAX
 from headwater.client.pipeline import Pipeline
-from headwater.client.routing import Address
+from headwater.client.routing import Address, parse
 from headwater.cluster import answers
 from headwater.cluster.answers import FollowingReport, TakeoverStats
 from headwater.errors import (
@@ -94,6 +94,12 @@ class Endpoint:
     password: str | None = field(default=None, repr=False)
     tls: TlsSettings | None = None
     tls_port: int | None = None
+
+    @classmethod
+    def of(cls, node: str, user: str | None = None, password: str | None = None) -> Endpoint:
+        """Return a bucket on one node, from `host:port`, `host:port/bucket` or a whole connection string."""
+        target = parse(node)
+        return cls(target.seeds[0], target.bucket, *target.login(user, password), tls=target.tls)
 
     @property
     def dialled(self) -> Address:

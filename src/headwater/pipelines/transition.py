@@ -17,11 +17,12 @@ import asyncio
 import json
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from headwater.client.routing import read_map
 from headwater.cluster.admin import Endpoint, NodeAdmin
@@ -32,21 +33,17 @@ from headwater.cluster.transfer import AGAIN
 from headwater.errors import ClusterError, HeadwaterError, MoveError, OptionError, TransportError
 from headwater.failpoints import failpoint
 from headwater.folders import make_folder
-from headwater.pipelines.attempts import Attempts, patience
-from headwater.pipelines.jobs import JobProgress
+from headwater.pipelines.attempts import Attempts, attempts_of
+from headwater.pipelines.jobs import Transition, TransitionProgress
 from headwater.pipelines.ledger import BUSY_SECONDS, folder
 from headwater.pipelines.local import Workers
-from headwater.pipelines.query import own_session
-from headwater.pipelines.watch import NOBODY, BatchWatch
+from headwater.pipelines.query import session_of
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE = "transition.sqlite3"
-AT_ONCE = 8
-"""Vbuckets of each pair in a batch: what a task that dies has to look at again."""
-
 CONCURRENCY = 4
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS moves (
@@ -60,27 +57,6 @@ INSERT OR REPLACE INTO moves VALUES (
     :vbucket, :source, :target, :changes, :bytes, :seconds, :attempts, :ownerless_seconds, :high_seqno, :moved_at
 )
 """
-
-
-@dataclass
-class TransitionProgress(JobProgress):
-    """How far a transition is, after each batch.
-
-    Attributes:
-        moved: vbuckets that are at their new owners, of `total`; those of runs before this one included.
-        changes, bytes: what passed through the tasks of this run.
-        ownerless_seconds: the longest that a vbucket of this run had no owner, as it looked from its task.
-        latest: the vbuckets of the last batch, as rows of the journal.
-    """
-
-    ROWS: ClassVar[tuple[str, ...]] = ("changes",)
-
-    moved: int = 0
-    total: int = 0
-    changes: int = 0
-    bytes: int = 0
-    ownerless_seconds: float = 0.0
-    latest: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -292,13 +268,9 @@ class _Transition:
         journal: MoveJournal,
         run: Callable[[Sequence[TransitionTask]], list[bytes]],
         attempts: Attempts[TransitionProgress],
-        *,
-        at_once: int,
-        delete: bool,
-        patience_seconds: float,
+        job: Transition,
     ) -> None:
-        self._nodes, self._journal, self._run, self._attempts = nodes, journal, run, attempts
-        self._at_once, self._delete, self._patience = at_once, delete, patience_seconds
+        self._nodes, self._journal, self._run, self._attempts, self._job = nodes, journal, run, attempts, job
 
     def attempt(self) -> None:
         """Go on until all is moved or the job is to end."""
@@ -307,7 +279,7 @@ class _Transition:
         counts = self._attempts.progress
         counts.total = len(found.left) + len(found.moved.keys() | {vb for vb in noted if self._nodes.is_wanted(vb)})
         self._unnoted({vb: pair for vb, pair in found.moved.items() if vb not in noted})
-        if self._delete:
+        if self._job.delete:
             for pair, moved in by_pair(found.moved).items():
                 asyncio.run(cleared(pair, moved))
         while found.left and not self._attempts.stop():
@@ -329,7 +301,7 @@ class _Transition:
     def _batch(self, left: dict[int, NodePair]) -> None:
         pairs = by_pair(left)
         tasks = [
-            TransitionTask(pair.source, pair.target, tuple(vbuckets[: self._at_once]), self._patience)
+            TransitionTask(pair.source, pair.target, tuple(vbuckets[: self._job.at_once]), self._job.patience_seconds)
             for pair, vbuckets in pairs.items()
         ]
         began = time.monotonic()
@@ -340,7 +312,7 @@ class _Transition:
             noted = asyncio.run(checked(pair, told["moved"]))
             self._journal.note(noted)
             failpoint("transition.noted")
-            if self._delete:
+            if self._job.delete:
                 asyncio.run(cleared(pair, [row["vbucket"] for row in noted]))
             rows += noted
         self._attempts.watch.batch(time.monotonic() - began)
@@ -367,40 +339,10 @@ def by_pair(moves: Mapping[int, NodePair]) -> dict[NodePair, list[int]]:
     return grouped
 
 
-def transition(
-    sources: Sequence[Endpoint],
-    targets: Sequence[Endpoint],
-    journal: str | Path,
-    *,
-    vbuckets: Sequence[int] | None = None,
-    engine: str = "spark",
-    spark: SparkSession | None = None,
-    workers: int | None = None,
-    at_once: int = AT_ONCE,
-    delete: bool = False,
-    patience_seconds: float = 60.0,
-    retry_seconds: float | None = None,
-    progress: Callable[[TransitionProgress], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
-    watch: BatchWatch = NOBODY,
-) -> TransitionProgress:
-    """Let some nodes take over the vbuckets of others, batch by batch, until all are moved.
+def work(job: Transition) -> TransitionProgress:
+    """Let some nodes take over the vbuckets of others, batch by batch, until all are moved; return the last progress.
 
-    Args:
-        sources: who owns them. targets: who shall; a vbucket goes to the one of its number modulo how many there are,
-            or to where it is on its way.
-        journal: a folder on a disk of this machine, for a row about each move.
-        vbuckets: which; None for all that the sources own.
-        engine: `spark`, in `spark` or a local session of its own; `local`, worker processes without Java.
-        workers: processes of `local`: 0 for none but this one, None for one for each pair of nodes.
-        at_once: vbuckets of each pair in a batch.
-        delete: remove what the old owners keep, once a move was checked.
-        patience_seconds: how long a mover tries while nothing moves.
-        retry_seconds: how long to go on without a batch that went well; None for 300.
-        progress: called after each batch and before each new try. stop: asked between batches; True ends it.
-        watch: is told of each batch's time.
-
-    Returns: the last progress.
+    A vbucket goes to the target of its number modulo how many there are, or to where it is on its way.
 
     Raises:
         OptionError: nodes of a cluster, or named twice; a vbucket with two owners.
@@ -408,22 +350,33 @@ def transition(
         MoveError: a vbucket can't be moved; or all are, but of one there is a dead copy at a source and no owner.
         HeadwaterError: what is not moved stays where it is; the next run goes on.
     """
-    seconds = patience(retry_seconds, once=False)
-    attempts = Attempts(TransitionProgress(), progress, stop=stop, retry_seconds=seconds, watch=watch)
-    nodes, noted = TransitionNodes(sources, targets, vbuckets), MoveJournal(journal)
-    asked: dict[str, Any] = {"at_once": at_once, "delete": delete, "patience_seconds": patience_seconds}
-    if engine == "local":
-        pool = Workers(len(sources) * len(targets) if workers is None else workers)
-        try:
-            attempts.run(_Transition(nodes, noted, pool.run, attempts, **asked).attempt)
-        finally:
-            pool.close()
-    elif spark is None:
-        with own_session("headwater-transition", memory="512m") as session:
-            attempts.run(_Transition(nodes, noted, _on(session), attempts, **asked).attempt)
-    else:
-        attempts.run(_Transition(nodes, noted, _on(spark), attempts, **asked).attempt)
+    attempts = attempts_of(job, TransitionProgress())
+    nodes, journal = _nodes(job), MoveJournal(job.journal)
+    with session_of(job, "512m") as spark, ExitStack() as stack:
+        if spark is None:
+            pool = Workers(len(job.sources) * len(job.targets) if job.workers is None else job.workers)
+            stack.callback(pool.close)
+        attempts.run(_Transition(nodes, journal, pool.run if spark is None else _on(spark), attempts, job).attempt)
     return attempts.progress
+
+
+async def plan(job: Transition) -> tuple[str, dict[str, Any]]:
+    """Return what would be moved from where to where; nothing is changed. Raises as `TransitionNodes.look`."""
+    found = await _nodes(job).look()
+    pairs = Counter((str(pair.source.address), str(pair.target.address)) for pair in found.left.values())
+    lines = [f"{old} would hand {n:,} vbucket{'s' * (n != 1)} over to {new}" for (old, new), n in pairs.items()]
+    lines.append(f"{len(found.left):,} vbuckets would be moved, {len(found.moved):,} have been")
+    if found.ownerless:
+        lines.append(f"{len(found.ownerless):,} have an owner at none of these nodes, and a dead copy at a source")
+    moves = [{"from": old, "to": new, "vbuckets": number} for (old, new), number in pairs.items()]
+    return "\n".join(lines), {"begun": False, **{name: len(each) for name, each in vars(found).items()}, "pairs": moves}
+
+
+def _nodes(job: Transition) -> TransitionNodes:
+    def ends(nodes: Sequence[str | Endpoint]) -> list[Endpoint]:
+        return [each if isinstance(each, Endpoint) else Endpoint.of(each, job.user, job.password) for each in nodes]
+
+    return TransitionNodes(ends(job.sources), ends(job.targets), job.vbuckets)
 
 
 def _on(spark: SparkSession) -> Callable[[Sequence[TransitionTask]], list[bytes]]:

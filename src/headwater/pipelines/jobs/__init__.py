@@ -21,6 +21,7 @@ from headwater.pipelines.jobs.index import IndexProgress, TextIndex
 from headwater.pipelines.jobs.invalidate import Invalidation, InvalidationProgress
 from headwater.pipelines.jobs.mirror import Mirror, MirrorProgress
 from headwater.pipelines.jobs.observe import ObserveProgress, Observer
+from headwater.pipelines.jobs.transition import Transition, TransitionProgress
 
 __all__ = [
     "BucketAsked",
@@ -39,6 +40,8 @@ __all__ = [
     "Observer",
     "OnEngines",
     "TextIndex",
+    "Transition",
+    "TransitionProgress",
     "WithCheckpoint",
     "losses_line",
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.watch import BatchWatch
 
 P = TypeVar("P")
+ENGINE = "Spark, or worker processes of this command without Java."
 CHECKPOINT = "Where Spark notes how far this is; of this job alone."
 Q = ParamSpec("Q")
 VBUCKETS_SHOWN = 10
@@ -99,6 +100,10 @@ class DeclaredJob(Generic[P]):
         1: "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output",
     }
     """The meaning of exit statuses, of this job in particular."""
+    PLAN: ClassVar[str] = ""
+    """The coroutine that says what a job would do, "module:function", where it has the option `dry_run`."""
+    HAS_END: ClassVar[bool] = False
+    """Whether it ends by itself, without the option `once`."""
     TRACED: ClassVar[bool] = False
     """Whether it makes spans (docs/howto/traces.md)."""
 
@@ -118,6 +123,7 @@ class DeclaredJob(Generic[P]):
         secret=True,
     )
     once: bool = False
+    dry_run: bool = False
     engine: str = "spark"
     reading: Mapping[str, str] = field(default_factory=dict)
     spark: SparkSession | None = None
@@ -160,6 +166,10 @@ class DeclaredJob(Generic[P]):
     def check(self) -> None:
         """Check each option, and those that depend on each other. Raises OptionError."""
         check(self)
+
+    async def plan(self) -> tuple[str, dict[str, Any]]:
+        """Return what would be done, as lines for people and as JSON types."""
+        return cast("tuple[str, dict[str, Any]]", await _imported(self.PLAN)(self))
 
     def prepare(self) -> None:
         """Begin what takes its time while buckets are asked. Raises SparkUnavailable."""
@@ -218,9 +228,7 @@ class OnEngines(FollowingJob[P]):
     PROGRESS: ClassVar[type[Any]] = JobProgress
     """Makes the progress of a run."""
 
-    engine: str = option(
-        "spark", "Spark, or worker processes of this command without Java.", choices=("spark", "local")
-    )
+    engine: str = option("spark", ENGINE, choices=("spark", "local"))
 
     def sink(self) -> CountingSink[P]:
         """Open the place that changes are brought into; called for each attempt."""
