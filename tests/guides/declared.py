@@ -149,6 +149,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "scrape_configs": Typed(),
         "headwater streams": Elsewhere("tests/cli/test_streams.py"),
     },
+    "docs/howto/own-job.md": {"": Elsewhere("tests/cli/test_guests.py")},
     "docs/howto/read-changes.md": {"": Ran()},
     "docs/howto/sans-io.md": {"": Elsewhere("tests/test_sans_io.py")},
     "docs/howto/schedule.md": {

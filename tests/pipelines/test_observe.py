@@ -15,7 +15,8 @@ from harness.nodes import cluster, leave, put
 from headwater.errors import DataLoss, LedgerError, OptionError
 from headwater.failpoints import InjectedFault, armed
 from headwater.pipelines.jobs import ObserveProgress, Observer
-from headwater.pipelines.observe import ObserveAnswer, ObserveSink
+from headwater.pipelines.ledger_sink import LedgerAnswer
+from headwater.pipelines.observe import ObserveSink, WindowLook
 from headwater.pipelines.windows import Window, WindowRules, Windows
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
@@ -141,14 +142,14 @@ def test_a_batch_that_is_done_again_and_closes_nothing_leaves_no_window_of_its_f
 ) -> None:
     """Killed before its commit, a batch has left its file; done again while a node is away it may close nothing."""
     rules = WindowRules(seconds=1, delay_seconds=0, hot=2)
-    sink = ObserveSink(tmp_path / "state", "default", rules, to=str(tmp_path / "to"))
+    sink = ObserveSink(tmp_path / "state", "default", WindowLook(rules), to=str(tmp_path / "to"))
     found = Windows({1_000_000_000: Window(), 9_000_000_000: Window()}, newest_ns=10_000_000_000)
     with armed("ledger.before_commit=raise"), pytest.raises(InjectedFault):
-        sink.commit(sink.refresh().digest, END.to_json(), [ObserveAnswer(found, [], 2, 0)])
+        sink.commit(sink.refresh().digest, END.to_json(), [LedgerAnswer(found.to_json(), [], 2, 0)])
     left = [*(tmp_path / "to" / "rates").iterdir(), *(tmp_path / "to" / "hot").iterdir()]
     assert [path.name for path in left] == ["windows-00000001.parquet"] * 2
-    sink = ObserveSink(tmp_path / "state", "default", rules, to=str(tmp_path / "to"))
-    sink.commit(sink.refresh().digest, END.to_json(), [ObserveAnswer(Windows(), [], 0, 0)])
+    sink = ObserveSink(tmp_path / "state", "default", WindowLook(rules), to=str(tmp_path / "to"))
+    sink.commit(sink.refresh().digest, END.to_json(), [LedgerAnswer(Windows().to_json(), [], 0, 0)])
     assert [*(tmp_path / "to" / "rates").iterdir(), *(tmp_path / "to" / "hot").iterdir()] == []
 
 

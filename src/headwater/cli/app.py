@@ -6,7 +6,7 @@ function, help and examples stand in its own file; `failures.py` says how all of
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,10 +42,10 @@ from headwater.cli.failover import EXAMPLES as FAILOVER_EXAMPLES
 from headwater.cli.failover import failover
 from headwater.cli.failover_log import EXAMPLES as FAILOVER_LOG_EXAMPLES
 from headwater.cli.failover_log import failover_log
-from headwater.cli.failures import Commands
 from headwater.cli.forms import remark, remark_later
 from headwater.cli.get import EXAMPLES as GET_EXAMPLES
 from headwater.cli.get import get
+from headwater.cli.guests import CommandsAndGuests
 from headwater.cli.jobs import add_job
 from headwater.cli.lake import EXAMPLES as LAKE_EXAMPLES
 from headwater.cli.lake import HELP as LAKE_HELP
@@ -85,7 +85,7 @@ from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer,
 
 app = typer.Typer(
     name="headwater",
-    cls=Commands,
+    cls=CommandsAndGuests,
     help="A durable key-value node whose every vbucket is a change log, and the ways to read it: TAP, UPR, DCP, Spark.",
     epilog=examples(
         "headwater serve --data ./store",
@@ -149,8 +149,9 @@ for _part, _name, _group, _help, _examples in (
         _info.cls = CommandWithForms
 
 
-TRACED = frozenset({"mirror", "index", "observe", "move", "transition", "cluster"})
-"""Commands that have spans; to prepare for them costs others a third of a second where the environment asks for it."""
+TRACED = frozenset({"move", "cluster"})
+"""Commands, other than jobs, that have spans: to prepare for them costs a third of a second where the environment asks
+for it."""
 
 
 def _version(wanted: bool) -> None:
@@ -163,6 +164,12 @@ def _profiles(context: typer.Context, incomplete: str) -> list[str]:
     """The names that the shell completes --profile to."""
     named = context.params.get("config") or os.environ.get("HEADWATER_CONFIG")
     return completed(incomplete, Path(named) if named else None)
+
+
+def _is_traced(context: Any) -> bool:
+    name = context.invoked_subcommand
+    job = getattr(context.command.get_command(context, name), "job", None)
+    return name in TRACED if job is None else bool(job.TRACED)
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:
@@ -219,7 +226,7 @@ def _begin(
         _tell_what_comes_before(context, profile)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-    elif context.invoked_subcommand in TRACED and (told := tracing.begin()):
+    elif _is_traced(context) and (told := tracing.begin()):
         remark(told)
 
 

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from headwater.cli.forms import FORMS, Forms, speaking
-from headwater.cli.passwords import PASSWORDS, file_option, password_given
+from headwater.cli.passwords import file_option, password_given, passwords_in
 
 __all__ = ["CommandWithForms", "Parameter", "parameters"]
 
@@ -51,7 +51,7 @@ class CommandWithForms(TyperCommand):
         known = [*(params or ()), *parameters(more_declared)]
         flags = {flag for each in known for flag in (*each.opts, *each.secondary_opts)}
         names = {each.name for each in known}
-        self._passwords = [each for each in PASSWORDS if each in names and f"{each}_file" not in names]
+        self._passwords = [each for each in passwords_in(names) if f"{each}_file" not in names]
         self._forms = [each for each, form in self.forms.items() if form[0] not in flags and each not in names]
         added: list[Parameter] = [(f"{each}_file", file_option(each), None) for each in self._passwords]
         added += [(each, *self.forms[each][1:]) for each in self._forms]

@@ -110,9 +110,9 @@ def _of_command(group: Any, name: str | None, asked: "Settings") -> Iterator[tup
     options: dict[str, tuple[Any, tuple[str, ...]]] = {}
     command = group
     for word in words:
-        if word not in getattr(command, "commands", {}):
+        command = _child(command, word)
+        if command is None:
             raise OptionError("for", " ".join(words), "a command; headwater --help lists them")
-        command = command.commands[word]
     for layer, place in asked.layers(group):
         mine = reduce(lambda below, word: below.get(word, {}), words, layer)
         options |= {each: (value, place) for each, value in mine.items()}
@@ -129,6 +129,11 @@ def _of_command(group: Any, name: str | None, asked: "Settings") -> Iterator[tup
             value, place = options[parameter.name]
             origin = _origin(lines, asked, place, ((*words, option), (_key(parameter, words),)))
         yield option, "..." if option.endswith("password") and value else value, origin
+
+
+def _child(group: Any, name: str) -> Any:
+    """A command of a group, which another package may bring; None if there is none."""
+    return group.get_command(None, name) if hasattr(group, "commands") else None
 
 
 def _key(parameter: Any, words: list[str]) -> str:
@@ -288,16 +293,16 @@ def _table_faults(
     command: Any, table: Mapping[str, Any], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) for what can't stand in the table of a command or a group of them."""
-    known = command.commands if hasattr(command, "commands") else _known(command)
+    known = {} if hasattr(command, "commands") else _known(command)
     words = above[2:] if above[:1] == (PROFILES,) else above
     help_of = " ".join(["headwater", *words, "--help"])
     for name, value in table.items():
         path = (*above, name)
         if hasattr(command, "commands"):
-            if name not in known or name == SERVE or not isinstance(value, dict):
+            if (own := _child(command, name)) is None or name == SERVE or not isinstance(value, dict):
                 yield path, f"no command; {help_of} lists them"
             else:
-                yield from _table_faults(known[name], value, path)
+                yield from _table_faults(own, value, path)
         elif (parameter := known.get(_plain(name))) is None:
             yield path, f"no option; {help_of} lists them"
         elif (problem := _wrong(command, parameter, value)) is not None:

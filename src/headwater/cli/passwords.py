@@ -5,6 +5,7 @@ Arguments of a process can be read by everybody on the machine, and stay in the 
 
 import stat
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,27 +15,30 @@ from headwater.errors import OptionError
 
 __all__ = [
     "OF_FILE",
-    "PASSWORDS",
     "came_from",
     "file_option",
     "new_password",
     "password_given",
     "password_of",
+    "passwords_in",
     "typed_password",
+    "user_of",
 ]
 
 STANDARD_INPUT = "-"
-PASSWORDS = {
-    "password": "user",
-    "target_password": "target_user",
-    "cache_password": "cache_user",
-    "opensearch_password": "opensearch_user",
-}
-"""Parameters of commands that are passwords, and those that are the names to them."""
-
-
 _ORDER: Final = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP")
 OF_FILE: Final = 2
+
+
+def user_of(password: str) -> str:
+    """Return the parameter that names the user of a password: target_user of target_password."""
+    return f"{password.removesuffix('password')}user"
+
+
+def passwords_in(names: Collection[str]) -> list[str]:
+    """Return the parameters of a command that are passwords of users, `password` first."""
+    found = [each for each in names if each.endswith("password") and user_of(each) in names]
+    return sorted(found, key=lambda each: (len(each), each))
 
 
 def came_from(context: typer.Context, name: str) -> int:
@@ -62,7 +66,7 @@ def password_given(context: typer.Context, name: str, file: str | None) -> str |
     given = context.params[name]
     if file is not None and not (given and came_from(context, name) < came_from(context, f"{name}_file")):
         return password_of(file)
-    user, option = context.params[PASSWORDS[name]], f"--{name.replace('_', '-')}-file"
+    user, option = context.params[user_of(name)], f"--{name.replace('_', '-')}-file"
     return given or typed_password(user, option, f"HEADWATER_{name.upper()}")
 
 

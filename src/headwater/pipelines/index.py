@@ -53,7 +53,6 @@ from headwater.pipelines.opensearch import (
     version,
 )
 from headwater.pipelines.quarantine import NOBODYS
-from headwater.pipelines.sink import bucket_of
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import advanced, whole
 from headwater.pipelines.tasks import told as told_of
@@ -417,9 +416,7 @@ def work(job: TextIndex) -> IndexProgress:
         seconds = min(SERVER_SECONDS, patience(job.retry_seconds, once=job.once))
         login = job.opensearch_user, job.opensearch_password
         server = SearchServer(job.opensearch, *login, seconds, by_collection=chosen is not None)
-    return follow_into(
-        job, lambda: IndexSink(place, bucket_of(job.source), rules, server, job.tokenizer, chosen).made_ready()
-    )
+    return follow_into(job, lambda: IndexSink(place, job.bucket, rules, server, job.tokenizer, chosen).made_ready())
 
 
 def _chosen(reading: Mapping[str, str]) -> str | None:

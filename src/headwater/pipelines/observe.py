@@ -9,9 +9,8 @@ watches, and to Parquet, a file a batch, under a name that a repeated batch has 
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,12 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.errors import TableChanged
 from headwater.pipelines.attempts import Attempts
 from headwater.pipelines.job import follow_into
 from headwater.pipelines.jobs import ObserveProgress, Observer
-from headwater.pipelines.ledger import JobLedger, LedgerRecord, folder
-from headwater.pipelines.sink import bucket_of
+from headwater.pipelines.ledger_sink import LedgerAnswer, LedgerSink
 from headwater.pipelines.windows import (
     BETWEEN,
     HotKeys,
@@ -37,14 +34,9 @@ from headwater.pipelines.windows import (
     split,
     whose_of,
 )
-from headwater.protocol.dcp.position import Position
 from headwater.spark.deadletters import filesystem, located, prepare_folder, remove
-from headwater.spark.offsets import Offset
-from headwater.spark.planner import Range, pack, ranges
-from headwater.spark.reader import read
-from headwater.spark.settings import SourceSettings, parse
+from headwater.spark.settings import parse
 
-FILE = "windows.sqlite"
 NAMES = ("event", "key", "cas", "expiry")
 OF_COLLECTIONS = ("scope", "collection")
 _NOT_KEPT = ("hot", "prefixes_max", "by_collection")
@@ -65,157 +57,75 @@ def schemas(rules: WindowRules) -> tuple[pa.Schema, pa.Schema]:
 
 
 @dataclass(frozen=True)
-class ObserveTask:
-    """The work of one task; travels to it pickled.
+class WindowLook:
+    """Counts the changes of a task, as `rules` say; with `sizes` values are read, for theirs."""
 
-    Attributes:
-        counted: by vbucket, up to where all changes are counted.
-    """
-
-    settings: SourceSettings
-    parts: tuple[Range, ...]
     rules: WindowRules
-    sizes: bool
-    counted: Mapping[int, Position]
+    sizes: bool = True
 
-    def answer(self) -> bytes:
-        """Read and count."""
-        unread: set[int] = set()
-        found, changes = Windows(), 0
-        # A rollback takes no changes back: they were made. What is made anew after it is counted as it comes.
-        names = (*NAMES, *(["value"] if self.sizes else []), *(OF_COLLECTIONS if self.rules.by_collection else ()))
-        for batch in read(self.settings, names, self.parts, unread=unread, had=self.counted):
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns that changes are counted by, and the value for its size."""
+        return (*NAMES, *(["value"] if self.sizes else []), *(OF_COLLECTIONS if self.rules.by_collection else ()))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+        """Return the windows."""
+        found = Windows()
+        for batch in batches:
             found.count(self.rules, batch)
-            changes += batch.num_rows - batch.column("key").null_count
-        rollbacks = sum(part.rollback for part in self.parts)
-        told = {"windows": found.to_json(), "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
-        return json.dumps(told).encode()
+        return found.to_json()
 
 
-@dataclass(frozen=True)
-class ObserveAnswer:
-    """The answer of a task, read."""
-
-    windows: Windows
-    unread: list[int]
-    changes: int
-    rollbacks: int
-
-
-@dataclass(frozen=True)
-class ObserveOpening:
-    """An observer's state by name; see `ObserveSink`."""
-
-    place: str
-    bucket: str
-    rules: WindowRules
-    sizes: bool
-
-    def open(self) -> ObserveSink:
-        """Open it."""
-        return ObserveSink(self.place, self.bucket, self.rules, sizes=self.sizes)
-
-
-class ObserveSink:
+class ObserveSink(LedgerSink):
     """Windows as the engines bring them forward.
 
     Args:
-        place: the folder of the state.
-        bucket: whose changes.
-        rules: how they are counted.
-        sizes: whether values are read, for their sizes.
         to: where Parquet files go; None for nowhere.
-        beginning: the offset that a new state stands at.
 
     Attributes:
         closed: the windows that the last batch closed. windows: what is open.
     """
 
+    KIND = "observation"
+    FILE = "windows.sqlite"
+
     def __init__(
         self,
         place: str | Path,
         bucket: str,
-        rules: WindowRules,
+        look: WindowLook,
         *,
-        sizes: bool = True,
         to: str | None = None,
         beginning: Mapping[str, Any] | None = None,
     ) -> None:
-        self.place: str = folder(place)
-        self.bucket: str = bucket
-        self.rules: WindowRules = rules
-        self.sizes: bool = sizes
-        shape = {name: value for name, value in asdict(rules).items() if name not in _NOT_KEPT}
-        self._ledger = JobLedger(f"{self.place}/{FILE}", "observation", bucket, shape, beginning or Offset().to_json())
+        self.rules: WindowRules = look.rules
+        shape = {name: value for name, value in asdict(self.rules).items() if name not in _NOT_KEPT}
+        super().__init__(place, bucket, look, shape=shape, beginning=beginning)
         self._to = to
         self.closed: list[tuple[int, Window]] = []
-        self.windows: Windows = Windows.from_json(self._ledger.notes)
+        self.windows: Windows = Windows.from_json(self.ledger.notes)
 
-    def opening(self) -> ObserveOpening:
-        """Return what another process opens the same state with."""
-        return ObserveOpening(self.place, self.bucket, self.rules, self.sizes)
-
-    def refresh(self) -> LedgerRecord:
-        """Return how far the counting is."""
-        return self._ledger.record
-
-    def begun(self) -> None:
-        """Return None: nothing is counted before its commit."""
-
-    def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[ObserveTask]:
-        """Return the tasks of the batch that ends at `end`."""
-        counted = Offset.from_json(self.refresh().end)
-        return [
-            ObserveTask(
-                settings,
-                tuple(group),
-                self.rules,
-                self.sizes,
-                {part.vbucket: counted.position(part.vbucket) for part in group},
-            )
-            for group in pack(ranges(counted, Offset.from_json(end)), count)
-        ]
-
-    def read(self, answer: bytes) -> ObserveAnswer:
-        """Read what a task answered."""
-        told = json.loads(answer)
-        return ObserveAnswer(Windows.from_json(told["windows"]), told["unread"], told["changes"], told["rollbacks"])
-
-    def commit(
-        self,
-        after: str,
-        end: Mapping[str, Any],
-        written: Sequence[ObserveAnswer],
-        transaction: tuple[str, int] | None = None,
-    ) -> LedgerRecord:
-        """Count a batch, and close what lies before the watermark.
-
-        Raises:
-            TableChanged: it was planned from another record, or from another history than a node has by now.
-        """
-        if any(each.unread for each in written):
-            raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
-        windows = Windows.from_json(self._ledger.notes)
-        windows.merge(self.rules, (each.windows for each in written))
-        closed = windows.close(self.rules)
-        with self._ledger.advance(after, end, windows.to_json()):
-            self._keep(closed, self.refresh().batch + 1)
-        self.windows, self.closed = windows, closed
-        return self.refresh()
+    def bring(self, after: str, end: Mapping[str, Any], found: Sequence[Any]) -> None:
+        """Count a batch, and close what lies before the watermark."""
+        self._close(after, end, found)
 
     def flush(self) -> None:
         """Close all windows: nobody will go on from here."""
-        windows = Windows.from_json(self._ledger.notes)
-        self.closed = windows.close(self.rules, all_of_them=True)
         record = self.refresh()
-        with self._ledger.advance(record.digest, record.end, windows.to_json()):
-            self._keep(self.closed, record.batch + 1)
-        self.windows = windows
+        self._close(record.digest, record.end, [], all_of_them=True)
 
-    def count(self, progress: ObserveProgress, written: Sequence[ObserveAnswer]) -> None:
+    def _close(self, after: str, end: Mapping[str, Any], found: Sequence[Any], *, all_of_them: bool = False) -> None:
+        windows = Windows.from_json(self.ledger.notes)
+        windows.merge(self.rules, map(Windows.from_json, found))
+        closed = windows.close(self.rules, all_of_them=all_of_them)
+        with self.ledger.advance(after, end, windows.to_json()):
+            self._keep(closed, self.refresh().batch + 1)
+        self.windows, self.closed = windows, closed
+
+    def count(self, progress: ObserveProgress, written: Sequence[LedgerAnswer]) -> None:
         """Add what the last batch counted, and the windows that it closed."""
+        super().count(progress, written)
         progress.changes += sum(each.changes for each in written)
-        progress.rollbacks += sum(each.rollbacks for each in written)
         progress.late, progress.unclocked = self.windows.late, self.windows.unclocked
         progress.windows += len(self.closed)
         progress.closed = [described(start, window, self.rules) for start, window in self.closed]
@@ -300,7 +210,7 @@ def work(job: Observer) -> ObserveProgress:
         HeadwaterError: what was not counted is counted by the next run.
     """
     settings = parse(job.source_options(), streaming=True)
-    rules = rules_of(job, by_collection=settings.chooses)
+    look = WindowLook(rules_of(job, by_collection=settings.chooses), sizes=not job.keys_only)
     beginning, place = settings.starting_offsets.to_json(), None if job.to is None else located(job.to)
     sinks: list[ObserveSink] = []
 
@@ -316,8 +226,7 @@ def work(job: Observer) -> ObserveProgress:
         def open_sink() -> ObserveSink:
             if place is not None:
                 prepare_folder(place)
-            bucket, sizes = bucket_of(job.source), not job.keys_only
-            sinks[:] = [ObserveSink(state, bucket, rules, sizes=sizes, to=place, beginning=beginning)]
+            sinks[:] = [ObserveSink(state, job.bucket, look, to=place, beginning=beginning)]
             return sinks[0]
 
         return follow_into(job, open_sink, end)

@@ -205,6 +205,13 @@ class FollowingJob(DeclaredJob[P]):
         "warn", "When deletions were purged unread: read again whole and say so, or end.", choices=("warn", "fail")
     )
 
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+        from headwater.client.routing import parse
+
+        return parse(self.source).bucket
+
     def source_options(self) -> dict[str, str]:
         """Return the options of the source, as it reads them; those of `reading` come first."""
         named = {each.camel: getattr(self, each.field) for each in self.options() if each.field in self.SOURCE}

@@ -1,0 +1,183 @@
+"""A sink whose record stands in a ledger (ledger.py), for a job that counts, sums or lists what changes.
+
+    node -> task: look(batches), as JSON -> driver: take(), by the transaction that moves the record
+
+Each change is looked at once, whatever dies: what a replay after a restart or a failover brings again is left out. A
+rollback takes nothing back, for what it took back was written; what is made anew after it is looked at as it comes.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from headwater.errors import TableChanged
+from headwater.pipelines.ledger import JobLedger, LedgerRecord, folder
+from headwater.protocol.dcp.position import Position
+from headwater.spark.offsets import Offset
+from headwater.spark.planner import Range, pack, ranges
+from headwater.spark.reader import read
+from headwater.spark.settings import SourceSettings
+
+__all__ = ["ChangeLook", "LedgerAnswer", "LedgerSink"]
+
+
+class ChangeLook(Protocol):
+    """The part of a job that runs in its tasks, and travels to them pickled."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it needs, by their names in the `dcp` source."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Any:
+        """Look at batches of changes; return JSON types."""
+
+
+@dataclass(frozen=True)
+class LedgerTask:
+    """The work of one task.
+
+    Attributes:
+        had: by vbucket, up to where all changes were looked at.
+    """
+
+    settings: SourceSettings
+    parts: tuple[Range, ...]
+    had: Mapping[int, Position]
+    look: ChangeLook
+
+    def answer(self) -> bytes:
+        """Read the ranges and look at them."""
+        unread: set[int] = set()
+        changes = 0
+        rollbacks = sum(part.rollback for part in self.parts)
+        batches = read(self.settings, self.look.columns, self.parts, unread=unread, had=self.had)
+        if rollbacks:
+            next(batches)  # a row for each of them
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal changes
+            for batch in batches:
+                changes += batch.num_rows
+                yield batch
+
+        found = self.look(counted())
+        answer = {"found": found, "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
+        return json.dumps(answer).encode()
+
+
+@dataclass(frozen=True)
+class LedgerAnswer:
+    """The answer of a task: what its look found, the vbuckets that were not read as planned, changes and rollbacks."""
+
+    found: Any
+    unread: list[int]
+    changes: int
+    rollbacks: int
+
+
+@dataclass(frozen=True)
+class LedgerOpening:
+    """A sink by name; see `LedgerSink`."""
+
+    kind: type[LedgerSink]
+    place: str
+    bucket: str
+    look: Any
+
+    def open(self) -> LedgerSink:
+        """Open it."""
+        return self.kind(self.place, self.bucket, self.look)
+
+
+class LedgerSink:
+    """A place on a disk of this machine that findings are brought into.
+
+    Args:
+        place: its folder, made if missing.
+        bucket: whose changes.
+        look: what tasks do.
+        shape: options that can't change any more once the place is there; None for whatever they are.
+        beginning: the offset that a new one stands at; None for the beginning of the history.
+
+    Raises:
+        LedgerError: the folder has another job's file, another bucket's, or one made with another shape.
+    """
+
+    KIND: ClassVar[str]
+    """Its name in refusals: "it is the observation of the bucket ..."."""
+    FILE: ClassVar[str] = "ledger.sqlite"
+    SCHEMA: ClassVar[str] = ""
+    """Statements that make the job's tables, each ended by a semicolon and a line's end."""
+
+    def __init__(
+        self,
+        place: str | Path,
+        bucket: str,
+        look: Any,
+        *,
+        shape: Mapping[str, Any] | None = None,
+        beginning: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.place: str = folder(place)
+        self.bucket, self.look = bucket, look
+        path = f"{self.place}/{self.FILE}"
+        self.ledger = JobLedger(path, self.KIND, bucket, shape, beginning or Offset().to_json(), self.SCHEMA)
+
+    def opening(self) -> LedgerOpening:
+        """Return what another process opens the same place with."""
+        return LedgerOpening(type(self), self.place, self.bucket, self.look)
+
+    def refresh(self) -> LedgerRecord:
+        """Return how far it is."""
+        return self.ledger.record
+
+    def begun(self) -> None:
+        """Return None: nothing is brought in before its commit."""
+
+    def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[LedgerTask]:
+        """Return the tasks of the batch that ends at `end`."""
+        held = Offset.from_json(self.refresh().end)
+        return [
+            LedgerTask(settings, tuple(group), {part.vbucket: held.position(part.vbucket) for part in group}, self.look)
+            for group in pack(ranges(held, Offset.from_json(end)), count)
+        ]
+
+    def read(self, answer: bytes) -> LedgerAnswer:
+        """Read what a task answered."""
+        return LedgerAnswer(**json.loads(answer))
+
+    def commit(
+        self,
+        after: str,
+        end: Mapping[str, Any],
+        written: Sequence[LedgerAnswer],
+        transaction: tuple[str, int] | None = None,
+    ) -> LedgerRecord:
+        """Bring a batch in.
+
+        Raises:
+            TableChanged: it was planned from another record, or from another history than a node has by now.
+        """
+        if any(each.unread for each in written):
+            raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
+        self.bring(after, end, [each.found for each in written])
+        return self.refresh()
+
+    def bring(self, after: str, end: Mapping[str, Any], found: Sequence[Any]) -> None:
+        """Bring findings in together with the record."""
+        with self.ledger.advance(after, end) as database:
+            self.take(database, found)
+
+    def take(self, database: sqlite3.Connection, found: Sequence[Any]) -> None:
+        """Write what the tasks of a batch found into the job's tables; within the transaction of the batch."""
+
+    def count(self, progress: Any, written: Sequence[LedgerAnswer]) -> None:
+        """Add a batch to the job's progress, of which it is told when the batch is in."""
+        progress.rollbacks += sum(each.rollbacks for each in written)
