@@ -211,7 +211,7 @@ def work(job: Observer) -> ObserveProgress:
     """
     settings = parse(job.source_options(), streaming=True)
     look = WindowLook(rules_of(job, by_collection=settings.chooses), sizes=not job.keys_only)
-    beginning, place = settings.starting_offsets.to_json(), None if job.to is None else located(job.to)
+    beginning, place = job.beginning(), None if job.to is None else located(job.to)
     sinks: list[ObserveSink] = []
 
     def end(attempts: Attempts[ObserveProgress]) -> None:

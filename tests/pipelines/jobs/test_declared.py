@@ -6,7 +6,7 @@ import pytest
 
 from headwater.errors import OptionError
 from headwater.pipelines import mirror as work
-from headwater.pipelines.jobs import JobProgress, Mirror, losses_line
+from headwater.pipelines.jobs import JobProgress, Mirror, OnEngines, losses_line
 from headwater.pipelines.jobs.declared import session_settings, with_session
 
 URL = "couchbase://127.0.0.1:1/b"
@@ -50,3 +50,8 @@ def test_data_losses_are_told_with_their_first_vbuckets() -> None:
         "data loss in vbuckets 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...: deletions were purged unread, "
         "so these were read again whole"
     ]
+
+
+def test_a_job_that_does_nothing_says_what_it_lacks() -> None:
+    with pytest.raises(TypeError, match="OnEngines has neither a sink"):
+        OnEngines(URL).sink()

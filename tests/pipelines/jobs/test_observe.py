@@ -16,3 +16,8 @@ def test_it_begins_with_what_is_written_from_now_on_and_a_look_back_with_all_the
 
 def test_a_batch_that_closed_no_window_has_no_line() -> None:
     assert Observer(URL).line(ObserveProgress(batches=3, changes=7, data_loss=[1])) == ""
+
+
+def test_a_sink_of_its_own_begins_where_the_source_would() -> None:
+    assert Observer(URL).beginning() == {"v": 1, "latest": True}
+    assert Observer(URL, once=True).beginning() == {"v": 1, "vb": {}}

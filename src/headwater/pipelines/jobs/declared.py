@@ -95,10 +95,7 @@ class DeclaredJob(Generic[P]):
     LEVEL: ClassVar[str] = ""
     """Why a run with --once had nothing to do; where it is left out, that is not told."""
     EXAMPLES: ClassVar[tuple[str, ...]] = ()
-    EXITS: ClassVar[Mapping[int, str]] = {
-        0: "--once: all is done; else Ctrl-C or SIGTERM; it goes on from there",
-        1: "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output",
-    }
+    EXITS: ClassVar[Mapping[int, str]] = {}
     """The meaning of exit statuses, of this job in particular."""
     PLAN: ClassVar[str] = ""
     """The coroutine that says what a job would do, "module:function", where it has the option `dry_run`."""
@@ -194,6 +191,10 @@ class DeclaredJob(Generic[P]):
 class FollowingJob(DeclaredJob[P]):
     """A job that follows a bucket: the options of its source."""
 
+    EXITS: ClassVar[Mapping[int, str]] = {
+        0: "--once: all is done; else Ctrl-C or SIGTERM; it goes on from there",
+        1: "it gave up after --retry, deletions were purged unread (--on-data-loss fail), or nobody takes its output",
+    }
     SOURCE: ClassVar[tuple[str, ...]] = ("user", "password", "min_persisted", "collections", "scope", "since")
     """Fields that are options of the `dcp` source, too."""
 
@@ -230,16 +231,14 @@ class OnEngines(FollowingJob[P]):
 
     WORK = "headwater.pipelines.job:work"
     TRACED = True
-    SINK: ClassVar[str] = ""
-    """The function that opens the job's sink, "module:function"; it gets the job."""
     PROGRESS: ClassVar[type[Any]] = JobProgress
     """Makes the progress of a run."""
 
     engine: str = option("spark", ENGINE, choices=("spark", "local"))
 
     def sink(self) -> CountingSink[P]:
-        """Open the place that changes are brought into; called for each attempt."""
-        return cast("CountingSink[P]", _imported(self.SINK)(self))
+        """Open the place that changes are brought into, for each attempt. A job without one names its WORK."""
+        raise TypeError(f"{type(self).__name__} has neither a sink() nor WORK of its own")
 
 
 @dataclass(kw_only=True)
@@ -257,6 +256,12 @@ class FromNow(FollowingJob[P]):
     def source_options(self) -> dict[str, str]:
         """Return the options of the source, with where it begins."""
         return {"startingOffsets": "earliest" if self.once else "latest", **super().source_options()}
+
+    def beginning(self) -> dict[str, Any]:
+        """Return the offset that a new place begins at, for a sink that keeps its own. Raises OptionError."""
+        from headwater.spark.settings import parse
+
+        return parse(self.source_options(), streaming=True).starting_offsets.to_json()
 
 
 class WithCheckpoint(FollowingJob[P]):
