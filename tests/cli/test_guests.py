@@ -39,9 +39,7 @@ def wheel(folder: Path) -> Path:
     with zipfile.ZipFile(path, "w") as made:
         made.writestr(f"{name}.py", PROGRAM.text)
         made.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: {version}\n")
-        made.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        made.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         made.writestr(f"{info}/entry_points.txt", points)
         made.writestr(f"{info}/RECORD", "")
     return path

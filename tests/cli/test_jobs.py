@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ class Brew(DeclaredJob[str]):
     cups: int = option(2, "How many.", metavar="N", least=1, most=12)
     beans: tuple[str, ...] = option((), "Which; repeatable.", many=True, metavar="NAME", read=tuple)
     warm: bool = option(True, "Keep it warm.", flag="warm/--cold")
+    till_user: str | None = option(None, "Who pays.", metavar="NAME")
+    till_password: str | None = option(None, "Their password.", metavar="TEXT", secret=True)
 
     def line(self, progress: str) -> str:
         """Return it."""
@@ -64,6 +67,15 @@ def test_what_is_left_out_is_as_declared(app: typer.Typer) -> None:
     assert CliRunner().invoke(app, ["brew", "mild"]).exit_code == 0
     job = BEGUN[0]
     assert (job.cups, job.beans, job.warm, job.retry_seconds, job.user) == (2, (), True, None, None)
+
+
+def test_a_password_of_a_user_comes_from_a_file_too(app: typer.Typer, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("beans\n")
+    (tmp_path / "secret").chmod(0o600)
+    line = ["brew", "mild", "--till-user", "ann", "--till-password-file", str(tmp_path / "secret")]
+    assert CliRunner().invoke(app, line).exit_code == 0
+    assert (BEGUN[0].till_user, BEGUN[0].till_password) == ("ann", "beans")
+    assert CliRunner().invoke(app, ["brew", "mild", "--till-user", "ann"]).exit_code != 0
 
 
 @pytest.mark.parametrize("line", ["brew weak", "brew mild --cups 13", "brew mild --retry soon", "brew"])

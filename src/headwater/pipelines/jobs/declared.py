@@ -180,7 +180,7 @@ class DeclaredJob(Generic[P]):
         yield from ()
 
     def reach(self) -> None:
-        """Ask other ends than buckets something, for the same reason."""
+        """Ask ends that are no buckets something, so that a wrong address is reported before the work begins."""
 
     def line(self, progress: P) -> str:
         """Return the progress after a batch as a line for people."""
