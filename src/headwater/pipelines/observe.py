@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -236,5 +236,5 @@ def rules_of(job: Observer, *, by_collection: bool) -> WindowRules:
     """Return how a job counts. Raises OptionError."""
     if job.hot:
         HotKeys()  # that datasketches is missing is told before Spark's start
-    rules = WindowRules(job.window_seconds, job.delay_seconds, job.separator, job.depth, hot=job.hot)
-    return replace(rules, by_collection=by_collection)
+    shape = job.window_seconds, job.delay_seconds, job.separator, job.depth, job.prefixes_max, job.hot
+    return WindowRules(*shape, by_collection=by_collection)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from headwater.pipelines.jobs import ObserveProgress, Observer
+from headwater.pipelines.observe import rules_of
+from headwater.pipelines.windows import WindowRules
 
 URL = "couchbase://127.0.0.1:1/b"
 
@@ -21,3 +23,8 @@ def test_a_batch_that_closed_no_window_has_no_line() -> None:
 def test_a_sink_of_its_own_begins_where_the_source_would() -> None:
     assert Observer(URL).beginning() == {"v": 1, "latest": True}
     assert Observer(URL, once=True).beginning() == {"v": 1, "vb": {}}
+
+
+def test_the_rules_are_those_of_the_job() -> None:
+    job = Observer(URL, window_seconds=60, delay_seconds=30, separator="/", depth=2, hot=0, prefixes_max=7)
+    assert rules_of(job, by_collection=True) == WindowRules(60, 30, "/", 2, 7, 0, by_collection=True)

@@ -69,6 +69,8 @@ class Observer(OnEngines[ObserveProgress], FromNow[ObserveProgress]):
     keys_only: bool = option(False, "Let no value leave a node; sizes are those of keys then.")
     to: str | None = option(None, "Keep closed windows there, as Parquet; or a URL.", metavar="DIR")
     checkpoint: str | Path | None = option(None, "Go on from there, if ended, another time.", metavar="DIR")
+    prefixes_max: int = 1000
+    """Different prefixes of a window; what goes beyond is counted under `…`."""
 
     def line(self, progress: ObserveProgress) -> str:
         """Return a line for each prefix of the windows that a batch closed, and one for their hot keys."""
