@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headwater.lake.writer import TaskResult
+from headwater.pipelines.job import Engine
 from headwater.pipelines.local import Folds, LocalEngine
-from headwater.pipelines.mirror import Engine
 from headwater.pipelines.sink import TableSink
 from headwater.pipelines.streaming import SparkEngine
 from headwater.spark.settings import parse

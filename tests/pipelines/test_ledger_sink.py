@@ -14,6 +14,7 @@ from headwater.errors import LedgerError, TableChanged
 from headwater.failpoints import InjectedFault, armed
 from headwater.pipelines.jobs import JobProgress
 from headwater.pipelines.ledger_sink import LedgerAnswer, LedgerSink
+from headwater.pipelines.sinks import from_text, to_text
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
 
@@ -62,7 +63,7 @@ def test_a_batch_of_another_record_or_history_is_planned_anew(tmp_path: Path) ->
 def test_another_process_opens_the_same_place_and_another_bucket_does_not(tmp_path: Path) -> None:
     sink = Notes(tmp_path, "default", Nothing())
     sink.commit(sink.refresh().digest, END, [])
-    opened = sink.opening().open()
+    opened = from_text(to_text(sink.opening())).open()
     assert type(opened) is Notes and opened.refresh() == sink.refresh() and opened.begun() is None
     with pytest.raises(LedgerError, match='it is the notes of the bucket "default"'):
         Notes(tmp_path, "other", Nothing())
