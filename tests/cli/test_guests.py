@@ -149,6 +149,13 @@ def test_a_package_that_cannot_be_imported_costs_a_line_and_no_other_command(pac
     assert invoke("lake", "--help")[::2] == (0, "")
 
 
+def test_a_package_without_its_metadata_costs_no_more(package: Site, tmp_path: Path) -> None:
+    package("half", "[headwater.commands]\nhello = nowhere:hello\n")
+    (tmp_path / "half-1.0.dist-info" / "METADATA").unlink()
+    status, _, problems = invoke("--help")
+    assert status == 0 and "hello of an unknown package can't be used" in problems
+
+
 def test_a_name_that_is_taken_stays_whose_it_is(package: Site) -> None:
     package("a", f"[headwater.commands]\nhello = {__name__}:hello\n")
     package("b", "[headwater.commands]\nget = nowhere:get\nhello = nowhere:hello\n")

@@ -8,6 +8,7 @@ other command. docs/howto/own-job.md shows how to write one.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -74,7 +75,11 @@ def _first(name: str) -> EntryPoint | None:
 
 
 def _package(point: EntryPoint) -> str:
-    return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    """The package that brings it; one that was removed by half has no name any more."""
+    with suppress(Exception):
+        if point.dist is not None and point.dist.name:
+            return f"{point.dist.name} {point.dist.version}"
+    return "an unknown package"
 
 
 def _loaded(point: EntryPoint) -> Any:
