@@ -126,9 +126,10 @@ class LedgerSink:
         beginning: Mapping[str, Any] | None = None,
     ) -> None:
         self.place: str = folder(place)
-        self.bucket, self.look = bucket, look
+        self.bucket: str = bucket
+        self.look: Any = look
         path = f"{self.place}/{self.FILE}"
-        self.ledger = JobLedger(path, self.KIND, bucket, shape, beginning or Offset().to_json(), self.SCHEMA)
+        self.ledger: JobLedger = JobLedger(path, self.KIND, bucket, shape, beginning or Offset().to_json(), self.SCHEMA)
 
     def opening(self) -> LedgerOpening:
         """Return what another process opens the same place with."""
