@@ -18,11 +18,12 @@ from headwater.errors import DataLoss, TableChanged, TableError, TransportError
 from headwater.lake.log import TableLog, removal
 from headwater.lake.store import TableStore
 from headwater.lake.writer import TaskResult
+from headwater.pipelines.jobs import OnEngines
 from headwater.pipelines.local import LocalEngine, Workers
 from headwater.pipelines.mirror import MirrorFailed, MirrorProgress
 from headwater.pipelines.mirror import mirror as run_mirror
 from headwater.pipelines.repair import repair
-from headwater.pipelines.sink import TableSink, bucket_of, changes_in
+from headwater.pipelines.sink import TableSink, changes_in
 from headwater.pipelines.tasks import MirrorTask, forget
 from headwater.pipelines.tasks import run as run_task
 from headwater.spark.planning import Planning
@@ -71,7 +72,7 @@ class Told:
 def mirror(url: str, place: Path, workers: int = 0, json: str | None = None, **options: str) -> Told:
     """One run, to the end of what there is."""
     told = Told()
-    sink = TableSink(place, bucket_of(url), unfold=json is not None)
+    sink = TableSink(place, OnEngines(url).bucket, unfold=json is not None)
     engine = LocalEngine(sink, parse({"url": url, **options}, streaming=True), workers)
     engine.follow(once=True, interval_seconds=0, done=told.note, stop=lambda: False)
     return told
@@ -346,7 +347,7 @@ def test_a_second_failover_that_takes_back_what_was_written_while_the_first_was_
 
 
 def engine_of(bucket: Node, place: Path) -> LocalEngine:
-    return LocalEngine(TableSink(place, bucket_of(bucket.url)), parse({"url": bucket.url}, streaming=True), 0)
+    return LocalEngine(TableSink(place, "default"), parse({"url": bucket.url}, streaming=True), 0)
 
 
 def test_a_run_that_died_before_its_commit_is_done_again_and_leaves_files_that_nobody_sees(

@@ -12,7 +12,7 @@ from headwater.errors import OptionError, TableChanged, TableError, UnsupportedT
 from headwater.lake import unfold
 from headwater.lake.log import schema_string
 from headwater.pipelines.mirror import mirror
-from headwater.pipelines.sink import TableSink, bucket_of, changes_in
+from headwater.pipelines.sink import TableSink, changes_in
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import SEED
 from headwater.testing.node import Node, node
@@ -61,10 +61,6 @@ def test_places_that_are_no_mirrors_table_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UnsupportedTable):
         TableSink(tmp_path / "other", "b")
-
-
-def test_a_url_names_its_bucket() -> None:
-    assert bucket_of("couchbase://a:1,b:2/orders") == "orders"
 
 
 @pytest.fixture

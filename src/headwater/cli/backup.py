@@ -20,7 +20,6 @@ from headwater.cli.options import (
     examples,
     existing,
     paragraphs,
-    retry_for,
     vbucket_set,
 )
 from headwater.cli.screen import count, several
@@ -44,6 +43,7 @@ EXAMPLES = examples(
     "headwater backup prune ./backups --keep 4",
 )
 
+PATIENCE = "Go on trying for so long after failures that may pass: 60 unless given."
 PlaceName = Annotated[
     str, typer.Argument(metavar="PLACE", help="A folder, or a URL that fsspec can open: s3://, gs://, abfs://.")
 ]
@@ -163,7 +163,7 @@ def restore(
         bool, typer.Option("--force", help="Over newer versions too. Keys that came later stay all the same.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")] = False,
-    retry: Annotated[float | None, retry_for(60)] = None,
+    retry: Annotated[float | None, typer.Option("--retry", metavar="SECONDS", min=0, help=PATIENCE)] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     node: NodeUrl = DEFAULT_URL,

@@ -3,7 +3,7 @@
 import inspect
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -103,12 +103,6 @@ def durability(level: str | None, timeout_seconds: float | None) -> "Durability 
     if timeout_seconds is not None:
         raise OptionError("--durability-timeout", timeout_seconds, "given with --durability")
     return None
-
-
-def retry_for(seconds: int) -> Any:
-    """The same option of a command that has no --once; how long it tries unless told."""
-    told = f"Go on trying for so long after failures that may pass: {seconds} unless given."
-    return typer.Option("--retry", metavar="SECONDS", min=0, help=told)
 
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, do nothing.")]

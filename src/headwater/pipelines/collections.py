@@ -35,7 +35,7 @@ from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.local import Folds
 from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, retry_options, sink_of
 from headwater.pipelines.query import session_of
-from headwater.pipelines.sink import TableSink, bucket_of, changes_in
+from headwater.pipelines.sink import TableSink, changes_in
 from headwater.pipelines.table import DOCUMENTS, Making
 from headwater.pipelines.tasks import TASK_CHANGES
 from headwater.spark.history import BranchHistory
@@ -467,7 +467,7 @@ def work(job: Mirror) -> MirrorProgress:
         HeadwaterError: what is not in the tables is done again by the next run.
     """
     choice = ChosenCollections.of(job.collections, job.scope)
-    tables = Tables(job.to or "", bucket_of(job.source), "drop" if job.dropped == "drop" else "keep")
+    tables = Tables(job.to or "", job.bucket, "drop" if job.dropped == "drop" else "keep")
     attempts, seen = attempts_of(job, MirrorProgress()), dict[Mirrored, set[str]]()
     with session_of(job, "512m", settings=job.conf) as spark:
         attempts.run(lambda: CollectionsMirror(spark, job, tables, choice, attempts, seen).run())

@@ -29,7 +29,7 @@ from headwater.pipelines.jobs import Mirror, MirrorProgress
 from headwater.pipelines.jobs.declared import with_session
 from headwater.pipelines.local import Folds
 from headwater.pipelines.query import session_of
-from headwater.pipelines.sink import TableSink, bucket_of, changes_in
+from headwater.pipelines.sink import TableSink, changes_in
 from headwater.pipelines.table import Making
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
@@ -137,7 +137,7 @@ def opened(table: str | NamedTable, job: Mirror, seen: set[str] | None = None) -
         TableError: as `TableSink` and `NamedTable`.
     """
     if isinstance(table, str):
-        return sink_of(job, table, bucket_of(job.source), seen)
+        return sink_of(job, table, job.bucket, seen)
     with table.naming():
         sink = opened(table.place(), job, seen)
     table.register(sink)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headwater.client.routing import parse as parse_url
 from headwater.errors import OptionError, TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.lake.commit import Record
@@ -266,11 +265,6 @@ def _columns_of(unfold: bool | None, variant: bool | None) -> list[dict[str, Any
 
 def _where(table: Table | None) -> tuple[str, str] | None:
     return (table.place, table.log.state.id) if table else None
-
-
-def bucket_of(url: str) -> str:
-    """Return the bucket's name in a url."""
-    return str(parse_url(url).bucket)
 
 
 def changes_in(end: Mapping[str, Any]) -> int:

@@ -52,6 +52,10 @@ def test_data_losses_are_told_with_their_first_vbuckets() -> None:
     ]
 
 
+def test_a_url_names_its_bucket() -> None:
+    assert Mirror("couchbase://a:1,b:2/orders", "./lake").bucket == "orders"
+
+
 def test_a_job_that_does_nothing_says_what_it_lacks() -> None:
     with pytest.raises(TypeError, match="OnEngines has neither a sink"):
         OnEngines(URL).sink()
