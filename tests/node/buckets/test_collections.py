@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from headwater import testing
 from headwater.errors import StorageError
+from headwater.node.buckets.collections import CollectionsFile
 from headwater.node.process.run_queue import RunQueue
 from headwater.testing.node import Node
-from headwater.wire.manifest import EMPTY, CollectionsManifest
+from headwater.wire.manifest import EMPTY, CollectionsManifest, ManifestRefused
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -213,6 +216,92 @@ def test_a_vbucket_that_becomes_active_while_a_change_is_written_has_it_too(monk
         monkeypatch.setattr(desk.committer, "wait", waits)
         made = await collections.change(collections.with_collection("_default", "carts", None))
         assert late.collections.uid == made.uid == 1 and late.durable_seqno == late.high_seqno
+
+    run(story)
+
+
+def brought(desk: Desk, newer: CollectionsManifest) -> None:
+    """A vbucket becomes active here with a manifest that the node does not know."""
+    late = desk.bucket.vbuckets[1]
+    late.set_state(State.REPLICA)
+    late.become(newer, lambda: 1)
+    desk.committer.wrote()
+    late.set_state(State.ACTIVE)
+
+
+def newest_at_the_node(desk: Desk) -> list[int]:
+    """The uid in memory, in the vbuckets, and after a restart of the file alone."""
+    there = desk.bucket.vbuckets.values()
+    return [desk.bucket.collections.manifest.uid, *(each.collections.uid for each in there), on_disk(desk).uid]
+
+
+def on_disk(desk: Desk) -> CollectionsManifest:
+    return CollectionsFile(desk.disk, desk.store.log.folder).load()[0]
+
+
+async def level(desk: Desk, uid: int) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            while newest_at_the_node(desk) != [uid] * 4:
+                await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("by_uid", [True, False])
+def test_a_newer_manifest_that_a_vbucket_brings_while_an_older_one_is_written_stays(
+    by_uid: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By uid the older one is refused then; by name the newer one is what is edited."""
+
+    async def story(desk: Desk) -> None:
+        collections, save, writes = desk.bucket.collections, CollectionsFile.save, 0
+        newer = EMPTY.with_collection("_default", "theirs", None, 20).with_collection("_default", "more", None, 21)
+        older = EMPTY.with_collection("_default", "ours", None, A)
+
+        async def brings() -> None:
+            brought(desk, newer)
+
+        def saves(file: CollectionsFile, *made: Any) -> None:
+            nonlocal writes
+            writes += 1
+            if writes == 1:
+                asyncio.run_coroutine_threadsafe(brings(), desk.loop).result(10)
+            save(file, *made)
+
+        monkeypatch.setattr(CollectionsFile, "save", saves)
+        if by_uid:
+            with pytest.raises(ManifestRefused, match="manifest 1 is not newer than 2") as refused:
+                await collections.change(lambda _: older)
+            assert refused.value.stale
+        else:
+            made = await collections.change(collections.with_collection("_default", "ours", None))
+            assert made.uid == 3 and made.has(20) and made.collection("_default", "ours")
+        uid = 2 if by_uid else 3
+        await level(desk, uid)
+        assert newest_at_the_node(desk) == [uid] * 4
+
+    run(story)
+
+
+def test_a_newer_manifest_that_comes_while_vbuckets_are_brought_up_is_written_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(desk: Desk) -> None:
+        wait = desk.committer.wait
+        first = EMPTY.with_collection("_default", "a", None, A)
+        newer = first.with_collection("_default", "b", None, B)
+        waits = 0
+
+        async def waited(gate: int) -> bool:
+            nonlocal waits
+            waits += 1
+            if waits == 1:
+                brought(desk, newer)
+            return await wait(gate)
+
+        monkeypatch.setattr(desk.committer, "wait", waited)
+        brought(desk, first)
+        await level(desk, 2)
+        assert newest_at_the_node(desk) == [2] * 4
 
     run(story)
 

@@ -173,16 +173,31 @@ class Collections:
                 manifest is written, and not all vbuckets have it yet.
         """
         async with self._changing:
-            self._check_serves()
-            made = edit(self.manifest)
-            _check_size(made)
-            self.manifest.check_next(made)
-            self._check_ids(made)
-            if made != self.manifest or made != self._saved:
-                await self._save(made)
-                self.manifest = made
+            while not await self._take(made := self._edited(edit)):
+                pass
             await self._follow()
             return made
+
+    def _edited(self, edit: Callable[[CollectionsManifest], CollectionsManifest]) -> CollectionsManifest:
+        self._check_serves()
+        made = edit(self.manifest)
+        _check_size(made)
+        self.manifest.check_next(made)
+        self._check_ids(made)
+        return made
+
+    async def _take(self, made: CollectionsManifest) -> bool:
+        """Write a manifest down and go by it; False where a vbucket brought a newer one while it was written.
+
+        The newer one stays: it is in the log of that vbucket, and nobody would ask for it again.
+        """
+        known = self.manifest
+        if made != known or made != self._saved:
+            await self._save(made)
+            if self.manifest is not known and self.manifest.uid >= made.uid:
+                return False
+            self.manifest = made
+        return True
 
     def _check_ids(self, made: CollectionsManifest) -> None:
         """Ids are never given again (kv.md 4): documents of the collection that had it may still be in the log.
@@ -301,6 +316,8 @@ class Collections:
         await asyncio.sleep(0)  # behind whoever is in the midst of changing a vbucket
         try:
             await self.change(lambda manifest: manifest)
+            while self._saved.uid < self.manifest.uid:  # one that came while the vbuckets were brought up
+                await self.change(lambda manifest: manifest)
         except (ManifestRefused, StorageError) as error:
             if self._is_stopped:
                 return
