@@ -3,10 +3,13 @@
 Half a MiB takes two of the pieces that a node sends, and stays in the processor's cache while it is decoded; in a
 smaller buffer the price of each decoder call shows (measured). A frame that does not fit makes the buffer grow, but
 only as its bytes really arrive: at most double each time, never beyond the largest frame. So a peer can't make us
-allocate memory by announcing a large frame.
+allocate memory by announcing a large frame. The buffer is not filled with zeros, which took 0.2 ms for each connection
+and made half a MiB resident: pages become so when bytes arrive in them.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from headwater.errors import LocalProtocolError
 from headwater.transport.channel import Channel
@@ -21,7 +24,7 @@ class Inbox:
     __slots__ = ("_buffer", "_end", "_start")
 
     def __init__(self, size_bytes: int = INBOX_BYTES) -> None:
-        self._buffer = memoryview(bytearray(size_bytes))
+        self._buffer = _buffer(size_bytes)
         self._start = self._end = 0
 
     @property
@@ -59,7 +62,11 @@ class Inbox:
             size = min(2 * size, max(needed, size), FRAME_BYTES_MAX)
         if self._start == 0 and size == len(self._buffer):
             return
-        target = self._buffer if size == len(self._buffer) else memoryview(bytearray(size))
+        target = self._buffer if size == len(self._buffer) else _buffer(size)
         # The rest is less than a frame; when it is moved within one buffer, bytes() keeps the ranges from overlapping.
         target[:unread] = bytes(self._buffer[self._start : self._end])
         self._buffer, self._start, self._end = target, 0, unread
+
+
+def _buffer(size_bytes: int) -> memoryview:
+    return np.empty(size_bytes, np.uint8).data
