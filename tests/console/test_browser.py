@@ -374,10 +374,12 @@ def test_who_edits_in_two_tabs_is_told_and_loses_nothing(
     page.switch_to.window(first)
     find(page, "#value").send_keys(" of the first tab")
     find(page, "#editor button").click()
-    until(lambda: "changed by somebody else" in text(page), "the first tab is told")
+    until(lambda: "changed or deleted by somebody else" in text(page), "the first tab is told")
     assert find(page, "#value").get_attribute("value") == "v of the first tab"
+    assert find(page, "#now").get_attribute("value") == "v of the second tab"
+    find(page, "#editor [name=over]").click()
     find(page, "#editor button").click()
-    until(lambda: "The document is stored" in text(page), "it is stored when asked again")
+    until(lambda: "The document is stored" in text(page), "it is stored by choice")
 
 
 def test_a_console_that_was_begun_anew_is_told_as_that(page: Chrome) -> None:

@@ -28,7 +28,7 @@ def fields_of(page: str) -> dict[str, str]:
     """Return what the form that stores a document would send if nothing were typed; as a browser reads it."""
     form = re.search(r'<form method="post" action="/documents/store".*?</form>', page, re.DOTALL)
     assert form, page
-    inputs = re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form[0])
+    inputs = re.findall(r'<input(?! type="checkbox")[^>]*name="(\w+)" value="([^"]*)"', form[0])
     area = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", form[0], re.DOTALL)  # the first line end is HTML's own
     assert area
     fields = {name: html.unescape(value) for name, value in inputs}
@@ -148,21 +148,66 @@ def test_a_new_document_is_made_only_where_there_is_none(browser: TestClient, no
         assert bucket.get("fresh").value == b"one\ntwo"
 
 
-def test_a_version_that_somebody_replaced_is_not_overwritten_and_the_draft_is_kept(
+def test_a_draft_replaces_a_newer_version_only_by_the_choice_of_who_was_shown_it(
     browser: TestClient, node: testing.Node
 ) -> None:
     with node.client() as bucket:
         bucket.set("raced", "first")
-        fields = fields_of(browser.get(at_key(b"raced")).text) | {"value": "my draft"}
+        fields = fields_of(browser.get(at_key(b"raced")).text) | {"value": "my draft", "flags": "5"}
         bucket.set("raced", "second")
         answer = browser.post("/documents/store", data=fields, headers=ORIGIN)
         assert answer.status_code == 409
         assert "nothing was stored" in words(answer.text)
-        assert bucket.get("raced").value == b"second"
         again = fields_of(answer.text)
-        assert again["value"] == "my draft"
-        assert send(browser, again)[0] == 200
-        assert bucket.get("raced").value == b"my draft"
+        assert (again["value"], again["flags"], again["cas"]) == ("my draft", "5", fields["cas"])
+        assert send(browser, again)[0] == 409
+        assert bucket.get("raced").value == b"second", "nobody chose to replace it"
+        assert "What is there now, as text" in answer.text and "second</textarea>" in answer.text
+        seen = chosen(answer.text)
+        bucket.set("raced", "third")
+        assert send(browser, again | seen)[0] == 409
+        assert bucket.get("raced").value == b"third", "nobody was shown this one"
+        page = browser.post("/documents/store", data=again, headers=ORIGIN).text
+        assert send(browser, fields_of(page) | chosen(page))[0] == 200
+        assert (bucket.get("raced").value, bucket.get("raced").flags) == (b"my draft", 5)
+
+
+def chosen(page: str) -> dict[str, str]:
+    """Return what the form sends besides when its writer chooses to replace what is there now."""
+    box = re.search(r'<input type="checkbox" name="over" value="(\d+)"', page)
+    assert box, page
+    return {"over": box[1]}
+
+
+def test_a_draft_refused_for_another_reason_replaces_no_version_that_came_meanwhile(
+    browser: TestClient, node: testing.Node
+) -> None:
+    """The page comes back with the words; the document behind it is read anew, and its CAS is not the draft's."""
+    with node.client() as bucket:
+        bucket.set("mistyped", "first")
+        fields = fields_of(browser.get(at_key(b"mistyped")).text) | {"value": "mine"}
+        bucket.set("mistyped", "second")
+        answer = browser.post("/documents/store", data=fields | {"flags": "4294967296"}, headers=ORIGIN)
+        assert answer.status_code == 400
+        assert send(browser, fields_of(answer.text) | {"flags": "0"})[0] == 409
+        assert bucket.get("mistyped").value == b"second"
+
+
+def test_a_draft_of_a_document_that_was_deleted_makes_it_anew_only_by_choice(
+    browser: TestClient, node: testing.Node
+) -> None:
+    with node.client() as bucket:
+        bucket.set("buried", "first")
+        fields = fields_of(browser.get(at_key(b"buried")).text) | {"value": "mine"}
+        bucket.delete("buried")
+        answer = browser.post("/documents/store", data=fields, headers=ORIGIN)
+        assert (answer.status_code, "nothing was stored" in words(answer.text)) == (409, True)
+        again = fields_of(answer.text)
+        assert send(browser, again)[0] == 409
+        with pytest.raises(KeyNotFound):
+            bucket.get("buried")
+        assert send(browser, again | chosen(answer.text))[0] == 200
+        assert bucket.get("buried").value == b"mine"
 
 
 def test_an_expiry_stays_unless_it_is_changed(browser: TestClient, node: testing.Node) -> None:

@@ -66,6 +66,43 @@ class ShownDocument:
     xattrs: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentForm:
+    """The fields of a document's form: as it was read, or as its writer left them when it could not be stored.
+
+    Attributes:
+        text, form: the value, and its notation.
+        cas: of the version that the writer read, 0 for none. A draft keeps it: with the CAS of a newer version the next
+            attempt would replace what its writer has not seen.
+        flags, expiry, seconds: as typed.
+    """
+
+    text: str = ""
+    form: Form = Form.TEXT
+    cas: int = 0
+    flags: str = "0"
+    expiry: str = ""
+    seconds: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> DocumentForm:
+        """Take over what was sent, whether it is valid or not."""
+        flags, expiry, seconds = (fields.get(name, "") for name in ("flags", "expiry", "seconds"))
+        cas = number_in(fields.get("cas", "")) or 0
+        return cls(fields.get("value", ""), Form.of(fields.get("value_form", "")), cas, flags, expiry, seconds)
+
+    @classmethod
+    def of_document(cls, document: ShownDocument) -> DocumentForm:
+        """Take over a document as it was read."""
+        return cls(document.text, document.form, document.meta.cas, str(document.meta.flags))
+
+
+def number_in(text: str) -> int | None:
+    """Return the number in a field of a form, 0 for an empty one; None if it is no whole number."""
+    text = text.strip() or "0"
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
+
+
 def shown_document(
     document: Document, meta: DocumentMeta, form: Form | None = None, xattrs: Mapping[str, bytes] | None = None
 ) -> ShownDocument:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from headwater.cluster.status import status
 from headwater.console import editing, figures
 from headwater.console.desk import Desk, desk_of, may, status_of
-from headwater.console.editing import Form, ShownDocument
+from headwater.console.editing import DocumentForm, Form, ShownDocument
 from headwater.console.guard import form_of
 from headwater.console.listing import KeyList, ListPlace, list_keys
 from headwater.console.lookout import Look, Said, plain
@@ -25,6 +25,10 @@ DONE = {
     "deleted": "The document is deleted, and that is on disk.",
 }
 """Messages about a finished operation, by the word in the address."""
+OVERTAKEN = (
+    "It was changed or deleted by somebody else after you read it, and nothing was stored. What you wrote is below; it "
+    "replaces what is there now only if you choose that."
+)
 EXPIRY = frozenset({"keep", "never", "in"})
 
 
@@ -146,41 +150,29 @@ async def value(request: Request) -> Response:
 
 
 async def store(request: Request) -> Response:
-    """Store a document over the version that the form was made from; a new one only if there is none."""
+    """Store a document over the version that the form was made from; a new one only if there is none.
+
+    What is refused comes back as a draft with the CAS that it had. It replaces a newer version only if its writer, who
+    is shown that version, chooses so.
+    """
     desk = desk_of(request)
     fields = await form_of(request, desk.secrets.token)
-    key, form = b"", Form.of(fields.get("value_form", ""))
+    key, draft, collection = b"", DocumentForm.of(fields), _collection(fields)
     try:
         key = editing.read_key(fields.get("key", ""), Form.of(fields.get("form", "")))
-        value = editing.read_field(fields.get("value", ""), form)
+        value = editing.read_field(draft.text, draft.form)
         await _write(desk, key, value, fields)
-    except KeyExists:
-        problem = "It was changed by somebody else after you read it, and nothing was stored. Below is what you wrote, "
-        problem += (
-            "over the version of now: store it again to replace that one, or read the document again to drop yours."
-        )
-        return await _documents(
-            request,
-            key=key,
-            problem=problem,
-            status=409,
-            draft=(fields.get("value", ""), form),
-            collection=_collection(fields),
-        )
+    except (KeyExists, KeyNotFound):
+        return await _documents(request, key=key, problem=OVERTAKEN, status=409, draft=draft, collection=collection)
     except HeadwaterError as error:
-        return await _documents(
-            request,
-            key=key,
-            problem=plain(error),
-            status=status_of(error),
-            draft=(fields.get("value", ""), form),
-            collection=_collection(fields),
-        )
-    return _back(key, "stored", _collection(fields))
+        problem, status = plain(error), status_of(error)
+        return await _documents(request, key=key, problem=problem, status=status, draft=draft, collection=collection)
+    return _back(key, "stored", collection)
 
 
 async def _write(desk: Desk, key: bytes, value: bytes, fields: dict[str, str]) -> None:
-    client, cas, flags = await desk.documents(_collection(fields)), _number(fields, "cas"), _number(fields, "flags")
+    client, flags = await desk.documents(_collection(fields)), _number(fields, "flags")
+    cas = _number(fields, "over" if fields.get("over") else "cas")
     expiry = await _expiry(desk, key, fields)
     if cas:
         await client.set(key, value, flags=flags, expiry=expiry, cas=cas)
@@ -202,10 +194,9 @@ async def _expiry(desk: Desk, key: bytes, fields: dict[str, str]) -> int:
 
 
 def _number(fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "").strip() or "0"
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
-        raise OptionError(name, text[:40], "a whole number")
-    return int(text)
+    if (number := editing.number_in(fields.get(name, ""))) is None:
+        raise OptionError(name, fields[name][:40], "a whole number")
+    return number
 
 
 async def delete(request: Request) -> Response:
@@ -247,7 +238,7 @@ async def _documents(
     typed: str = "",
     form: Form | None = None,
     collection: str | None = None,
-    draft: tuple[str, Form] | None = None,
+    draft: DocumentForm | None = None,
     listed: KeyList | None = None,
 ) -> Response:
     """Render the page: the outcome or the problem, the forms, and the document or the list if there is one."""
@@ -274,6 +265,8 @@ async def _documents(
         "document": document,
         "missing": missing,
         "draft": draft,
+        "form_of": DocumentForm.of_document,
+        "new": DocumentForm(),
         "forms": Form,
         "listed": listed,
         "prefix": request.query_params.get("prefix", ""),
