@@ -18,6 +18,7 @@ class SearchIndex:
     Attributes:
         documents: by id. versions: of documents and of deletions, by id.
         busy: how many items more are answered 429. down: how many requests more are answered 503.
+        unanswered: how many `_bulk` more are done, and their connections cut without an answer.
         poison: items with this in their body are answered 400. block: the status and type that all items are answered
         with, if any. largest: bytes of a body, at most.
         login: what the header must say, if anything. uuid: of the index, None while there is none; the first document
@@ -28,7 +29,7 @@ class SearchIndex:
     def __init__(self) -> None:
         self.documents: dict[str, dict[str, Any]] = {}
         self.versions: dict[str, int] = {}
-        self.busy = self.down = 0
+        self.busy = self.down = self.unanswered = 0
         self.poison, self.login = "", ""
         self.block: tuple[int, str] | None = None
         self.largest = 1 << 30
@@ -87,7 +88,7 @@ class SearchIndex:
             ]
         else:
             found = [
-                {"_id": name, "_source": document}
+                {"_id": name, "_version": self.versions[name]}
                 for name, document in sorted(self.visible.items())
                 if all(_fits(document, wanted) for wanted in boolean["filter"])
             ]
@@ -130,6 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
             except (AssertionError, KeyError, ValueError) as error:
                 self.index.problems.append(f"{self.command} {self.path}: {error!r}")
                 status, told = 400, {"error": {"type": "bad", "reason": repr(error)}}
+        if self.path.endswith("/_bulk") and status == 200 and self.index.unanswered:
+            self.index.unanswered -= 1
+            self.close_connection = True
+            return
         data = json.dumps(told).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import ConnectionLost, OptionError, SearchRefused
-from headwater.pipelines.opensearch import Item, SearchClient, SearchServer, identifier, key_of, version
+from headwater.pipelines.opensearch import BULK_ITEMS, Item, SearchClient, SearchServer, identifier, key_of, version
 from tests.pipelines.search_server import SearchIndex, login, search_server
 
 Served = tuple[SearchClient, SearchIndex]
@@ -103,6 +104,17 @@ def test_an_index_that_takes_nothing_fails_the_batch_and_no_document(served: Ser
     assert {name: document["body"] for name, document in index.documents.items()} == {"b": "white wine"}
 
 
+def test_a_deletion_that_is_refused_fails_the_batch_whatever_the_status(served: Served) -> None:
+    """There is nothing in it that a server could refuse for good, and the document would be found for good."""
+    client, index = served
+    client.bulk([item(b"a", 1)])
+    index.block = 400, "routing_missing_exception"
+    hasty = SearchServer(client.server.url, retry_seconds=0.0)
+    with closing(SearchClient(hasty)) as impatient, pytest.raises(SearchRefused, match="400: not now"):
+        impatient.bulk([item(b"a", 2, None)])
+    index.block = None
+
+
 def test_an_index_that_is_gone_is_not_made_anew_with_batches_missing(served: Served) -> None:
     client, index = served
     known = client.prepare(written=3)
@@ -184,6 +196,27 @@ def test_what_a_generation_left_behind_is_deleted_and_nothing_newer(served: Serv
     assert client.remove_older(3, 2) == 2
     assert set(index.documents) == {"new"}
     assert client.bulk([item(b"old", version(1, 10))]).behind == 1
+
+
+def test_deletions_whose_answer_was_lost_end_no_removal_of_a_vbucket(served: Served) -> None:
+    """Sent again, the first thousand are refused as not newer; those behind them are still to be deleted."""
+    client, index = served
+    client.bulk(item(b"k%d" % n, version(1, n + 1)) for n in range(BULK_ITEMS + 5))
+    index.unanswered = 1
+    client.remove_older(3, 2)
+    assert index.documents == {}
+
+
+def test_deletions_whose_answer_was_lost_end_no_removal_of_a_collection(served: Served) -> None:
+    client, index = served
+    collected = SearchClient(replace(client.server, by_collection=True))
+    document = {"body": "red wine", "vbucket": 3, "generation": 0, "collection_id": 8}
+    items = (Item(b"k%d" % n, n + 1, document | {"seqno": n + 1}, 8) for n in range(BULK_ITEMS + 5))
+    with closing(collected) as client:
+        client.bulk(items)
+        index.unanswered = 1
+        client.remove_collection(8)
+    assert index.documents == {}
 
 
 def test_a_login_is_sent_and_a_wrong_one_told_in_a_line() -> None:

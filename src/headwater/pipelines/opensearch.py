@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -257,30 +257,27 @@ class SearchClient:
     def remove_older(self, vbucket: int, generation: int) -> int:
         """Delete what is left of a vbucket from before a generation; returns how many documents that were."""
         older = {"range": {"generation": {"lt": generation}}}
-        wanted: list[dict[str, Any]] = [{"term": {"vbucket": vbucket}}, older]
-        return self._remove(wanted, lambda found: version(generation, 0))
+        return self._remove([{"term": {"vbucket": vbucket}}, older], version(generation, 0))
 
     def remove_collection(self, collection_id: int) -> int:
         """Delete what is left of a collection that is gone; returns how many documents that were."""
-        wanted = [{"term": {"collection_id": collection_id}}]
-        return self._remove(wanted, lambda found: version(found["generation"], found["seqno"] + 1))
+        return self._remove([{"term": {"collection_id": collection_id}}])
 
-    def _remove(self, wanted: list[dict[str, Any]], version_of: Callable[[dict[str, Any]], int]) -> int:
-        query, removed = {"bool": {"filter": wanted}}, 0
-        asked = {"size": BULK_ITEMS, "query": query, "_source": ["generation", "seqno"]}
+    def _remove(self, wanted: list[dict[str, Any]], least: int = 0) -> int:
+        """Delete what a filter finds, under this version at least, until it finds nothing. How many deletions of a pass
+        were refused as older says nothing: where the answer was lost those are the ones that were done."""
+        asked = {"size": BULK_ITEMS, "query": {"bool": {"filter": wanted}}, "version": True, "_source": False}
+        removed = 0
         while True:
             self._refresh()
             hits = self._found(asked)
             if not hits:
                 return removed
-            places = [place_of(hit["_id"], by_collection=self.server.by_collection) for hit in hits]
-            versions = [version_of(hit.get("_source", {})) for hit in hits]
-            done = self.bulk(
-                Item(key, number, None, whose) for (key, whose), number in zip(places, versions, strict=True)
-            )
-            if done.refused or not done.deleted:
-                return removed + done.deleted  # what is newer by now is not ours to delete
-            removed += done.deleted
+            removed += self.bulk(self._deletion(hit, least) for hit in hits).deleted
+
+    def _deletion(self, hit: dict[str, Any], least: int) -> Item:
+        key, whose = place_of(hit["_id"], by_collection=self.server.by_collection)
+        return Item(key, max(least, hit["_version"] + 1), None, whose)
 
     def search(
         self, words: str, *, limit: int, any_of: bool, collections: Sequence[str] = (), scope: str | None = None
@@ -341,7 +338,7 @@ class SearchClient:
         if status == 413 and len(items) > 1:
             middle = len(items) // 2
             return self._once(items[:middle], done) + self._once(items[middle:], done)
-        if status == 413:
+        if status == 413 and items[0].document is not None:
             done.refused[items[0].name] = "413: the server takes no document as large as this"
             return []
         if status >= 300 or len(told.get("items", ())) != len(items):
@@ -353,8 +350,8 @@ class SearchClient:
     def _counted(self, item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
         """Count what became of an item; False if it is to be sent again.
 
-        A document is refused for good by 400 and 413 alone. All else says something of the server, the index or the
-        login: an hour without a right must not end as an index that lacks an hour's deletions.
+        A document is refused for good by 400 and 413 alone, and a deletion by nothing. All else says something of the
+        server, the index or the login: an hour without a right must not end as an index that lacks an hour's deletions.
         """
         told: dict[str, Any] = next(iter(answer.values()), {})
         status, kind = int(told.get("status", 500)), _kind(told)
@@ -365,7 +362,7 @@ class SearchClient:
             done.deleted += item.document is None
         elif status == 409:
             done.behind += 1
-        elif status in (400, 413) and kind not in _OF_THE_INDEX:
+        elif status in (400, 413) and item.document is not None and kind not in _OF_THE_INDEX:
             done.refused[item.name] = f"{status}: {_reason(told) or 'refused'}"
         else:
             self._refused_by = f"{status}: {_reason(told) or 'refused'}"
