@@ -21,6 +21,8 @@ class FakeVbucket:
         self.log, self.seqnos, self.purge = log, seqnos, purge
         self.breaks_at = 0
         """Behind which seqno a stream breaks off, once."""
+        self.purges_amid = 0
+        """Up to which seqno it has purged when that stream is asked for again, which is refused then."""
 
     @property
     def high(self) -> int:
@@ -101,29 +103,38 @@ class FakeBatches:
         waiting = False
         for vb, position in self._start.items():
             vbucket, end = self._client.vbuckets[vb], self._until[vb]
-            claim = Claim(
-                position.seqno,
-                max(end, position.seqno),
-                position.vb_uuid,
-                position.snapshot_start,
-                position.snapshot_end,
-            )
-            decision = decide(claim, vbucket.log, vbucket.high, purge_seqno=vbucket.purge)
-            if self._client.old and 0 < position.snapshot_start < vbucket.purge:
-                decision = Rollback(0, "purged")
-            if isinstance(decision, Rollback):
-                raise RollbackRequired(vb, position.seqno, decision.seqno, decision.reason)
+            self._decide(vb, position)
             waiting |= end > vbucket.high
             broken, vbucket.breaks_at = vbucket.breaks_at or vbucket.high, 0
             seqnos = [seqno for seqno in vbucket.seqnos if position.seqno < seqno <= broken]
-            ended = () if end > vbucket.high else (SimpleNamespace(vbucket=vb, reason=0),)
+            ended = () if end > vbucket.high or vbucket.purges_amid else (SimpleNamespace(vbucket=vb, reason=0),)
             last = max([position.seqno, *seqnos])
             told = {"failover_logs": logs, "ended": ended, "collection_events": ()}
             behind = Position(vb, logs[vb][0][0], last, last if broken == vbucket.high else 0, vbucket.high)
             self.positions[vb] = behind
             yield SimpleNamespace(records=_records(vb, seqnos), positions={vb: behind}, **told)
+            if vbucket.purges_amid:
+                vbucket.purge, vbucket.purges_amid = vbucket.purges_amid, 0
+                vbucket.seqnos = range(vbucket.purge + 1, vbucket.high + 1)
+                self._decide(vb, behind)
         while waiting:
             yield SimpleNamespace(records=_records(0, []), failover_logs=logs, ended=(), collection_events=())
+
+    def _decide(self, vb: int, position: Any) -> None:
+        """Answer a stream request as a node does; RollbackRequired is a refusal."""
+        vbucket, end = self._client.vbuckets[vb], self._until[vb]
+        claim = Claim(
+            position.seqno,
+            max(end, position.seqno),
+            position.vb_uuid,
+            position.snapshot_start,
+            position.snapshot_end,
+        )
+        decision = decide(claim, vbucket.log, vbucket.high, purge_seqno=vbucket.purge)
+        if self._client.old and 0 < position.snapshot_start < vbucket.purge:
+            decision = Rollback(0, "purged")
+        if isinstance(decision, Rollback):
+            raise RollbackRequired(vb, position.seqno, decision.seqno, decision.reason)
 
 
 def _records(vb: int, seqnos: list[int]) -> pa.RecordBatch:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.errors import NoAccess, RollbackRequired
+from headwater.errors import DataLoss, NoAccess, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.planner import Range
@@ -84,6 +84,31 @@ def test_an_end_that_will_never_come_is_not_waited_for() -> None:
 def test_a_range_that_was_purged_meanwhile_is_left_to_the_planner() -> None:
     client = FakeClient({0: FakeVbucket(OLD, range(1, 10), purge=6)})
     assert rows(client, Range(0, 0xA, 5, 9, 9)) == []
+
+
+def purged_amid() -> FakeClient:
+    """Return a node to which the connection breaks behind seqno 4, and that purges all up to 6 meanwhile."""
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 10))})
+    client.vbuckets[0].breaks_at, client.vbuckets[0].purges_amid = 4, 6
+    return client
+
+
+def test_a_first_read_amid_which_deletions_were_purged_begins_again_behind_a_rollback_row() -> None:
+    """The planner would take a range from 0 to behind the purge seqno for whole."""
+    assert rows(purged_amid(), Range(0, 0xA, 0, 9, 9)) == [
+        *mutations(0, range(1, 5)),
+        (0, "rollback", 0),
+        *mutations(0, range(7, 10)),
+    ]
+
+
+@pytest.mark.parametrize("option", [{"failOnDataLoss": "true"}, {"rollbackPolicy": "fail"}])
+def test_a_first_read_amid_which_deletions_were_purged_fails_where_no_rollback_row_may_come(
+    option: dict[str, str],
+) -> None:
+    settings = parse({"url": "couchbase://h/b", "retrySeconds": "0", **option}, streaming=True)
+    with pytest.raises(DataLoss, match=r"purged before they were read, in vbuckets 0 \(to seqno 6\)"):
+        list(read(settings, tuple(COLUMNS), [Range(0, 0xA, 0, 9, 9)], lambda _: purged_amid()))
 
 
 def test_a_reader_exactly_at_the_purge_seqno_of_an_old_server_goes_on() -> None:

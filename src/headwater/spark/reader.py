@@ -3,16 +3,20 @@
 A task can't report to the planner. So in each case the data must be left such that the planner's next look at the
 failover logs repairs it: a range that is no longer in the nodes' history, or only in part, is read as far as both
 histories agree and no further. That is not an error, and the task must not wait for seqnos that will never come.
+
+One case the planner can't see: deletions that were purged while a task was on its way from 0. For the planner a range
+from 0 to behind the purge seqno is a whole one. So the task itself begins such a vbucket again.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import ConnectionLost, RollbackRequired
+from headwater.errors import ConnectionLost, DataLoss, RollbackRequired
 from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.columns import RowMaker
 from headwater.spark.history import BranchHistory
@@ -23,6 +27,8 @@ from headwater.spark.settings import SourceSettings
 
 if TYPE_CHECKING:
     from headwater.client import ChangeBatch, Client, CollectionEvent
+
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """The interval at which a task that receives nothing checks whether its changes can still come."""
@@ -52,7 +58,9 @@ def read(
         names: wanted columns, in order.
         parts: range of each vbucket to read.
         connect: opens a client.
-        unread: gets the vbuckets that were not read as planned, because a node has another history.
+        unread: gets the vbuckets that were not read as planned, because a node has another history or deletions were
+            purged meanwhile. None: the planner repairs it, and what it can't see is repaired here: a vbucket whose
+            reading began at 0, and broke off below what was purged since, comes again behind a rollback row to 0.
         dropped: gets the ids of collections whose end the streams reported. Their documents are gone without deletions.
         reached: gets the vbuckets whose node could no longer show the state at the end of the range and sent a later
             one: vbucket to vb uuid and seqno of that state. All rows up to it are yielded then. None: rows above a
@@ -63,10 +71,12 @@ def read(
     Raises:
         TransportError, StatusError: there was no progress for `retrySeconds`.
         RollbackRequired: for the same time a node refused a range without a reason that the planner could see.
+        DataLoss: a vbucket would come again behind a rollback row, but `failOnDataLoss` or `rollbackPolicy` is set.
         OptionError: a key or value is not text though its format is `string`.
     """
     maker = RowMaker(names, settings.key_format, settings.value_format, settings.transaction_records)
     task = _Task(settings, maker, parts)
+    task.begins_again = unread is None
     task.unread = set() if unread is None else unread
     task.dropped = set() if dropped is None else dropped
     task.reached, task.had = reached, had or {}
@@ -79,7 +89,7 @@ def read(
             try:
                 yield from task.drain(client)
             except RollbackRequired as refused:
-                task.give_up(client, refused)
+                yield from task.give_up(client, refused)
         task.check_dropped(client)
 
 
@@ -99,6 +109,7 @@ class _Task:
         self.positions = {vb: replace(claim(part), coverage=settings.coverage) for vb, part in self.pending.items()}
         self.logs: dict[int, Any] = {}
         self._planned = {vb: part.end_seqno for vb, part in self.pending.items()}
+        self.begins_again = True
         self.unread: set[int] = set()
         self.dropped: set[int] = set()
         self.reached: dict[int, tuple[int, int]] | None = None
@@ -174,13 +185,16 @@ class _Task:
             del self.pending[vb]
         return bool(lost)
 
-    def give_up(self, client: Client, refused: RollbackRequired) -> None:
-        """Leave a vbucket to the planner, if that can see why the node refused; else ask again, for a while."""
+    def give_up(self, client: Client, refused: RollbackRequired) -> Iterator[Any]:
+        """Leave a vbucket to the planner, if that can see why the node refused; else ask again, for a while. Yield a
+        rollback row if it comes again from its beginning."""
         part, place = self.pending[refused.vbucket], self.positions[refused.vbucket]
         log = tuple(client.failover_log(part.vbucket))
         parted = _shared(part.vb_uuid, log) < max(part.snapshot_end, part.end_seqno)
         purged = purge_seqno(client.vbucket_stats(STATS), part.vbucket)
-        if parted or purged > place.seqno:
+        if purged > place.seqno and not parted and part.start_seqno == 0 and self.begins_again:
+            yield self._begin_again(replace(part, rollback=True, purged=purged), place.seqno)
+        elif parted or purged > place.seqno:
             del self.pending[part.vbucket]
             self.unread.add(part.vbucket)
         elif place.snapshot_start < place.seqno == purged:
@@ -188,6 +202,16 @@ class _Task:
             self.positions[part.vbucket] = replace(place, snapshot_start=place.seqno)
         else:
             self._doubt(refused)
+
+    def _begin_again(self, part: Range, seqno: int) -> Any:
+        """Set a vbucket back to 0 and return its rollback row: rows up to `seqno` were yielded, and some may be of
+        documents whose deletion was purged since."""
+        loss = DataLoss({part.vbucket: part.purged}, seqno)
+        if self.settings.fail_on_data_loss or self.settings.rollback_policy == "fail":
+            raise loss
+        logger.warning("%s", loss)
+        self.positions[part.vbucket] = replace(claim(part), coverage=self.settings.coverage)
+        return self.maker.rollbacks([part])
 
     def check_dropped(self, client: Client) -> None:
         """Check that collections taken for dropped are gone: a node refuses a stream in the same way if the collection
