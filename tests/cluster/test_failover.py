@@ -8,7 +8,7 @@ import pytest
 from headwater.cluster.failover import Failover, orphans, plan_failover
 from headwater.cluster.survey import Survey
 from headwater.errors import ClusterError, OptionError
-from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
 
 from .fakes import FakeMembers, FakeNode
@@ -311,6 +311,49 @@ def test_the_owner_is_asked_again_how_far_it_is_when_no_majority_counts_the_dead
     done = asyncio.run(Failover(members, [A, B], [C]).run())
     assert [each.copies(0) for each in members.sent] == [(A, B)] * 2
     assert done.after.needed == members.sent[-1].needed == {0: 42}
+
+
+def cut_off(members, dead, seeds):
+    """The map that stands when the operator is killed before the copies are asked again."""
+    asyncio.run(Failover(members, seeds, [dead]).run())
+    return ClusterMap.from_json(members.sent[0].to_json(B))
+
+
+def test_what_the_owner_acknowledged_before_a_failover_was_cut_off_is_not_given_up_by_the_next_one():
+    """C is out of the operator's sight alone: until the map is there, A acknowledges with it. Then A dies."""
+    owner, behind = FakeNode(A, "A", seqnos=[10]), FakeNode(B, "r", seqnos=[10])
+    members = Out(a_map("ABC", replicas=2), owner, behind, FakeNode(C, "r", is_gone=True))
+    members.until_heard = lambda: owner.high.update({0: 42})
+    known = cut_off(members, C, [A, B])
+    next_ones = Out(known, FakeNode(A, "A", is_gone=True), FakeNode(B, "r", seqnos=[10]))
+    with pytest.raises(ClusterError, match=f"cut off before it had asked .* of the vbuckets 0, and {A} may have more"):
+        fail_over(next_ones, B)
+    assert next_ones.sent == []
+    assert fail_over(next_ones, B, force=True).after.owner(0) == B
+
+
+def test_what_another_replica_acknowledged_before_a_failover_was_cut_off_is_not_given_up_by_the_next_one():
+    """A is out of sight, and a majority with C until C has heard; then C dies, and B never had what these two had."""
+    further = FakeNode(C, "r", seqnos=[10])
+    members = Out(a_map("ABC", replicas=2), FakeNode(A, "A", is_gone=True), FakeNode(B, "r", seqnos=[10]), further)
+    members.until_heard = lambda: further.high.update({0: 42})
+    known = cut_off(members, A, [B, C])
+    next_ones = Out(known, FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", is_gone=True))
+    with pytest.raises(ClusterError, match=f"the vbuckets 0, and {C} may have more"):
+        asyncio.run(Failover(next_ones, [B], [C]).run())
+    both = Out(known, FakeNode(A, "d", is_gone=True), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[42]))
+    assert fail_over(both, B).after.owner(0) == C, "a run that asks all copies goes on"
+    assert both.sent[-1].needed == {0: 42}
+
+
+def test_a_failover_that_was_cut_off_and_is_typed_again_finds_out_how_far_the_owner_is():
+    known = a_map("AB", servers=(A, B)).with_needed({0: UNKNOWN})
+    members = Out(known, FakeNode(A, "A", seqnos=[42]), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", is_gone=True))
+    asyncio.run(Failover(members, [A, B], [C]).run())
+    assert [each.needed for each in members.sent] == [{0: UNKNOWN}, {0: 42}]
+    level = Out(known, FakeNode(A, "A", seqnos=[42]), FakeNode(B, "r", seqnos=[42]), FakeNode(C, "r", is_gone=True))
+    asyncio.run(Failover(level, [A, B], [C]).run())
+    assert level.sent[-1].needed == {}
 
 
 def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_does_not_stop_a_failover():

@@ -77,14 +77,15 @@ def test_a_dead_node_that_comes_back_by_itself_serves_nothing_it_lost():
         check([one, two], DOCUMENTS | writer.acknowledged)
 
 
-def test_a_failover_that_was_killed_goes_on_when_it_is_typed_again():
+@pytest.mark.parametrize("place", ["failover.ownerless", "failover.map_sent"])
+def test_a_failover_that_was_killed_goes_on_when_it_is_typed_again(place):
     with empty_nodes(3) as nodes:
         init(*nodes, replicas=1)
         fill(nodes[0], DOCUMENTS)
         until_level(*nodes)
         nodes[0].kill()
         line = ("cluster", "failover", nodes[1].address, "--dead", nodes[0].address, "--yes")
-        assert command(*line, failpoints="failover.map_sent=kill")[0] == KILLED
+        assert command(*line, failpoints=f"{place}=kill")[0] == KILLED
         code, told = status(nodes[1])
         assert code == 1 and "nobody owns" in told["problems"][0]
         assert command(*line)[0] == 0

@@ -83,3 +83,14 @@ def test_one_who_gives_up_takes_nobody_elses_change_with_him():
         return nodes
 
     assert asyncio.run(work()).sent[-1].chains[1] == (1,)
+
+
+def test_how_far_copies_must_be_leaves_with_the_next_map():
+    async def work():
+        nodes = Nodes()
+        nodes.deliver()
+        publisher = Publisher(nodes, START)
+        await publisher.need({1: 42})
+        assert [each.needed for each in nodes.sent] == [{1: 42}] and publisher.current.needed == {1: 42}
+
+    asyncio.run(work())

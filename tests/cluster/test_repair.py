@@ -6,12 +6,13 @@ import pytest
 
 from headwater.cluster import repair as module
 from headwater.cluster.repair import repair
-from headwater.cluster.survey import Settlement
+from headwater.cluster.survey import Settlement, Survey, settle
 from headwater.errors import ClusterError, MoveError
+from headwater.wire.cluster_map import UNKNOWN
 from headwater.wire.vbucket import State
 
 from .fakes import FakeMembers, FakeNode
-from .views import A, B, C, a_map, survey
+from .views import A, B, C, a_map, survey, view
 
 LEVEL = a_map("AB", "BC", "CA")
 
@@ -25,6 +26,9 @@ class Publisher:
     async def change(self, vb, chain, *, first=()):
         self.changes.append((vb, chain, first))
         self.current = self.current.with_chains({vb: chain})
+
+    async def need(self, seqnos):
+        self.current = self.current.with_needed(seqnos)
 
 
 class Mover:
@@ -188,3 +192,36 @@ def test_of_two_histories_none_is_promoted_without_a_word():
     with pytest.raises(ClusterError, match="have different histories of the vbuckets 0"):
         repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})
     assert members.calls == []
+
+
+def test_how_far_copies_must_be_is_found_out_where_a_failover_was_cut_off_before_it_knew():
+    """Two vbuckets have owners, whose replicas are behind and level; of one all copies are asked for the best."""
+    found = a_map("AB", "BA", "-AB", servers=(A, B)).with_needed({0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN})
+    one, two = FakeNode(A, "A r r", seqnos=[42, 10, 7]), FakeNode(B, "r A r", seqnos=[30, 10, 9])
+    members, publisher = FakeMembers(one, two), Publisher(found)
+
+    async def look(seeds, *, without=()):
+        return Survey(publisher.current, {each: await members.view(each) for each in (A, B)})
+
+    members.survey = look
+    before = asyncio.run(look([A]))
+    asyncio.run(repair(members, publisher, before, settle(before)))
+    assert members.calls[-1] == (B, "set_state", 2, State.ACTIVE)
+    assert publisher.current.needed == {0: 42, 2: 9}
+    assert settle(asyncio.run(look([A]))).is_settled
+
+
+def test_no_copy_is_promoted_where_one_that_a_failover_had_not_asked_is_gone():
+    found = a_map("-AB", servers=(A, B)).with_needed({0: UNKNOWN})
+    told = survey(found, B=".")
+    with pytest.raises(ClusterError, match=f"{B} may have more"):
+        asyncio.run(repair(FakeMembers(FakeNode(A, "r"), FakeNode(B)), Publisher(found), told, settle(told)))
+
+
+def test_how_far_an_owner_is_that_does_not_answer_stays_unknown():
+    found = a_map("AB", servers=(A, B)).with_needed({0: UNKNOWN})
+    told = survey(found, A=view(A, "", found, error="gone"))
+    publisher = Publisher(found)
+    with pytest.raises(ClusterError, match=f"{A} does not answer"):
+        asyncio.run(repair(FakeMembers(found=told), publisher, told, Settlement(unknown=[0])))
+    assert publisher.current.needed == {0: UNKNOWN}

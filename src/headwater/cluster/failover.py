@@ -31,7 +31,7 @@ from headwater.cluster.members import Members
 from headwater.cluster.survey import Copy, Log, Survey, best, rival
 from headwater.errors import ClusterError, OptionError, TransportError
 from headwater.failpoints import failpoint
-from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
 
 
@@ -44,6 +44,7 @@ class Promotion:
             damaged one has, or was never whole; empty if nothing is.
         rival: who has another history of it, with changes that the chosen one lacks.
         complete: up to where that copy is complete. needed: the seqno up to which it had to be.
+        unasked: who has a copy and can't be asked, though an earlier failover was cut off before it had asked them all.
     """
 
     vbucket: int
@@ -54,6 +55,7 @@ class Promotion:
     rival: Address | None = None
     complete: int = 0
     needed: int = 0
+    unasked: Sequence[Address] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,20 @@ class FailoverPlan:
 
     @property
     def ownerless(self) -> ClusterMap:
-        """The map without the dead, in which nobody owns what is to be promoted."""
+        """The map without the dead, in which nobody owns what is to be promoted, and how far copies must be is unknown.
+
+        Until it is everywhere, a dead node that is only out of sight is part of majorities. Who finds this map, since
+        the run was cut off, asks all copies again, or can't know what the missing one has.
+        """
         chains = {each.vbucket: (None, *self.after.copies(each.vbucket)) for each in self.promotions}
-        return self.after.with_chains(chains)
+        needed = {**self.after.needed, **dict.fromkeys({*self.shrunk, *chains} - self.anew.keys(), UNKNOWN)}
+        return self.after.with_chains(chains).with_needed(needed)
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to do."""
-        return not (self.promotions or self.anew) and self.before.servers == self.after.servers
+        is_known = not self.before.unknown
+        return is_known and not (self.promotions or self.anew) and self.before.servers == self.after.servers
 
 
 def plan_failover(
@@ -138,7 +146,8 @@ def plan_failover(
         vb: (owner, *(node for node in after.copies(vb) if node != owner)) for vb, owner in {**owners, **anew}.items()
     }
     after = after.with_chains(changed)
-    shrunk = {vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb))} | {*shrunk}
+    taken = (vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb)))
+    shrunk = {*taken, *shrunk, *survey.map.unknown}
     needed = needed_seqnos(survey, after, shrunk - anew.keys(), {each.vbucket: each.complete for each in promotions})
     return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk)
 
@@ -152,7 +161,8 @@ def needed_seqnos(
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
         begun: vbuckets whose owner begins a new branch, and the seqno at which it does.
     """
-    before = {vb: seqno for vb, seqno in survey.map.needed.items() if after.owner(vb) == survey.map.owner(vb)}
+    kept = (vb for vb in survey.map.needed.keys() - survey.map.unknown if after.owner(vb) == survey.map.owner(vb))
+    before = {vb: survey.map.needed[vb] for vb in kept}
     found = {}
     for vb in shrunk | before.keys() | begun.keys():
         owner = after.owner(vb)
@@ -241,33 +251,47 @@ def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
 
 def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log]) -> Promotion:
     copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in nodes]
-    return promotion(vb, survey.map.owner(vb), copies, survey.map.needed.get(vb, 0))
+    return promotion(survey.map, vb, copies)
 
 
-def promotion(vbucket: int, lost: Address | None, copies: Sequence[Copy], needed: int = 0) -> Promotion:
+def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy]) -> Promotion:
     """Choose among the copies of a vbucket that nobody owns any more.
 
     The former owner's damaged copy is complete up to the damage only, and has all that it acknowledged behind it. A
     copy that is complete up to nothing never had a whole snapshot: it is being made, for instance by a rebalance.
 
     Args:
-        lost: the former owner; None if the map names none. needed: as in the map.
+        known: the map, which tells the former owner and how far the copy must be.
+        copies: all copies that can be asked.
     """
+    lost, needed = known.owner(vbucket), known.needed.get(vbucket, 0)
     chosen, other = best(copies), rival(copies)
     rivals = None if other is None else other.address
     has_more = any(each.address == lost and each.is_damaged and each.seqno > chosen.complete for each in copies)
     flaw = chosen.flaw or (f"lacks changes that {lost}, whose copy is damaged, has" if has_more else "")
     if not flaw and chosen.seqno and not chosen.complete:
         flaw = "has received a part only"
-    return Promotion(vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed)
+    asked = {each.address for each in copies}
+    unasked = [node for node in known.copies(vbucket) if node not in asked] if needed == UNKNOWN else []
+    needed = 0 if needed == UNKNOWN else needed
+    return Promotion(vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked)
 
 
 def check_needed(promotions: Sequence[Promotion]) -> None:
-    """See to it that no copy is promoted that has not come as far as it must have.
+    """See to it that no copy is promoted that has not come as far as it must have, or while that can't be known.
 
     Raises:
         ClusterError: one would be: it was behind when another copy was taken out, and has not caught up since.
     """
+    unknown = [each for each in promotions if each.unasked]
+    if unknown:
+        one, missing = unknown[0], _names(unknown[0].unasked)
+        raise ClusterError(
+            f"a failover was cut off before it had asked all copies of the vbuckets"
+            f" {vbucket_list(each.vbucket for each in unknown)}, and {missing} may have more: {one.chosen} has vbucket"
+            f" {one.vbucket} up to seqno {one.complete}",
+            f"start {missing}; or promote what is left: headwater cluster failover --force",
+        )
     behind = [each for each in promotions if each.complete < each.needed]
     if behind:
         one = behind[0]

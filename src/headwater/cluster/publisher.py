@@ -8,7 +8,7 @@ whatever must not happen before the nodes know simply comes after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headwater.client.routing import Address
 from headwater.cluster.members import Members
@@ -48,6 +48,14 @@ class Publisher:
         """
         self._waiting[vbucket] = nodes
         self._first.update(first)
+        await self._sent()
+
+    async def need(self, seqnos: Mapping[int, int]) -> None:
+        """Say how far copies must be to be promoted (`ClusterMap.with_needed`); as `change`."""
+        self.current = self.current.with_needed(seqnos)
+        await self._sent()
+
+    async def _sent(self) -> None:
         if self._next is None:
             self._next = asyncio.create_task(self._send())
         # One caller that is cancelled must not take the others' revision with it.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from headwater.client.routing import Address
-from headwater.cluster.failover import check_flaws, check_needed, check_rivals, promotion
+from headwater.cluster.failover import check_flaws, check_needed, check_rivals, needed_seqnos, promotion
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
@@ -43,6 +43,21 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
             await _promote(members, publisher, survey.map, {vb: survey.in_state(vb, *State)})
     await _promote(members, publisher, survey.map, settlement.unowned)
     await asyncio.gather(*(_follow(publisher, vb, owner) for vb, owner in settlement.handed_over.items()))
+    if settlement.unknown:
+        await _find_out(members, publisher)
+
+
+async def _find_out(members: Members, publisher: Publisher) -> None:
+    """How far copies must be to be promoted, where a failover was cut off before it had asked.
+
+    All nodes have the map without the copy that was taken out, and each vbucket has an owner: no majority counts that
+    copy any more, and the owner has all that one acknowledged.
+    """
+    known = publisher.current
+    survey = await members.survey(known.servers)
+    for node in survey.silent:
+        raise ClusterError(node.complaint, node.advice)
+    await publisher.need(needed_seqnos(survey, known, known.unknown, {}))
 
 
 async def _recover(members: Members, publisher: Publisher, vb: int, source: Address, target: Address) -> None:
@@ -67,7 +82,7 @@ async def _promote(
     chosen = []
     for vb, having in unowned.items():
         order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
-        chosen.append(promotion(vb, known.owner(vb), [copies[node][vb] for node in order], known.needed.get(vb, 0)))
+        chosen.append(promotion(known, vb, [copies[node][vb] for node in order]))
     check_flaws(chosen)
     check_rivals(chosen)
     check_needed(chosen)

@@ -205,6 +205,7 @@ class Settlement:
         waiting: nodes that were to take over from an owner that never stopped.
         lost: no node has a copy.
         contested: several owners, none of them the map's.
+        unknown: a failover was cut off before it had asked how far their copies must be to be promoted.
     """
 
     handed_over: dict[int, Address] = field(default_factory=dict)
@@ -214,12 +215,13 @@ class Settlement:
     waiting: dict[int, list[Address]] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     contested: dict[int, list[Address]] = field(default_factory=dict)
+    unknown: list[int] = field(default_factory=list)
 
     @property
     def is_settled(self) -> bool:
         """True if map and states agree."""
-        repairs = (self.handed_over, self.cut, self.unowned, self.fenced, self.waiting, self.lost, self.contested)
-        return not any(repairs)
+        owners = (self.handed_over, self.cut, self.unowned, self.fenced, self.waiting, self.lost, self.contested)
+        return not any(owners) and not self.unknown
 
 
 def settle(survey: Survey) -> Settlement:
@@ -228,7 +230,7 @@ def settle(survey: Survey) -> Settlement:
     Only a member can have become an owner: a node is in the map before anything is handed to it. What others think they
     own is not looked at twice.
     """
-    found = Settlement()
+    found = Settlement(unknown=survey.map.unknown)
     for vb in range(survey.map.vbuckets):
         _settle_one(survey, vb, found)
     return found

@@ -23,7 +23,7 @@ from headwater.wire.address import Address
 from headwater.wire.json_text import read_json
 from headwater.wire.vbucket import vbucket_of
 
-__all__ = ["CAPABILITIES", "HOST", "MAP_VBUCKETS_MAX", "NOBODY", "OWN_EPOCH", "PORT", "SERVERS_MAX"]
+__all__ = ["CAPABILITIES", "HOST", "MAP_VBUCKETS_MAX", "NOBODY", "OWN_EPOCH", "PORT", "SERVERS_MAX", "UNKNOWN"]
 __all__ += ["Chain", "ClusterMap", "newest_addresses", "server_list", "tls_addresses"]
 
 CAPABILITIES = (
@@ -49,6 +49,9 @@ HOST = "$HOST"
 NOBODY = -1
 OWN_EPOCH = 1
 """The epoch of the maps that single nodes make for themselves; a cluster's epoch is higher."""
+UNKNOWN: Final = (1 << 64) - 1
+"""In place of a needed seqno: a failover that takes a copy out has not asked yet how far the others must be. No copy is
+complete so far, so that readers who do not know this promote none either."""
 PORT = 11210
 SERVERS_MAX = 4096
 MAP_VBUCKETS_MAX = 65536
@@ -73,7 +76,7 @@ class ClusterMap:
         capabilities: the abilities of the nodes, for clients.
         tls_ports: ports with TLS, by the node's address; nodes without TLS are missing.
         encrypted: True if nodes use TLS with each other.
-        needed: by vbucket, the seqno up to which a replica must be complete to be promoted (`with_needed`).
+        needed: by vbucket, the seqno up to which a replica must be complete to be promoted, or UNKNOWN (`with_needed`).
         this: position of the node that the text was made for; None if no entry, or one without vbuckets, is marked.
         text: the JSON it was read from; empty for a map that was made here.
 
@@ -157,6 +160,11 @@ class ClusterMap:
         index = self.servers.index(address)
         owned = [vb for vb, chain in enumerate(self.chains) if chain[0] == index]
         return owned, [vb for vb, chain in enumerate(self.chains) if index in chain[1:]]
+
+    @property
+    def unknown(self) -> list[int]:
+        """The vbuckets of which nobody has found out how far a copy must be to be promoted."""
+        return [vbucket for vbucket, seqno in self.needed.items() if seqno == UNKNOWN]
 
     # ------------------------------------------------------------------ as the node sees it that it was made for
 
