@@ -51,19 +51,21 @@ class SearchIndex:
         while lines:
             ((kind, head),) = lines.pop(0).items()
             assert kind in ("index", "delete") and set(head) == {"_id", "version", "version_type"}, head
-            assert head["version_type"] == "external" and isinstance(head["version"], int)
+            assert head["version_type"] in ("external", "external_gte") and isinstance(head["version"], int)
             assert len(head["_id"].encode()) <= 512
             document = lines.pop(0) if kind == "index" else None
-            answers.append({kind: {"_id": head["_id"], **self._one(head["_id"], head["version"], document)}})
+            above = head["version"] + (head["version_type"] == "external_gte")
+            answers.append({kind: {"_id": head["_id"], **self._one(head["_id"], head["version"], above, document)}})
         return {"took": 1, "errors": any(next(iter(a.values()))["status"] >= 300 for a in answers), "items": answers}
 
-    def _one(self, name: str, version: int, document: dict[str, Any] | None) -> dict[str, Any]:
+    def _one(self, name: str, version: int, above: int, document: dict[str, Any] | None) -> dict[str, Any]:
+        """Apply an item unless what it meets has the version `above` or a higher one."""
         if self.busy:
             self.busy -= 1
             return {"status": 429, "error": {"type": "rejected_execution_exception", "reason": "queue is full"}}
         if self.block is not None:
             return {"status": self.block[0], "error": {"type": self.block[1], "reason": "not now"}}
-        if version <= self.versions.get(name, -1):
+        if self.versions.get(name, -1) >= above:
             return {"status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "older"}}
         if document is not None and self.poison and self.poison in document["body"]:
             return {"status": 400, "error": {"type": "mapper_parsing_exception", "reason": "failed to parse"}}

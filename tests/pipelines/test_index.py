@@ -18,6 +18,7 @@ import pytest
 from harness.nodes import diverge
 from headwater import failpoints
 from headwater.errors import DataLoss, LedgerError, OptionError, SearchRefused
+from headwater.pipelines.failures import MirrorFailed
 from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
 from headwater.pipelines.index import IndexSink
 from headwater.pipelines.jobs import IndexProgress, TextIndex
@@ -334,6 +335,38 @@ def test_documents_that_a_server_refuses_for_good_are_kept_aside_and_gone_from_i
         client.set("c", "three")
     with pytest.raises(SearchRefused, match="who are you"):
         go(bucket, tmp_path, server=where)
+
+
+@pytest.mark.parametrize("is_mended", [False, True], ids=["refused again", "taken then"])
+def test_a_refused_document_of_a_batch_that_is_sent_twice_is_kept_aside_or_found(
+    is_mended: bool,
+    bucket: Node,
+    tmp_path: Path,
+    server: tuple[SearchServer, SearchIndex],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the server had of it is deleted in between: under the document's own version, it was refused as not newer
+    when it came again, which told nobody, and it was neither found nor kept aside."""
+    where, found = server
+    with bucket.client() as client:
+        client.set("a", "one")
+        go(bucket, tmp_path, server=where)
+        client.set("a", "bad one")
+    found.poison = "bad"
+
+    def fail(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setitem(failpoints.ACTIONS, "fail", fail)
+    with failpoints.armed("index.sent=fail"), pytest.raises(MirrorFailed, match=r"index\.sent"):
+        go(bucket, tmp_path, server=where)
+    assert served(found) == {}
+    found.poison = "" if is_mended else "bad"
+    told = go(bucket, tmp_path, server=where)
+    if is_mended:
+        assert served(found) == {b"a": b"bad one"}
+    else:
+        assert (told.aside, kept_aside(tmp_path)) == (1, [KeptAside(b"a", "400: failed to parse")])
 
 
 def test_a_task_that_wakes_up_late_changes_nothing(

@@ -151,7 +151,7 @@ class IndexTask:
             for rows in found:
                 done = client.bulk(map(self._item, rows))
                 # What the server refuses must not be found as it was before.
-                gone = (replace(item, document=None) for item in map(self._item, rows) if item.name in done.refused)
+                gone = (item.before() for item in map(self._item, rows) if item.name in done.refused)
                 self._count(done, counts)
                 client.bulk(gone)
                 for row in rows:

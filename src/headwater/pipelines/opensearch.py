@@ -13,7 +13,7 @@ import base64
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -97,21 +97,31 @@ class SearchServer:
 
 @dataclass(frozen=True)
 class Item:
-    """One document, or the deletion of one (`document` is None); `collection_id` in an index of collections."""
+    """One document, or the deletion of one (`document` is None); `collection_id` in an index of collections.
+
+    `replaces_equal` is True where what has the same version goes as well, and not only what is older.
+    """
 
     key: bytes
     version: int
     document: dict[str, Any] | None
     collection_id: int | None = None
+    replaces_equal: bool = False
 
     @property
     def name(self) -> str:
         """The document's id in the index."""
         return identifier(self.key, self.collection_id)
 
+    def before(self) -> Item:
+        """Return the deletion of what was there before this document, under a version below: the server may still take
+        the document itself when it comes again."""
+        return replace(self, version=self.version - 1, document=None, replaces_equal=True)
+
     def lines(self) -> bytes:
         """Return its lines in the body of a `_bulk`."""
-        head = {"_id": self.name, "version": self.version, "version_type": "external"}
+        kind = "external_gte" if self.replaces_equal else "external"
+        head = {"_id": self.name, "version": self.version, "version_type": kind}
         if self.document is None:
             return json.dumps({"delete": head}).encode() + b"\n"
         return json.dumps({"index": head}).encode() + b"\n" + json.dumps(self.document).encode() + b"\n"
