@@ -15,11 +15,12 @@ import pytest
 from harness.small_disk import may_mount, small_filesystem
 from headwater import testing
 from headwater.wire.header import Frame
+from tests.node.aware import Aware, manifest
 from tests.node.wire import Client
 
 VBUCKETS = 4
 OPTIONS: dict[str, object] = {"vbuckets": VBUCKETS, "segment_mib": 48, "compact_dead_percent": 99}
-OK, ETMPFAIL = 0x00, 0x86
+OK, ETMPFAIL, UNKNOWN_COLLECTION = 0x00, 0x86, 0x88
 VALUE = bytes(range(256)) * 400  # 100 KiB
 BY_ITSELF: dict[str, object] = {"vbuckets": VBUCKETS}
 DEADLINE_SECONDS = 120.0
@@ -131,6 +132,31 @@ if may_mount():
                 client.ask(4, key=b"k%d" % each, vbucket=each % VBUCKETS)
             small.fill()
             assert client.ask(0xB3, extras=ALL).status == OK
+
+    @pytest.mark.parametrize("vbuckets", [VBUCKETS, 1024])
+    def test_dropping_a_collection_on_a_full_disk_makes_room_again(tmp_path: Path, vbuckets: int) -> None:
+        options: dict[str, object] = {**OPTIONS, "vbuckets": vbuckets}
+        with disk(tmp_path / "small", 200, options) as small, Aware(small.node.port) as client:
+            assert client.becomes(manifest(1, kept=8, gone=9)) == OK
+            assert all(client.put(b"k%d" % each, VALUE, 8, each % VBUCKETS) == OK for each in range(100))
+            number = 0
+            while client.put(b"k%d" % number, VALUE, 9, number % VBUCKETS) == OK:
+                number += 1
+            small.fill()
+            assert client.put(b"late", VALUE, 8) == ETMPFAIL
+            assert client.becomes(manifest(2, kept=8, gone=9, more=10)) == ETMPFAIL
+            assert client.becomes(manifest(3, kept=8)) == OK
+            assert client.got(b"k0", 9) == UNKNOWN_COLLECTION
+            assert client.compacts() == OK  # by itself it waits for a minute: replicas may not have heard of the drop
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while (status := client.put(b"late", VALUE, 8)) != OK:
+                assert status == ETMPFAIL and time.monotonic() < deadline
+                time.sleep(0.1)
+            small.node.kill()
+            small.node.start()
+            with Aware(small.node.port) as again:
+                assert all(again.got(b"k%d" % each, 8, each % VBUCKETS) == VALUE for each in range(100))
+                assert (again.got(b"late", 8), again.got(b"k0", 9)) == (VALUE, UNKNOWN_COLLECTION)
 
     @pytest.mark.battery
     @pytest.mark.timeout(900)

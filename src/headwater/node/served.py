@@ -153,6 +153,7 @@ class ServedBucket:
         """The node listens: hand out the map, take part in the cluster, tend the files."""
         self.cluster = ServedMap(port, self.bucket, self.tls_port)
         self.membership.start()
+        self.bucket.collections.start()
         self.bucket.durable_writes.copies_of = self._copies_of
         self.cluster.on_taken.append(self.bucket.durable_writes.map_changed)
         self.bucket.durable_writes.start(self.loop)

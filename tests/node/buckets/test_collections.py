@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from headwater import testing
-from headwater.errors import StorageError
-from headwater.node.buckets.collections import CollectionsFile
+from headwater.errors import DiskFull, StorageError
+from headwater.node.buckets.collections import Collections, CollectionsFile
 from headwater.node.process.run_queue import RunQueue
+from headwater.node.storage.staging import Staging
 from headwater.testing.node import Node
 from headwater.wire.manifest import EMPTY, CollectionsManifest, ManifestRefused
 from headwater.wire.opcodes import Opcode
@@ -244,6 +245,7 @@ async def level(desk: Desk, uid: int) -> None:
         async with asyncio.timeout(5):
             while newest_at_the_node(desk) != [uid] * 4:
                 await asyncio.sleep(0.001)
+    await desk.committer.drain()
 
 
 @pytest.mark.parametrize("by_uid", [True, False])
@@ -300,6 +302,41 @@ def test_a_newer_manifest_that_comes_while_vbuckets_are_brought_up_is_written_do
 
         monkeypatch.setattr(desk.committer, "wait", waited)
         brought(desk, first)
+        await level(desk, 2)
+        assert newest_at_the_node(desk) == [2] * 4
+
+    run(story)
+
+
+def test_what_a_full_disk_had_no_room_for_is_brought_up_once_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, which goes on without, and behind a change that was told to be in force."""
+    monkeypatch.setattr("headwater.node.buckets.collections.FULL_RETRY_SECONDS", 0.001)
+
+    async def story(desk: Desk) -> None:
+        collections, has_room, stage = desk.bucket.collections, False, Staging.event
+
+        def event(*told: Any, **more: Any) -> int:
+            if not has_room:
+                raise DiskFull("/data", 100)
+            return stage(*told, **more)
+
+        monkeypatch.setattr(Staging, "event", event)
+        with pytest.raises(DiskFull):
+            await collections.change(lambda _: EMPTY.with_collection("_default", "a", None, A))
+        await asyncio.sleep(0.01)
+        assert newest_at_the_node(desk) == [1, 0, 0, 1]
+        has_room = True
+        await level(desk, 1)
+        assert newest_at_the_node(desk) == [1] * 4
+
+        has_room = False
+        newer = collections.manifest.with_collection("_default", "b", None, B)
+        CollectionsFile(desk.disk, desk.store.log.folder).save(newer, B + 1, 8)
+        desk.bucket.collections = Collections(desk.bucket, desk.disk, desk.store.log.folder)
+        desk.bucket.collections.recover()
+        assert newest_at_the_node(desk) == [2, 1, 1, 2]
+        has_room = True
+        desk.bucket.collections.start()
         await level(desk, 2)
         assert newest_at_the_node(desk) == [2] * 4
 

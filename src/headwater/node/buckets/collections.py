@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headwater.errors import CorruptStore, StorageError
+from headwater.errors import CorruptStore, DiskFull, StorageError, UnsureFile
 from headwater.failpoints import failpoint
 from headwater.node.process.run_queue import Slices
 from headwater.node.refused import CommandRefused
@@ -28,7 +28,7 @@ from headwater.node.storage.disk import Disk
 from headwater.node.storage.staging import ArenaFull
 from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
 from headwater.wire import manifest as wire
-from headwater.wire.manifest import COLLECTION_ID_FIRST, CollectionsManifest, ManifestRefused
+from headwater.wire.manifest import COLLECTION_ID_FIRST, CollectionsManifest, EventKind, ManifestRefused
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -48,6 +48,9 @@ _FORMAT: Final = "1"
 COLLECTIONS_MAX: Final = 1200
 """Of a bucket, as in the other server; scopes as many."""
 SCOPE_ID_FIRST: Final = 8
+FOLDER_BYTES: Final = 64 << 10
+"""Bytes of the disk that a folder may need for the name of a file that is written anew."""
+FULL_RETRY_SECONDS: Final = 10.0
 
 
 class Owner(Protocol):
@@ -154,13 +157,18 @@ class Collections:
     def recover(self) -> None:
         """After the store was read: whichever is newer counts, the file or a vbucket; all active ones follow it.
 
-        What does not fit into one batch follows when the node runs.
+        What does not fit into one batch, or on the disk, follows when the node runs (`start`).
         """
         for vbucket in self._bucket.vbuckets.values():
             self._learn(vbucket.collections.manifest)
-        with suppress(ArenaFull):
+        with suppress(ArenaFull, DiskFull):
             for vb in filter(self._may_lack, self._bucket.vbuckets):
                 self._bring_up(vb)
+
+    def start(self) -> None:
+        """The node runs: bring up what recovery left behind."""
+        if self._saved != self.manifest or any(map(self._may_lack, self._bucket.vbuckets)):
+            self._settle_later()
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +183,11 @@ class Collections:
         async with self._changing:
             while not await self._take(made := self._edited(edit)):
                 pass
-            await self._follow()
+            try:
+                await self._follow()
+            except DiskFull:
+                self._settle_later()
+                raise
             return made
 
     def _edited(self, edit: Callable[[CollectionsManifest], CollectionsManifest]) -> CollectionsManifest:
@@ -219,8 +231,18 @@ class Collections:
         """Write it down, and with it that no id in it is given again."""
         self._given(manifest)
         numbers = self._next_collection, self._next_scope
-        await asyncio.get_running_loop().run_in_executor(None, self._file.save, manifest, *numbers)
+        save = self._save_drop if _only_drops(self._saved, manifest) else self._file.save
+        await asyncio.get_running_loop().run_in_executor(None, save, manifest, *numbers)
         self._saved = manifest
+
+    def _save_drop(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
+        """Write down a drop, which makes room; on a full disk with some of what is kept for such a day. Blocking."""
+        try:
+            self._file.save(manifest, next_collection, next_scope)
+        except (DiskFull, UnsureFile):
+            if not self._bucket.store.log.reserve.give(2 * len(manifest.encode()) + FOLDER_BYTES):
+                raise
+            self._file.save(manifest, next_collection, next_scope)
 
     async def _follow(self) -> None:
         """Stage what the active vbuckets lack, some at a time, and wait until all is durable.
@@ -241,7 +263,9 @@ class Collections:
                 try:
                     if self._may_lack(vb) and not self._bring_up(vb):
                         level[vb] = self.manifest.uid
-                except ArenaFull:
+                except (ArenaFull, DiskFull) as refused:
+                    if isinstance(refused, DiskFull) and bucket.store.staging.is_blank:
+                        raise  # else a commit may bring the next piece of what is kept for deletions
                     await committer.wait(committer.wrote())
             if not await committer.wait(committer.gate()):
                 raise StorageError(
@@ -323,6 +347,8 @@ class Collections:
                 return
             late = event("collections.late", uid=self.manifest.uid)
             log.warning("the collections are not up to date everywhere: %s", error, extra=late)
+            if isinstance(error, DiskFull):
+                asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._settle_later)
 
     async def stop(self) -> None:
         """Bring nothing up any more: the bucket is dropped. On return no change is under way, and no file written."""
@@ -346,6 +372,12 @@ class Collections:
     ) -> Callable[[CollectionsManifest], CollectionsManifest]:
         """The edit that adds a collection to a scope."""
         return lambda manifest: manifest.with_collection(scope, name, max_ttl, self._next_collection)
+
+
+def _only_drops(before: CollectionsManifest, after: CollectionsManifest) -> bool:
+    """Return whether nothing is made between two manifests, and something is dropped."""
+    kinds = {each.kind for each in before.events_to(after)}
+    return bool(kinds) and kinds <= {EventKind.DROP_COLLECTION, EventKind.DROP_SCOPE}
 
 
 def _check_size(manifest: CollectionsManifest) -> None:

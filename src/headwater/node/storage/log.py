@@ -207,7 +207,7 @@ class Log:
             DiskFull, StorageError: that could not be written down.
         """
         try:
-            self.manifest.change(edit)
+            self._change(edit)
         except OSError as error:
             raise full_error(self.folder, 0, error) from error
 
