@@ -1,6 +1,6 @@
 from starlette.testclient import TestClient
 
-from headwater import testing
+from headwater import client, testing
 from headwater.console.desk import Desk
 
 from .support import console, until_told, words
@@ -86,3 +86,27 @@ def test_pages_of_a_bucket_whose_nodes_are_away_say_so() -> None:
             assert 'role="alert"' in answer.text
         desk: Desk = browser.app.state.desk  # type: ignore[attr-defined]
         assert desk.foreman.running is None
+
+
+def test_a_page_about_a_bucket_that_was_made_anew_drops_and_empties_none_until_it_is_shown(
+    browser: TestClient, node: testing.Node
+) -> None:
+    done(browser, "bucket-create", name="twice", vbuckets="4")
+    with console(f"couchbase://{node.address}/twice") as other:
+        pages = {kind: plan(browser if name else other, kind, **name)[1] for kind, name in HARMING.items()}
+        done(browser, "bucket-drop", "twice", name="twice")
+        done(browser, "bucket-create", name="twice", vbuckets="4")
+        with client.connect(f"couchbase://{node.address}/twice") as bucket:
+            bucket.set("a", "of the new one")
+            for kind, page in pages.items():
+                asked = browser if HARMING[kind] else other
+                status, told = post(asked, f"/actions/{kind}/begin", **confirmed(page, "twice"))
+                until_ended(asked)
+                assert status == 409, kind
+                assert "this is the plan now" in words(told)
+                assert "one that is made anew has another" in words(told)
+                assert bucket.get("a").value == b"of the new one", kind
+    done(browser, "bucket-drop", "twice", name="twice")
+
+
+HARMING: dict[str, dict[str, str]] = {"bucket-drop": {"name": "twice"}, "flush": {}}

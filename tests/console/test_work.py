@@ -6,10 +6,16 @@ import pytest
 
 from headwater import testing
 from headwater.client.routing import Address, parse
+from headwater.cluster import buckets, collections
+from headwater.cluster.buckets import BucketWish
+from headwater.cluster.collections import CollectionPath, Lacking
 from headwater.cluster.members import Members
+from headwater.console.chores import asked_work
 from headwater.console.work import AskedWork, Foreman, Job, Shown
 from headwater.errors import ClusterError, OptionError
 from tests.cluster.nodes import at, check, documents, empty_nodes, fill, init
+
+from .test_chores import SETTINGS
 
 PLAIN, SECURE = parse("couchbase://h:1/default"), parse("couchbases://h:1/default")
 
@@ -173,5 +179,56 @@ def test_a_node_that_is_in_no_cluster_is_said() -> None:
             job = await ended(foreman.begin(AskedWork("rebalance")))
             assert job.state == "failed"
             assert "cluster init" in job.now
+
+        work(foreman_of(node), doing)
+
+
+def test_work_that_was_confirmed_reaches_no_bucket_that_was_made_anew_since() -> None:
+    """Somebody drops the bucket and makes one of its name between the last look at it and the work itself."""
+    with testing.node(vbuckets=4) as node:
+
+        async def doing(foreman: Foreman) -> None:
+            async with Members() as members:
+                await buckets.create(members, at(node), BucketWish("carts"))
+                for asked in (
+                    AskedWork("flush"),
+                    AskedWork("compaction", vbucket=0, hours=1),
+                    asked_work("bucket-drop", {"name": "carts"}, SETTINGS),
+                    asked_work("bucket-quota", {"name": "carts", "quota_mib": "2048"}, SETTINGS),
+                    asked_work("collection-drop", {"name": "shop.orders"}, SETTINGS),
+                ):
+                    await collections.make(members.of("carts"), at(node), [Lacking(CollectionPath("shop", "orders"))])
+                    shown = await foreman.plan(asked)
+                    await buckets.drop(members, at(node), "carts")
+                    await buckets.create(members, at(node), BucketWish("carts"))
+                    await collections.make(members.of("carts"), at(node), [Lacking(CollectionPath("shop", "orders"))])
+                    job = await ended(foreman.begin(asked, plan=shown))
+                    assert job.state == "failed", (asked.kind, job.now)
+                    assert "is not the one that was looked at" in job.now, asked.kind
+                    again = await foreman.plan(asked)
+                    assert again.digest != shown.digest, "the page shows the plan again"
+                    job = await ended(foreman.begin(asked, plan=again))
+                    assert job.state == "done", (asked.kind, job.now)
+                    if asked.kind == "bucket-drop":
+                        await buckets.create(members, at(node), BucketWish("carts"))
+
+        work(Foreman(lambda: Members("carts", timeout_seconds=30.0), lambda: at(node)), doing)
+
+
+def test_a_collection_that_was_made_anew_is_another_one_than_that_which_was_to_be_dropped() -> None:
+    with testing.node(vbuckets=4) as node:
+
+        async def doing(foreman: Foreman) -> None:
+            path = CollectionPath("shop", "orders")
+            asked = asked_work("collection-drop", {"name": str(path)}, SETTINGS)
+            async with Members() as members:
+                await collections.make(members, at(node), [Lacking(path)])
+                shown = await foreman.plan(asked)
+                await collections.change(members, at(node), collections.removal(path))
+                await collections.make(members, at(node), [Lacking(path)])
+                job = await ended(foreman.begin(asked, plan=shown))
+                assert job.state == "failed", job.now
+                assert "shop.orders is not what was shown" in job.now
+                assert path.is_in(await collections.current(members, at(node)))
 
         work(foreman_of(node), doing)

@@ -150,6 +150,7 @@ class NodeAdmin:
         self._states_are_old = self._logs_are_statistics = False
         self._operator: Operator | None = None
         self._had_lease = False
+        self._uuids: frozenset[str] | None = None
         self._name = uuid.uuid4().hex  # of our place among the holders of a lease
         self._renewing: asyncio.Task[None] | None = None
         self._refusal: AuthError | None = None
@@ -198,6 +199,19 @@ class NodeAdmin:
         self._waiters.sweep()
 
     # --- being alone at work ------------------------------------------------------------------------------------------
+
+    def bind(self, uuids: frozenset[str]) -> None:
+        """Ask only a bucket that has one of these uuids, before the first call.
+
+        A node closes the connections of a bucket that is dropped. So each connection is asked once, when it is opened:
+        what is requested on it can't reach a bucket of that name that was made since. Calls then raise ClusterError.
+        """
+        self._uuids = uuids
+
+    async def bucket_uuid(self) -> str:
+        """The uuid of our bucket: new for each that is made, and with each start of a node that is in no cluster; empty
+        from a server that tells none."""
+        return _uuid_in(await self.config())
 
     async def lease(self, operator: Operator, *, again: bool = False) -> None:
         """Be the only operator at work on the node, together with others of the same run, until `release` or `close`.
@@ -554,9 +568,24 @@ class NodeAdmin:
             if not self._link.is_open or self._link.is_stale:
                 self._link.close()
                 await self._log_in()
+                if self._uuids is not None:
+                    await self._check_bucket(self._link, self._uuids)
                 if self._operator is not None:
                     await self._lease_on(self._link, self._operator)
         return self._link
+
+    async def _check_bucket(self, link: Pipeline, uuids: frozenset[str]) -> None:
+        """Close a connection to a bucket that is not the one we are bound to."""
+        try:
+            answer = await self._run(link.call(GetClusterConfig().frame(), self._clock() + self._timeout))
+            if answer.status not in NO_MAP:
+                _check(f"{self.address}: ask for the cluster map", answer)
+            if _uuid_in(None if answer.status in NO_MAP else answer.value) not in uuids:
+                what = f'{self.address}: bucket "{self.endpoint.bucket}" is not the one that was looked at: it was made'
+                raise ClusterError(f"{what} anew, or its node was started anew", "nothing was done there; look again")
+        except BaseException:
+            link.close()
+            raise
 
     async def _log_in(self) -> None:
         if self._refusal is not None and self._clock() < self._refused_at + REFUSED_SECONDS:
@@ -575,6 +604,10 @@ class NodeAdmin:
             return await self._waiters.run(steps)
         finally:
             self._asked.remove(began)
+
+
+def _uuid_in(config: bytes | None) -> str:
+    return str(json.loads(config).get("uuid", "")) if config else ""
 
 
 def vbucket_list(vbuckets: Iterable[int]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["BucketWish", "create", "drop", "names", "quotas", "set_quota"]
+__all__ = ["BucketWish", "create", "drop", "names", "quotas", "set_quota", "uuids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,22 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
 
     Raises:
         KeyNotFound: none of them has it.
-        ClusterError: a node still has it; the same again goes on.
+        ClusterError: a node still has it; the same again goes on. Or (`members.of(name)` is bound) it is another one.
     """
     nodes, _ = await _nodes(members, seeds)
-    dropped = await asyncio.gather(
-        *(members.of("").admin(each).drop_bucket(name) for each in nodes), return_exceptions=True
-    )
+    known = members.of(name)
+    asking = known if known.is_bound else members.of("")  # who has selected it drops none that was made since
+    dropped = await asyncio.gather(*(asking.admin(each).drop_bucket(name) for each in nodes), return_exceptions=True)
     if all(isinstance(each, KeyNotFound) for each in dropped):
         raise next(each for each in dropped if isinstance(each, KeyNotFound))
     await _everywhere(nodes, dropped, KeyNotFound, "still there")
     return len(nodes)
+
+
+async def uuids(members: Members, seeds: Sequence[Address], name: str) -> frozenset[str]:
+    """The uuids of a bucket on the nodes that `seeds` lead to; raises as `Members.uuids`."""
+    nodes, _ = await _nodes(members, seeds)
+    return await members.of(name).uuids(nodes)
 
 
 async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota_mib: int) -> int:

@@ -21,7 +21,7 @@ from headwater.cluster import answers
 from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.survey import NodeView, Survey
-from headwater.errors import ClusterError, KeyExists, NoAccess, StatusError, TransportError
+from headwater.errors import BucketNotFound, ClusterError, KeyExists, NoAccess, StatusError, TransportError
 from headwater.tls.settings import TlsSettings
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -60,6 +60,7 @@ class Members:
         self.operator: Operator | None = None
         self._watched_only: set[Address] = set()
         self._others: dict[str, Members] = {}
+        self._uuids: frozenset[str] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,7 +72,9 @@ class Members:
             await other.__aexit__()
 
     def of(self, bucket: str) -> Members:
-        """The same nodes with the same login, and another bucket; "" for none. Closed together with this."""
+        """The same nodes with the same login, and a bucket; "" for none. Closed together with this."""
+        if bucket == self.bucket:
+            return self
         if bucket not in self._others:
             other = Members(bucket, self._user, self._password, tls=self._tls, timeout_seconds=self._timeout)
             other._tls_ports = self._tls_ports
@@ -118,8 +121,31 @@ class Members:
     def admin(self, address: Address) -> NodeAdmin:
         """The administration of one node; it connects with its first call."""
         if address not in self._admins:
-            self._admins[address] = NodeAdmin(self.endpoint(address), self._timeout)
+            self._admins[address] = made = NodeAdmin(self.endpoint(address), self._timeout)
+            if self._uuids is not None:
+                made.bind(self._uuids)
         return self._admins[address]
+
+    @property
+    def is_bound(self) -> bool:
+        """True if only the bucket that was looked at is asked, and none of its name that was made since."""
+        return self._uuids is not None
+
+    def bind(self, uuids: Iterable[str]) -> None:
+        """Ask only a bucket that has one of these uuids (`NodeAdmin.bind`); before the first call."""
+        self._uuids = frozenset(uuids)
+
+    async def uuids(self, nodes: Iterable[Address]) -> frozenset[str]:
+        """The uuids of the bucket on these nodes, which is one once it has a map; of those that answer and have it.
+
+        Raises:
+            StatusError: a node refused to tell.
+        """
+        told = await asyncio.gather(*(self.admin(each).bucket_uuid() for each in nodes), return_exceptions=True)
+        for each in told:
+            if isinstance(each, BaseException) and not isinstance(each, TransportError | BucketNotFound):
+                raise each
+        return frozenset(each for each in told if isinstance(each, str))
 
     def waited_for(self, seconds: float) -> list[tuple[Address, float]]:
         """The nodes that owe an answer for longer than `seconds`, and for how long."""

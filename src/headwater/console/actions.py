@@ -72,7 +72,7 @@ async def begin(request: Request) -> Response:
         if " ".join(fields.get("words", "").split()) != words:
             missing = f"Nothing was begun: type {words} to begin."
             return _confirm(request, fields, work, shown, problem=missing, status=400)
-        desk.foreman.begin(work, ticket)
+        desk.foreman.begin(work, ticket, shown)
     except HeadwaterError as error:
         return _refused(request, kind, error)
     return RedirectResponse("/actions", 303)

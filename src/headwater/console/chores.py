@@ -88,7 +88,9 @@ class _DropBucket:
             raise OptionError("bucket", self.name, f"one of {', '.join(known)}")
         if self.name == known[0]:
             raise OptionError("bucket", self.name, "not the first bucket, which is the folder of the node itself")
-        return Shown(sentences=(f"Bucket {self.name} goes with all its documents, on all nodes.", NO_WAY_BACK))
+        uuids = await buckets.uuids(members, seeds, self.name)
+        lines = (f"Bucket {self.name} goes with all its documents, on all nodes.", NO_WAY_BACK)
+        return Shown(sentences=lines, bucket=self.name, uuids=uuids)
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         return "done", f"{self.name} is dropped, on {await buckets.drop(members, seeds, self.name):,} nodes"
@@ -114,7 +116,8 @@ class _SetQuota:
         limit = (
             "Over its quota a bucket refuses documents as on a full disk. Less than its files take already is refused."
         )
-        return Shown(("node", "may take", "then"), rows, (limit,), set(before.values()) == {self.mib})
+        uuids, is_empty = await buckets.uuids(members, seeds, self.name), set(before.values()) == {self.mib}
+        return Shown(("node", "may take", "then"), rows, (limit,), is_empty, self.name, uuids)
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         nodes = await buckets.set_quota(members, seeds, self.name, self.mib)
@@ -163,13 +166,28 @@ class _DropCollection:
         manifest = await collections.current(members, seeds)
         if not self.path.is_in(manifest):
             raise OptionError("name", str(self.path), "a scope or a collection that is there")
-        paths = [CollectionPath(scope.name, each.name) for scope in manifest.scopes for each in scope.collections]
-        gone = [each for each in paths if self.path in (each, CollectionPath(each.scope))]
-        lines = [f"{each} goes with all its documents." for each in gone] or [f"{self.path} goes; nothing is in it."]
-        return Shown(sentences=(*lines, NO_WAY_BACK))
+        uuids = await buckets.uuids(members, seeds, members.bucket)
+        return Shown(sentences=self._sentences(manifest), bucket=members.bucket, uuids=uuids)
+
+    def _sentences(self, manifest: CollectionsManifest) -> tuple[str, ...]:
+        """The collections that go with this manifest, by name and id: one that is made anew has another id."""
+        gone = [
+            f"{CollectionPath(scope.name, each.name)} goes with all its documents; its id is {each.id:x}."
+            for scope, each in manifest.each_collection()
+            if self.path in (CollectionPath(scope.name), CollectionPath(scope.name, each.name))
+        ]
+        return (*(gone or [f"{self.path} goes; nothing is in it."]), NO_WAY_BACK)
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
-        manifest = await _changed(members, seeds, collections.removal(self.path))
+        remove = collections.removal(self.path)
+
+        def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
+            as_shown = job.plan is None or job.plan.sentences == self._sentences(manifest)
+            if self.path.is_in(manifest) and not as_shown:
+                raise ManifestRefused(f"{self.path} is not what was shown: it, or what is in it, was made anew since")
+            return remove(manifest, ids)
+
+        manifest = await _changed(members, seeds, edit)
         return "done", f"{self.path} is dropped; manifest {manifest.uid:x}"
 
 

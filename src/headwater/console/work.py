@@ -39,7 +39,7 @@ class Job:
 
     Attributes:
         state: running, done, stopped or failed. now: what happens, or the outcome. done, total: vbuckets.
-        began_at, ended_at: Unix seconds. stopping: True once it was asked to stop.
+        began_at, ended_at: Unix seconds. stopping: True once it was asked to stop. plan: as it was confirmed.
     """
 
     kind: str
@@ -51,6 +51,7 @@ class Job:
     total: int = 0
     ended_at: float = 0.0
     stopping: bool = False
+    plan: Shown | None = None
 
     def step(self, step: RebalanceStep) -> None:
         """Take over the progress of a rebalance."""
@@ -59,17 +60,26 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A plan for a page: rows of figures with their heading, and sentences; `digest` distinguishes plans."""
+    """A plan for a page: rows of figures with their heading, and sentences; `digest` distinguishes plans.
+
+    Attributes:
+        bucket, uuids: the bucket that the work harms, and its uuids on the nodes; the work reaches no other bucket of
+            this name. Empty where it harms none.
+    """
 
     heading: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     sentences: tuple[str, ...] = ()
     is_empty: bool = False
+    bucket: str = ""
+    uuids: frozenset[str] = frozenset()
 
     @property
     def digest(self) -> str:
         """A short digest of the plan."""
-        return hashlib.sha256(json.dumps([self.heading, self.rows, self.sentences]).encode()).hexdigest()[:16]
+        return hashlib.sha256(
+            json.dumps([self.heading, self.rows, self.sentences, self.bucket, sorted(self.uuids)]).encode()
+        ).hexdigest()[:16]
 
 
 class Work(Protocol):
@@ -168,11 +178,12 @@ class AskedWork:
             owner = await _owner(members, seeds, self.vbucket)
             sentence = "Its log is read and written anew where that frees room; requests go on. Readers that were away"
             sentence += " for longer than that begin again."
-            return Shown(sentences=(f"{self.title}, on {owner}.", sentence))
+            uuids = await members.uuids([owner])
+            return Shown(sentences=(f"{self.title}, on {owner}.", sentence), bucket=members.bucket, uuids=uuids)
         owners = [each async for each in _owners(members, seeds)]
         sentence = f"Every document of this bucket is deleted, on {', '.join(map(str, owners))}."
         more = "Streams and replicas see the deletions. There is no way back but a backup."
-        return Shown(sentences=(sentence, more))
+        return Shown(sentences=(sentence, more), bucket=members.bucket, uuids=await members.uuids(owners))
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         """Do the work, and report progress to `job`."""
@@ -279,15 +290,18 @@ class Foreman:
         async with self._members() as members:
             return await work.plan(members, self._seeds())
 
-    def begin(self, work: Work, ticket: str = "") -> Job:
+    def begin(self, work: Work, ticket: str = "", plan: Shown | None = None) -> Job:
         """Begin work in the background; the ticket marks its form as used.
+
+        Args:
+            plan: as it was confirmed; the work reaches only the bucket that it is about.
 
         Raises:
             OptionError: other work is under way.
         """
         if (other := self.running) is not None:
             raise OptionError("work", work.title, f"begun once this has ended: {other.title}")
-        job = Job(work.kind, work.title, time.time())
+        job = Job(work.kind, work.title, time.time(), plan=plan)
         self.jobs.appendleft(job)
         if ticket:
             self._tickets.append(ticket)
@@ -312,6 +326,8 @@ class Foreman:
     async def _run(self, job: Job, work: Work) -> None:
         try:
             async with self._members() as members:
+                if job.plan is not None and job.plan.bucket:
+                    members.of(job.plan.bucket).bind(job.plan.uuids)
                 job.state, job.now = await work.run(members, self._seeds(), job)
         except HeadwaterError as error:
             job.state, job.now = "failed", plain(error)

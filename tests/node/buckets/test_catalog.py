@@ -24,6 +24,7 @@ from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.catalog import VBUCKETS_PER_TURN, Catalog, NewBucket, OpenBucket
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
+from headwater.node.refused import CommandRefused
 from headwater.testing.faults import FaultyDisk
 from headwater.testing.node import Node, NodeError
 from headwater.wire.header import Frame
@@ -541,3 +542,26 @@ def test_the_list_says_what_it_says_on_disk() -> None:
         assert {**told, "uuid": ""} == {
             **{"name": "orders", "number": 1, "uuid": "", "vbuckets": 4, "quota_mib": 100, "state": "served"}
         }
+
+
+def test_of_two_that_drop_a_bucket_the_later_one_does_not_drop_what_was_made_of_its_name_between_them() -> None:
+    served = list[Bucket]()
+
+    async def leave(opened: OpenBucket) -> None:
+        opened.committer.close()
+
+    async def story() -> None:
+        disk = FaultyDisk()
+        disk.make_directory(Path("/data"))
+        config = NodeConfig(data=Path("/data"), vbuckets=2)
+        loop = asyncio.get_running_loop()
+        buckets = Catalog(config, disk, loop, Clock(), serve=lambda opened: served.append(opened.bucket), leave=leave)
+        await buckets.create(NewBucket("orders"))
+        meant = served[0]
+        changes = (buckets.drop("orders", meant), buckets.create(NewBucket("orders")), buckets.drop("orders", meant))
+        _, _, refused = await asyncio.gather(*changes, return_exceptions=True)
+        assert isinstance(refused, CommandRefused) and refused.status == Status.KEY_ENOENT
+        await buckets.drop("orders", served[1])
+        buckets.close(clean=True)
+
+    asyncio.run(story())

@@ -208,8 +208,11 @@ class Catalog:
             self._keep(opened)
             log.info('bucket "%s" is there', entry.name, extra=event("bucket.created", bucket=entry.name))
 
-    async def drop(self, name: str) -> None:
+    async def drop(self, name: str, only: Bucket | None = None) -> None:
         """Drop a bucket and all that is in it; on return it is gone for good, and served no more.
+
+        Args:
+            only: drop this one; not one of its name that was made while others were dropping it.
 
         Raises:
             CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first one.
@@ -222,7 +225,7 @@ class Catalog:
             )
         async with self._changing:
             opened = self._open.get(name)
-            if opened is None:
+            if opened is None or only not in (None, opened.bucket):
                 raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
             entry = replace(opened.entry, state=DROPPING)
             try:

@@ -125,8 +125,9 @@ class BucketCatalog(Protocol):
     async def create(self, asked: NewBucket) -> None:
         """Make a bucket; on return it is durable and served. CommandRefused if it can't be, or is there."""
 
-    async def drop(self, name: str) -> None:
-        """Drop a bucket and all that is in it; on return it is gone for good. CommandRefused if it can't be."""
+    async def drop(self, name: str, only: Bucket | None = None) -> None:
+        """Drop a bucket and all that is in it; on return it is gone for good. CommandRefused if it can't be, or if it
+        is not the one (`only`) that is meant."""
 
     def quota_mib(self, name: str) -> int:
         """The quota of a bucket; 0 for none."""

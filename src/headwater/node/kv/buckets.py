@@ -46,13 +46,14 @@ async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
     if request.value not in (b"", b"force=true", b"force=false"):
         raise CommandRefused(Status.EINVAL, "the value is empty, force=true or force=false")
     buckets = session.server.buckets
-    first = next(iter(buckets.values()))
+    first, selected = next(iter(buckets.values())), None
     if buckets.get(name) is session.server is not first:  # who drops the bucket that he has stays to hear of it
+        selected = session.server.bucket
         await settle(session)
         session.select(first)
         session.deselect()
     try:
-        await session.server.catalog.drop(name)
+        await session.server.catalog.drop(name, selected)
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
     session.server.record(session, f"dropped bucket {name!r}")

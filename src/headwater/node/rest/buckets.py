@@ -49,7 +49,7 @@ async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
-        await server.catalog.drop(server.bucket.name)
+        await server.catalog.drop(server.bucket.name, server.bucket)
     except CommandRefused as refused:
         return _refused(refused.context, _STATUS.get(refused.status, 400))
     except StorageError as error:
