@@ -37,8 +37,9 @@ class BucketWish:
 
 
 async def names(members: Members, seeds: Sequence[Address]) -> list[str]:
-    """The buckets of the first node that our user may do something in, its first bucket first."""
-    return await members.of("").admin((await members.identified(seeds))[0]).buckets()
+    """The buckets of a member that our user may do something in, its first bucket first."""
+    first, _ = await known_map(members, seeds)
+    return await members.of("").admin(first).buckets()
 
 
 async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -> int:
@@ -124,6 +125,6 @@ async def _everywhere(
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> tuple[list[Address], int]:
-    """The nodes of the cluster, and the replicas of its vbuckets, by the first map that names several; or the node."""
+    """The nodes of the cluster, and the replicas of its vbuckets, by the newest map that names several; or the node."""
     first, known = await known_map(members, seeds)
     return ([first], 0) if known is None else (list(known.servers), known.replica_count)

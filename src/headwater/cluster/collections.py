@@ -19,10 +19,10 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from headwater.cluster.known import bucket_nodes
 from headwater.cluster.manifests import NodeManifest, together
 from headwater.errors import ClusterError, StatusError
 from headwater.protocol.one_bucket import contradiction, is_alike, only_in, why_not_from
-from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.manifest import DEFAULT, EMPTY, CollectionsManifest, ManifestRefused, NoSuchName
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -130,7 +130,7 @@ async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lack
 
 async def current(members: Members, seeds: Sequence[Address]) -> CollectionsManifest:
     """The newest manifest of the nodes that `seeds` lead to."""
-    manifests = await asyncio.gather(*(members.admin(each).manifest() for each in await _nodes(members, seeds)))
+    manifests = await asyncio.gather(*(members.admin(each).manifest() for each in await bucket_nodes(members, seeds)))
     return max(manifests, key=lambda each: each.uid)
 
 
@@ -191,7 +191,7 @@ async def _change(
     members: Members, seeds: Sequence[Address], make_next: Callable[[Sequence[NodeManifest]], CollectionsManifest]
 ) -> CollectionsManifest:
     for attempt in itertools.count(1):
-        nodes = await _nodes(members, seeds)
+        nodes = await bucket_nodes(members, seeds)
         made = make_next(await _told_by(members, nodes))
         made.check()
         try:
@@ -350,19 +350,3 @@ async def _told(node: NodeAdmin) -> CollectionsManifest:
         if error.status not in (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED):
             raise
         return EMPTY
-
-
-async def _nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
-    """The nodes of the bucket, by the newest map that one of them has: all operators are to find the same first."""
-    first = (await members.identified(seeds))[0]
-    known = await _map(members, first)
-    if known is None or len(known.servers) < 2:
-        return [first]
-    maps = await asyncio.gather(*(_map(members, each) for each in known.servers), return_exceptions=True)
-    newest = max((each for each in maps if isinstance(each, ClusterMap)), key=lambda each: each.version, default=known)
-    return list(newest.servers)
-
-
-async def _map(members: Members, node: Address) -> ClusterMap | None:
-    config = await members.admin(node).config()
-    return ClusterMap.from_json(config, node) if config else None

@@ -1,33 +1,93 @@
-"""Which nodes there are, by the map of any of their buckets."""
+"""Which nodes there are, by the newest map that the nodes which an operator named lead to.
+
+A node that left the cluster, or that was away when it was left out, answers as any other, and so may one that is no
+member any more be the first that is named. So a map counts only when none of its nodes has a newer one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from headwater.errors import StatusError, TransportError
 from headwater.wire.cluster_map import ClusterMap
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["known_map"]
+__all__ = ["bucket_nodes", "known_map"]
 
 
 async def known_map(
     members: Members, seeds: Sequence[Address], *, of_first_bucket: bool = False
 ) -> tuple[Address, ClusterMap | None]:
-    """The first node that `seeds` name, and the first map of its buckets that names several; None without one.
+    """A member, and the newest map of the first bucket that has one with several nodes; None without one.
+
+    `seeds` are asked in turn. One that does not answer, or refuses, is passed over; so is one that is alone, if another
+    is a member. Where the map has one node left, the member is that one.
 
     Args:
         of_first_bucket: look at the map of the node's first bucket alone, as nodes do to know whose users they have.
+
+    Raises:
+        StatusError, TransportError: no seed answers; the error is that of the first.
     """
-    first = (await members.identified(seeds))[0]
-    names = await members.of("").admin(first).buckets()
-    for name in names[:1] if of_first_bucket else names:
-        config = await members.of(name).admin(first).config()
-        known = ClusterMap.from_json(config, first) if config else None
-        if known is not None and len(known.servers) > 1:
+
+    async def ask(seed: Address) -> ClusterMap | None:
+        names = await members.of("").admin(seed).buckets()
+        for name in names[:1] if of_first_bucket else names:
+            if (known := await _newest(members.of(name), seed)) is not None:
+                return known
+        return None
+
+    first, known = await _first(members, seeds, ask)
+    return first, known if known is not None and len(known.servers) > 1 else None
+
+
+async def bucket_nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
+    """The nodes of the members' bucket, by its newest map: all operators find the same first. Errors as `known_map`."""
+    first, known = await _first(members, seeds, lambda seed: _newest(members, seed))
+    return [first] if known is None else list(known.servers)
+
+
+async def _first(
+    members: Members, seeds: Sequence[Address], ask: Callable[[Address], Awaitable[ClusterMap | None]]
+) -> tuple[Address, ClusterMap | None]:
+    """The first map that one of the seeds leads to, with a member of it; without one a seed that answered."""
+    alone: Address | None = None
+    lost: list[StatusError | TransportError] = []
+    for seed in await members.identified(seeds):
+        try:
+            known = await ask(seed)
+        except (StatusError, TransportError) as error:
+            lost.append(error)
+            continue
+        if known is not None:
             members.learn(known)
-            return first, known
-    return first, None
+            return seed if seed in known.servers else known.servers[0], known
+        alone = alone or seed
+    if alone is None:
+        raise lost[0]
+    return alone, None
+
+
+async def _newest(members: Members, node: Address) -> ClusterMap | None:
+    """The newest map of a bucket that a node's own leads to; None for a node that is alone."""
+    known = await _map(members, node)
+    if known is None or (len(known.servers) == 1 and (known.this is not None or node in known.servers)):
+        return None
+    while True:
+        members.learn(known)
+        maps = await asyncio.gather(*(_map(members, each) for each in known.servers), return_exceptions=True)
+        newer = [each for each in maps if isinstance(each, ClusterMap) and each.uuid == known.uuid]
+        newest = max((known, *newer), key=lambda each: each.version)
+        if newest.version == known.version:
+            return known
+        known = newest
+
+
+async def _map(members: Members, node: Address) -> ClusterMap | None:
+    config = await members.admin(node).config()
+    return ClusterMap.from_json(config, node) if config else None
