@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 from headwater import testing
 from headwater.client import KeyNotFound
 from headwater.console.desk import Desk
+from headwater.console.work import Job
 from tests.cluster.nodes import check, documents, empty_nodes, fill, init
 
 from .support import ORIGIN, SECRETS, console, words
@@ -117,3 +118,19 @@ def test_what_can_not_be_planned_is_said(
 
 def test_mirrors_that_are_not_given_are_asked_for(browser: TestClient) -> None:
     assert "headwater console --lake DIR" in browser.get("/mirrors").text
+
+
+def test_a_page_whose_work_has_ended_stops_no_other_and_says_so(browser: TestClient) -> None:
+    desk: Desk = browser.app.state.desk  # type: ignore[attr-defined]
+    other = Job("rebalance", "Rebalance: spread evenly", 1.0)
+    desk.foreman.jobs.appendleft(other)
+    try:
+        page = browser.get("/actions").text
+        assert re.search(f'<input type="hidden" name="job" value="{other.id}">', page)
+        status, told = post(browser, "/actions/stop", job=Job("rebalance", "", 0.0).id)
+        assert (status, other.stopping) == (409, False)
+        assert "has ended, and nothing was stopped" in words(told)
+        assert post(browser, "/actions/stop", job=other.id)[0] == 200
+        assert other.stopping
+    finally:
+        desk.foreman.jobs.remove(other)

@@ -1,12 +1,16 @@
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from headwater.client.routing import Address, parse
+from headwater.cluster.members import Members
 from headwater.console.chores import asked_work
 from headwater.console.desk import ConsoleSettings
-from headwater.console.work import AskedWork
-from headwater.errors import OptionError
+from headwater.console.work import AskedWork, Job
+from headwater.errors import OptionError, TableError
 from headwater.lake.commit import DOMAIN
 from headwater.lake.log import TableLog, creation, record
 from headwater.lake.places import store_of
@@ -46,3 +50,33 @@ def test_a_table_is_folded_and_cleaned_up_only_where_the_console_was_given_it(tm
         assert "There is nothing to do" in plan(browser, "fold", table=str(tmp_path))[1]
         assert "There is nothing to do" in plan(browser, "vacuum", table=str(tmp_path))[1]
         assert plan(browser, "vacuum", table="/")[0] == 400
+
+
+def test_a_table_whose_mount_hangs_holds_none_of_the_threads_in_which_hosts_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    back, begun, threads = threading.Event(), threading.Event(), list[threading.Thread]()
+
+    def hang(place: str) -> None:
+        threads.append(threading.current_thread())
+        begun.set()
+        back.wait(120)
+        raise TableError(place, "it is gone")
+
+    async def run() -> None:
+        monkeypatch.setattr("headwater.pipelines.tables.open_table", hang)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        settings = ConsoleSettings(parse("couchbase://h:1/default"), lakes=("/mnt/lake",))
+        work = asked_work("fold", {"table": "/mnt/lake"}, settings)
+        job = asyncio.ensure_future(work.run(Members(), [], Job("fold", work.title, 0.0)))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        try:
+            await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+        finally:
+            back.set()
+        with pytest.raises(TableError, match="it is gone"):
+            await job
+        assert threads[0].daemon, "a mount that hangs for good does not keep the console from ending"
+
+    asyncio.run(run())

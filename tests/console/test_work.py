@@ -118,7 +118,7 @@ def test_a_rebalance_that_is_told_to_stop_leaves_the_rest_and_loses_nothing() ->
 
         async def doing(foreman: Foreman) -> None:
             job = foreman.begin(AskedWork("rebalance", add=tuple(at(two))))
-            foreman.stop()
+            assert foreman.stop(job.id)
             await ended(job)
             assert (job.state, job.stopping) == ("stopped", True)
             again = await ended(foreman.begin(AskedWork("rebalance", add=tuple(at(two)))))
@@ -232,3 +232,16 @@ def test_a_collection_that_was_made_anew_is_another_one_than_that_which_was_to_b
                 assert path.is_in(await collections.current(members, at(node)))
 
         work(foreman_of(node), doing)
+
+
+def test_a_page_that_is_old_does_not_stop_what_was_begun_after_the_work_it_showed() -> None:
+    with empty_nodes(2) as (one, two):
+        init(one)
+
+        async def doing(foreman: Foreman) -> None:
+            shown = await ended(foreman.begin(AskedWork("compaction", vbucket=0, hours=1)))
+            job = foreman.begin(AskedWork("rebalance", add=tuple(at(two))))
+            assert not foreman.stop(shown.id)
+            assert (await ended(job)).state == "done"
+
+        work(foreman_of(one), doing)

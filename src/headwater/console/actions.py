@@ -16,6 +16,7 @@ from headwater.console.work import Shown, Work
 from headwater.errors import HeadwaterError, NoAccess
 
 CHANGED = "The nodes are not as they were: this is the plan now."
+ENDED = "The work that this page showed has ended, and nothing was stopped. This is the work of now."
 OF_TABLES = frozenset({"fold", "vacuum"})
 """Work in folders, which needs no node."""
 HOMES = {
@@ -32,6 +33,10 @@ HOMES = {
 
 async def actions(request: Request) -> Response:
     """Show the work under way, the outcome of earlier work, and the forms for more."""
+    return await _actions(request)
+
+
+async def _actions(request: Request, problem: str = "", status: int = 200) -> Response:
     desk = desk_of(request)
     context = {
         "title": "Actions",
@@ -39,8 +44,9 @@ async def actions(request: Request) -> Response:
         "rights": await desk.rights(),
         "jobs": desk.foreman.jobs,
         "running": desk.foreman.running,
+        "problem": problem,
     }
-    return desk.render(request, "actions.html", context)
+    return desk.render(request, "actions.html", context, status)
 
 
 async def plan(request: Request) -> Response:
@@ -79,10 +85,11 @@ async def begin(request: Request) -> Response:
 
 
 async def stop(request: Request) -> Response:
-    """Stop the work under way in order."""
+    """Stop the work that the page showed in order; not what has been begun since by somebody else."""
     desk = desk_of(request)
-    await form_of(request, desk.secrets.token)
-    desk.foreman.stop()
+    fields = await form_of(request, desk.secrets.token)
+    if not desk.foreman.stop(fields.get("job", "")):
+        return await _actions(request, ENDED, 409)
     return RedirectResponse("/actions", 303)
 
 

@@ -5,7 +5,6 @@ Each kind of work has a plan and words that confirm it, and runs the code of the
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -259,7 +258,7 @@ class _TableUpkeep:
 
     async def run(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         job.now = "at work in the folder"
-        return "done", await asyncio.to_thread(self._run)
+        return "done", await readings.begin(self._run)  # the loop's own threads also look up the names of hosts
 
     def _plan(self) -> Shown:
         from headwater.lake import upkeep  # noqa: PLC0415 - its library is of an extra of its own

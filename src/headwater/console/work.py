@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import secrets
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from headwater.client.routing import Address, Target, parse
@@ -40,6 +42,7 @@ class Job:
     Attributes:
         state: running, done, stopped or failed. now: what happens, or the outcome. done, total: vbuckets.
         began_at, ended_at: Unix seconds. stopping: True once it was asked to stop. plan: as it was confirmed.
+        id: the work that a form on a page is about; there is no other with it, in a later console neither.
     """
 
     kind: str
@@ -52,6 +55,7 @@ class Job:
     ended_at: float = 0.0
     stopping: bool = False
     plan: Shown | None = None
+    id: str = field(default_factory=partial(secrets.token_hex, 8))
 
     def step(self, step: RebalanceStep) -> None:
         """Take over the progress of a rebalance."""
@@ -308,14 +312,17 @@ class Foreman:
         self._task = asyncio.create_task(self._run(job, work))
         return job
 
-    def stop(self) -> None:
-        """Stop work under way in order: a rebalance finishes its moves and begins no others."""
-        if (job := self.running) is not None:
-            job.stopping = True
+    def stop(self, id_: str) -> bool:
+        """Stop work in order: a rebalance finishes its moves and begins no others. False if it is not under way."""
+        if (job := self.running) is None or job.id != id_:
+            return False
+        job.stopping = True
+        return True
 
     async def close(self) -> None:
         """Stop, and wait for the work for a while; work that is cut then continues when it is requested again."""
-        self.stop()
+        if (job := self.running) is not None:
+            self.stop(job.id)
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task], timeout=END_SECONDS)
             self._task.cancel()
