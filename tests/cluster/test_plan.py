@@ -147,3 +147,36 @@ def test_of_two_whole_copies_beside_a_damaged_owner_one_may_go():
     found = a_map("ABC", replicas=2)
     told = survey(found, A=view(A, "A", found, damaged={0: 1}))
     assert make_plan(told, remove=[C]).after.copies(0) == (A, B)
+
+
+def damaged_owner_and_stray(**stray):
+    """A owns it and is damaged behind seqno 4 of 10; the map does not give C what it has."""
+    found = a_map("AB", "AB")
+    owner = view(A, "A A", found, seqnos=[10, 10], complete=[4, 10], damaged={0: 2})
+    return survey(found, A=owner, B=view(B, ". r", found), C=view(C, "d", found, **stray))
+
+
+def test_a_copy_that_the_map_does_not_name_is_not_deleted_while_the_owner_has_lost_what_it_has():
+    with pytest.raises(ClusterError, match="changes that are damaged at node-a:11210: vbucket 0") as no:
+        make_plan(damaged_owner_and_stray())
+    assert "complete there up to seqno 10, here up to 4 of 10" in str(no.value)
+    assert f"failover --dead {A} --force" in str(no.value)
+
+
+@pytest.mark.parametrize("stray", [{"complete": [4]}, {"damaged": {0: 1}}, {"seqnos": [3]}])
+def test_a_copy_that_the_map_does_not_name_and_that_has_no_more_than_the_owner_goes(stray):
+    assert make_plan(damaged_owner_and_stray(**stray)).strays == {C: [0]}
+
+
+def test_where_a_copy_of_the_map_is_whole_others_of_a_damaged_owners_vbucket_go():
+    found = a_map("AB", servers=(A, B, C))
+    owner = view(A, "A", found, seqnos=[10], complete=[4], damaged={0: 2})
+    assert make_plan(survey(found, A=owner, C="d")).strays == {C: [0]}
+
+
+def test_a_stray_copy_that_goes_too_does_not_stand_for_the_whole_ones_of_the_map():
+    """Each was taken for the one that stays: the replica of the map went, and the other one with it."""
+    found = a_map("AB", servers=(A, B, C))
+    owner = view(A, "A", found, seqnos=[10], complete=[4], damaged={0: 2})
+    with pytest.raises(ClusterError, match="node-a:11210 owns the vbuckets 0 and has damaged changes"):
+        make_plan(survey(found, A=owner, C="d"), replicas=0)

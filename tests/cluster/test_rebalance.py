@@ -16,7 +16,7 @@ from tests.node.aware import Aware, manifest
 from .contents import vbuckets
 from .fakes import FakeMembers, FakeNode
 from .nodes import VBUCKETS, Writer, at, check, command, documents, empty_nodes, fill, init, rebalance
-from .views import A, B, C, a_map, survey
+from .views import A, B, C, a_map, survey, view
 
 DOCUMENTS = documents()
 KILLED = -9
@@ -233,3 +233,24 @@ def test_a_copy_that_made_majorities_until_the_map_was_everywhere_is_deleted_whe
     members.send, goes.delete = send, delete
     asyncio.run(Rebalance(members, [A], replicas=1).run())
     assert stood_at[0] == (40, [])
+
+
+def test_a_stray_copy_of_what_is_found_damaged_at_the_end_of_a_run_is_kept():
+    owner, replica, stray = FakeNode(A, "A", seqnos=[10]), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "d", seqnos=[10])
+    members = FakeMembers(owner, replica, stray, found=survey(a_map("AB"), C="d"))
+    deleted = []
+
+    async def send(wanted, *, first=(), also=()):
+        members.found = survey(
+            wanted,
+            A=view(A, "A", wanted, complete=[4], damaged={0: 1}),
+            B=view(B, "r", wanted, complete=[6], damaged={0: 1}),
+            C="d",
+        )
+
+    async def delete(node, vbuckets):
+        deleted.append((node, vbuckets))
+
+    members.send, members.delete = send, delete
+    asyncio.run(Rebalance(members, [A]).run())
+    assert deleted == [(A, []), (B, []), (C, [])]

@@ -17,6 +17,7 @@ from headwater.cluster.balance import Move, balance, moves
 from headwater.cluster.survey import STRANGER, NodeView, Settlement, Survey, chain_with_owner, settle
 from headwater.errors import ClusterError, OptionError
 from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.vbucket import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def make_plan(
     behind = [node for node in survey.map.servers if survey.nodes[node].version != survey.map.version]
     if not settlement.cut:  # first such a vbucket gets an owner, whose copy is sound; the plan behind that is checked
         _check_sound(survey, before, after)
-    return Plan(before, after, moves(before, after), settlement, _strays(survey, after), behind)
+    return Plan(before, after, moves(before, after), settlement, strays(survey, after), behind)
 
 
 def settled(found: ClusterMap, settlement: Settlement) -> ClusterMap:
@@ -189,6 +190,22 @@ def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
                 f"let it join anew from an empty folder, after headwater cluster failover --dead {address} --force",
             )
         _check_only_copies(survey, address, after)
+    _check_strays(survey, after)
+
+
+def _check_strays(survey: Survey, after: ClusterMap) -> None:
+    """No copy that the map does not give its node is deleted while it has what the owner's disk has lost."""
+    for address, vbuckets in strays(survey, after).items():
+        if needed := [vb for vb in vbuckets if survey.has_lost_changes(vb, address, after.copies(vb))]:
+            owner = survey.in_state(needed[0], State.ACTIVE)[0]
+            whole, damaged = (survey.nodes[each].copy(needed[0], ()) for each in (address, owner))
+            raise ClusterError(
+                f"{address} has copies of the vbuckets {vbucket_list(needed)} that the map does not give it, with"
+                f" changes that are damaged at {owner}: vbucket {needed[0]} is complete there up to seqno"
+                f" {whole.complete}, here up to {damaged.complete} of {damaged.seqno}; they would be deleted",
+                f"promote them: headwater cluster failover --dead {owner} --force; or, to lose what is damaged, delete"
+                f" them at {address} (DEL_VBUCKET), then type this again",
+            )
 
 
 def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> None:
@@ -196,8 +213,7 @@ def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> Non
     only = [
         vb
         for vb in sorted(survey.nodes[owner].damaged)
-        if owner == after.owner(vb)
-        and survey.loses_whole_copy(vb, owner, set(survey.map.copies(vb)) - set(after.copies(vb)))
+        if owner == after.owner(vb) and survey.loses_whole_copy(vb, owner, survey.nodes.keys() - set(after.copies(vb)))
     ]
     if only:
         raise ClusterError(
@@ -206,8 +222,8 @@ def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> Non
         )
 
 
-def _strays(survey: Survey, after: ClusterMap) -> dict[Address, list[int]]:
-    """Copies on nodes that are neither in the map as it is nor in the one to come."""
+def strays(survey: Survey, after: ClusterMap) -> dict[Address, list[int]]:
+    """Return the copies on nodes to which neither the map as it is nor the one to come gives them."""
     found = {
         node.address: [
             vb

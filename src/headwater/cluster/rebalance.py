@@ -178,7 +178,9 @@ class Rebalance:
         survey = await self._members.survey((*plan.after.servers, *leaving))
         for address, node in survey.nodes.items():
             strays = [vb for vb in node.states if vb < final.vbuckets and address not in final.copies(vb)]
-            await self._members.delete(address, strays)
+            # Damage that was found since the plan was made: the next plan tells of it.
+            kept = {vb for vb in strays if survey.has_lost_changes(vb, address, final.copies(vb))}
+            await self._members.delete(address, [vb for vb in strays if vb not in kept])
         return final
 
     # ------------------------------------------------------------------ vbuckets

@@ -173,6 +173,18 @@ class Survey:
         needed = node.seqnos.get(vbucket, 0)
         return not any(not each.flaw and each.complete >= needed for each in copies)
 
+    def has_lost_changes(self, vbucket: int, address: Address, staying: Iterable[Address]) -> bool:
+        """Return True if a node has changes of a vbucket that its damaged owner lost, and no sound copy of `staying`.
+
+        The owner's copy is complete up to the damage, whatever it has behind it.
+        """
+        owners = [each for each in self.in_state(vbucket, State.ACTIVE) if vbucket in self.nodes[each].damaged]
+        if not owners:
+            return False
+        found, *others = (self.nodes[each].copy(vbucket, ()) for each in (address, *staying) if each in self.nodes)
+        upto = [self.nodes[each].copy(vbucket, ()).complete for each in owners]
+        return not found.flaw and found.complete > max([*upto, *(each.complete for each in others if not each.flaw)])
+
     def outsiders_owning(self, vbucket: int) -> list[Address]:
         """Nodes that are no members and think that they own a vbucket: new ones, and those that were taken out."""
         others = (node for address, node in self.nodes.items() if address not in self.map.servers)
