@@ -19,8 +19,9 @@ class SearchIndex:
         documents: by id. versions: of documents and of deletions, by id.
         busy: how many items more are answered 429. down: how many requests more are answered 503.
         unanswered: how many `_bulk` more are done, and their connections cut without an answer.
-        poison: items with this in their body are answered 400. block: the status and type that all items are answered
-        with, if any. largest: bytes of a body, at most.
+        poison: items with this in their body are answered 400, with the type and the words of `refusal`. block: the
+        status and type that all items are answered with, if any. mapping: what the index was made with. largest: bytes
+        of a body, at most.
         login: what the header must say, if anything. uuid: of the index, None while there is none; the first document
         makes one. away: how many requests more meet a shard that is away. applied: every change that was taken, (id,
         version, kind).
@@ -32,6 +33,8 @@ class SearchIndex:
         self.busy = self.down = self.unanswered = 0
         self.poison, self.login = "", ""
         self.block: tuple[int, str] | None = None
+        self.refusal = "mapper_parsing_exception", "failed to parse"
+        self.mapping: dict[str, Any] = {}
         self.largest = 1 << 30
         self.uuid: str | None = None
         self.away = 0
@@ -42,7 +45,7 @@ class SearchIndex:
 
     def remove(self) -> None:
         """Be gone, with all documents and versions."""
-        self.uuid, self.documents, self.versions, self.visible = None, {}, {}, {}
+        self.uuid, self.documents, self.versions, self.visible, self.mapping = None, {}, {}, {}, {}
 
     def bulk(self, body: bytes) -> dict[str, Any]:
         assert body.endswith(b"\n"), "the last line is not ended"
@@ -68,7 +71,8 @@ class SearchIndex:
         if self.versions.get(name, -1) >= above:
             return {"status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "older"}}
         if document is not None and self.poison and self.poison in document["body"]:
-            return {"status": 400, "error": {"type": "mapper_parsing_exception", "reason": "failed to parse"}}
+            kind, reason = self.refusal
+            return {"status": 400, "error": {"type": kind, "reason": reason}}
         self.versions[name] = version
         self.applied.append((name, version, "delete" if document is None else "index"))
         if document is None:
@@ -155,14 +159,17 @@ class _Handler(BaseHTTPRequestHandler):
             return 503, {}
         if len(body) > index.largest:
             return 413, {}
-        match self.command, self.path:
+        path = self.path.partition("=")[0] if self.path.startswith("/orders?") else self.path
+        match self.command, path:
             case "PUT", "/orders":
                 made, index.uuid = index.uuid is None, index.uuid or uuid4().hex
-                assert json.loads(body)["settings"]["index.gc_deletes"] == "1h"
+                told = json.loads(body)
+                assert told["settings"]["index.gc_deletes"] == "1h"
+                index.mapping = told["mappings"] if made else index.mapping
                 exists = {"error": {"type": "resource_already_exists_exception", "reason": "exists"}}
                 return (200, {"acknowledged": True}) if made else (400, exists)
-            case "GET", "/orders?filter_path=*.settings.index.uuid":
-                found = {"orders": {"settings": {"index": {"uuid": index.uuid}}}}
+            case "GET", "/orders?filter_path":
+                found = {"orders": {"settings": {"index": {"uuid": index.uuid}}, "mappings": index.mapping}}
                 missing = {"error": {"type": "index_not_found_exception", "reason": "no such index [orders]"}}
                 return (200, found) if index.uuid else (404, missing)
             case "GET", "/orders/_count":

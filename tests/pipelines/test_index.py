@@ -337,6 +337,24 @@ def test_documents_that_a_server_refuses_for_good_are_kept_aside_and_gone_from_i
         go(bucket, tmp_path, server=where)
 
 
+def test_an_index_whose_mapping_takes_no_document_keeps_those_it_has(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    """Each was kept aside as refused for good, and what the index had of it was deleted."""
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path, server=where)
+    write(bucket, "two")
+    found.poison = "two"
+    found.refusal = "strict_dynamic_mapping_exception", "mapping set to strict, introduction of [x]"
+    with pytest.raises(SearchRefused, match=r"introduction of \[x\]"):
+        go(bucket, tmp_path, server=where)
+    assert served(found) == {b"a%d" % i: b"kept" for i in (*range(20), *range(30, 40))}
+    found.poison = ""
+    assert go(bucket, tmp_path, server=where).aside == 0
+    assert served(found) == documents(bucket)
+
+
 @pytest.mark.parametrize("is_mended", [False, True], ids=["refused again", "taken then"])
 def test_a_refused_document_of_a_batch_that_is_sent_twice_is_kept_aside_or_found(
     is_mended: bool,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -102,6 +104,58 @@ def test_an_index_that_takes_nothing_fails_the_batch_and_no_document(served: Ser
     done = client.bulk([item(b"a", 3, None), item(b"b", 4, "white wine")])
     assert (done.stored, done.deleted, done.refused) == (1, 1, {})
     assert {name: document["body"] for name, document in index.documents.items()} == {"b": "white wine"}
+
+
+MAPPINGS = [
+    ("strict_dynamic_mapping_exception", "mapping set to strict, dynamic introduction of [vbucket] within [_doc]"),
+    ("illegal_argument_exception", "pipeline with id [gone] does not exist"),
+    ("illegal_argument_exception", "Limit of total fields [1000] has been exceeded"),
+    ("mapper_parsing_exception", "failed to parse field [seqno] of type [short] in document with id 'a'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "reason"), MAPPINGS)
+def test_a_mapping_that_takes_no_document_fails_the_batch_and_deletes_none(
+    served: Served, kind: str, reason: str
+) -> None:
+    client, index = served
+    index.poison, index.refusal = "wine", (kind, reason)
+    hasty = SearchServer(client.server.url, retry_seconds=0.0)
+    told = pytest.raises(SearchRefused, match=f"1 documents are refused: 400: {re.escape(reason)}")
+    with closing(SearchClient(hasty)) as impatient, told:
+        impatient.bulk([item(b"a", 3)])
+
+
+UNFIT: list[tuple[dict[str, Any], str]] = [
+    ({"dynamic": "strict", "properties": {}}, r"has no field key in its mapping, and adds none \(dynamic: strict\)"),
+    (
+        {"dynamic": "false", "properties": {}},
+        r"has no field key in its mapping, and adds none \(dynamic: false\): remove it",
+    ),
+    (
+        {"properties": {"vbucket": {"type": "text"}}},
+        'has text as its field vbucket, .* make it anew with "vbucket": {"ty',
+    ),
+    ({"properties": {"generation": {"type": "long", "index": False}}}, "is not searched by its field generation"),
+]
+
+
+@pytest.mark.parametrize(("mapping", "problem"), UNFIT)
+def test_an_index_in_which_documents_are_not_found_by_their_fields_is_refused(
+    served: Served, mapping: dict[str, Any], problem: str
+) -> None:
+    """Documents of a lost branch would stay: nothing is found in it by vbucket and generation."""
+    client, index = served
+    index.mapping = mapping
+    for look in (client.prepare, lambda: client.check(index.uuid)):
+        with pytest.raises(SearchRefused, match=f"index orders {problem}"):
+            look()
+
+
+def test_fields_that_the_server_adds_by_itself_need_no_mapping(served: Served) -> None:
+    client, index = served
+    index.mapping = {}
+    assert client.prepare() == index.uuid
 
 
 def test_a_deletion_that_is_refused_fails_the_batch_whatever_the_status(served: Served) -> None:

@@ -68,7 +68,8 @@ class Shelf:
 @pytest.fixture
 def shelf(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shelf]:
     with testing.node(vbuckets=8) as node, node.client() as client:
-        yield Shelf(node, client, f"{server}/{request.node.name}", tmp_path / "search")
+        name = request.node.name.replace("[", "-").rstrip("]")
+        yield Shelf(node, client, f"{server}/{name}", tmp_path / "search")
 
 
 def test_documents_are_found_changed_and_gone(shelf: Shelf) -> None:
@@ -118,6 +119,29 @@ def test_an_index_with_documents_is_none_for_a_new_folder_nor_is_a_name_for_othe
     ask("POST", f"{shelf.index}/_alias/wines")
     shelf.index, shelf.folder = f"{server}/wines", shelf.folder / "other"
     assert "wines is no index but a name for test_an_index_with" in shelf.refused()
+
+
+@pytest.mark.parametrize("dynamic", ["strict", "false"])
+def test_an_index_without_the_fields_of_documents_is_refused(shelf: Shelf, dynamic: str) -> None:
+    ask("PUT", shelf.index, {"mappings": {"dynamic": dynamic, "properties": {"body": {"type": "text"}}}})
+    shelf.client.set("a", '"red wine"')
+    assert f"has no field key in its mapping, and adds none (dynamic: {dynamic})" in shelf.refused()
+
+
+def test_an_index_whose_mapping_becomes_strict_keeps_its_documents_and_says_what_it_lacks(shelf: Shelf) -> None:
+    ask("PUT", shelf.index)
+    shelf.bring()
+    ask("PUT", f"{shelf.index}/_mapping", {"dynamic": "strict"})
+    shelf.client.set("a", '"red wine"')
+    assert "has no field key in its mapping, and adds none (dynamic: strict)" in shelf.refused()
+
+
+def test_an_index_made_by_hand_with_nothing_in_its_mapping_is_found_by_all_fields(shelf: Shelf) -> None:
+    ask("PUT", shelf.index)
+    for words in ("red", "white"):
+        shelf.client.set("a", f'"{words} wine"')
+        shelf.bring()
+    assert shelf.found("wine") == ["a"] and shelf.found("red") == []
 
 
 def test_a_shard_that_is_away_is_not_taken_for_one_without_documents(server: str, home: Path) -> None:

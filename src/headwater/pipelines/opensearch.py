@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,8 +34,13 @@ ENCODED = "base64:"
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _OF_THE_INDEX = frozenset({"cluster_block_exception", "index_closed_exception", "index_not_found_exception"})
 """Refusals of an item that say nothing of its document, whatever their status: the index takes none now."""
+_OF_THE_MAPPING = re.compile(
+    r"mapping set to strict|^pipeline with id \[|^Limit of total fields|"
+    r"failed to parse field \[(?:vbucket|seqno|generation|expiry|collection_id)\]"
+)
+"""Refusals with 400 that any document would get: of fields that all of ours have, or of a pipeline that is gone."""
 _NDJSON = "application/x-ndjson"
-_MAPPINGS = {
+_MAPPINGS: dict[str, dict[str, Any]] = {
     "key": {"type": "keyword", "ignore_above": 1024},
     "vbucket": {"type": "integer"},
     "seqno": {"type": "long"},
@@ -52,11 +58,12 @@ _SETTINGS = {
     "index.analysis.analyzer.default.tokenizer": "standard",
     "index.analysis.analyzer.default.filter": ["lowercase", "asciifolding"],
 }
-_OF_COLLECTIONS = {
+_OF_COLLECTIONS: dict[str, dict[str, Any]] = {
     "collection_id": {"type": "long"},
     "scope": {"type": "keyword"},
     "collection": {"type": "keyword"},
 }
+_WHOLE_NUMBERS = frozenset({"short", "integer", "long", "unsigned_long"})
 
 
 @dataclass(frozen=True)
@@ -221,7 +228,12 @@ class SearchClient:
         raise SearchRefused(self.server.peer, f"{problem}, and the batches that were in it are not: {advice}")
 
     def _identity(self) -> str | None:
-        status, found = self._patiently("GET", "?filter_path=*.settings.index.uuid")
+        looked_at = [
+            "settings.index.uuid",
+            "mappings.dynamic",
+            *(f"mappings.properties.{each}" for each in self._fields),
+        ]
+        status, found = self._patiently("GET", f"?filter_path={','.join(f'*.{each}' for each in looked_at)}")
         if status == 404:
             return None
         if status >= 300:
@@ -229,11 +241,34 @@ class SearchClient:
         if list(found) != [self.server.index]:
             problem = f"{self.server.index} is no index but a name for {', '.join(sorted(found)) or 'none'}"
             raise SearchRefused(self.server.peer, f"{problem}: give the index itself, for its documents have versions")
-        return str(found[self.server.index]["settings"]["index"]["uuid"])
+        described = found[self.server.index]
+        self._check_mapping(described.get("mappings", {}))
+        return str(described["settings"]["index"]["uuid"])
+
+    @property
+    def _fields(self) -> dict[str, dict[str, Any]]:
+        """The fields of each document, with their mappings."""
+        return _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
+
+    def _check_mapping(self, mapping: Mapping[str, Any]) -> None:
+        """See to it that documents are found by each of their fields: what a failover took back or a dropped collection
+        left is looked for by them, and what is not found would stay for good."""
+        dynamic, held = str(mapping.get("dynamic", True)).lower(), mapping.get("properties", {})
+        for name, ours in self._fields.items():
+            field = held.get(name, ours if dynamic == "true" else None)
+            if field is None:
+                problem = f"has no field {name} in its mapping, and adds none (dynamic: {dynamic})"
+            elif field.get("index") is False:
+                problem = f"is not searched by its field {name} (index: false)"
+            elif ours["type"] in _WHOLE_NUMBERS and field.get("type") not in _WHOLE_NUMBERS:
+                problem = f"has {field.get('type', 'object')} as its field {name}, which is {ours['type']}"
+            else:
+                continue
+            advice = f'remove it, make it anew with "{name}": {json.dumps(ours)}, and index from an empty folder'
+            raise SearchRefused(self.server.peer, f"index {self.server.index} {problem}: {advice}")
 
     def _make(self) -> None:
-        columns = _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
-        body = {"settings": _SETTINGS, "mappings": {"properties": columns}}
+        body = {"settings": _SETTINGS, "mappings": {"properties": self._fields}}
         status, told = self._patiently("PUT", "", body)
         if status >= 300 and _kind(told) != "resource_already_exists_exception":
             raise self._refusal(status, told)
@@ -361,7 +396,8 @@ class SearchClient:
         """Count what became of an item; False if it is to be sent again.
 
         A document is refused for good by 400 and 413 alone, and a deletion by nothing. All else says something of the
-        server, the index or the login: an hour without a right must not end as an index that lacks an hour's deletions.
+        server, the index or the login: an hour without a right must not end as an index that lacks an hour's deletions,
+        nor a mapping that takes no document of ours as an index without any.
         """
         told: dict[str, Any] = next(iter(answer.values()), {})
         status, kind = int(told.get("status", 500)), _kind(told)
@@ -372,7 +408,7 @@ class SearchClient:
             done.deleted += item.document is None
         elif status == 409:
             done.behind += 1
-        elif status in (400, 413) and item.document is not None and kind not in _OF_THE_INDEX:
+        elif item.document is not None and _is_for_good(status, told):
             done.refused[item.name] = f"{status}: {_reason(told) or 'refused'}"
         else:
             self._refused_by = f"{status}: {_reason(told) or 'refused'}"
@@ -442,6 +478,11 @@ def _reason(told: dict[str, Any]) -> str:
 def _kind(told: dict[str, Any]) -> str:
     error = told.get("error")
     return str(error.get("type", "")) if isinstance(error, dict) else ""
+
+
+def _is_for_good(status: int, told: dict[str, Any]) -> bool:
+    """Whether an item is refused because of what is in its document."""
+    return status in (400, 413) and _kind(told) not in _OF_THE_INDEX and not _OF_THE_MAPPING.search(_reason(told))
 
 
 def _json(body: Any) -> bytes:
