@@ -363,8 +363,8 @@ def test_a_refused_document_of_a_batch_that_is_sent_twice_is_kept_aside_or_found
     server: tuple[SearchServer, SearchIndex],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the server had of it is deleted in between: under the document's own version, it was refused as not newer
-    when it came again, which told nobody, and it was neither found nor kept aside."""
+    """The server deletes in between what it had of it. Under the version of the document, that made this not newer
+    when it came again: it was neither found nor kept aside."""
     where, found = server
     with bucket.client() as client:
         client.set("a", "one")
