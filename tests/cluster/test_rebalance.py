@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from headwater.cluster.admin import NodeAdmin
+from headwater.cluster.failover import plan_failover
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
 from headwater.cluster.rebalance import Rebalance, RebalanceStep
@@ -254,3 +255,22 @@ def test_a_stray_copy_of_what_is_found_damaged_at_the_end_of_a_run_is_kept():
     members.send, members.delete = send, delete
     asyncio.run(Rebalance(members, [A]).run())
     assert deleted == [(A, []), (B, []), (C, [])]
+
+
+def test_the_first_replica_of_an_owner_is_not_promoted_before_it_has_received_what_that_had():
+    """Empty, it is complete up to 0, as a vbucket without changes is: the owner died, and all it had was gone."""
+    owner, replica = FakeNode(A, "A", seqnos=[10]), FakeNode(B, ".")
+    members = FakeMembers(owner, replica, found=survey(a_map("A", servers=(A, B), replicas=0)))
+
+    async def send(wanted, *, first=(), also=()):
+        members.sent.append(wanted)
+        replica.held, replica.high = {0: State.REPLICA}, {0: 10}
+        if wanted.copies(0) == (A, B) and len(members.sent) == 2:
+            left = survey(wanted, A=view(A, "", wanted, error="refused"), B=view(B, "r", wanted, seqnos=[0]))
+            with pytest.raises(ClusterError, match="it has vbucket 0 up to seqno 0, and durable writes up to 10"):
+                plan_failover(left, [A], {})
+            assert plan_failover(left, [A], {}, force=True).after.copies(0) == (B,)
+
+    members.send = send
+    final = asyncio.run(Rebalance(members, [A], replicas=1).run())
+    assert len(members.sent) > 2 and final.copies(0) == (A, B) and final.needed == {}

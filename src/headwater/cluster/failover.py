@@ -281,7 +281,7 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
     """See to it that no copy is promoted that has not come as far as it must have, or while that can't be known.
 
     Raises:
-        ClusterError: one would be: it was behind when another copy was taken out, and has not caught up since.
+        ClusterError: one would be: it was added, or was behind when another copy was taken out, and has not caught up.
     """
     unknown = [each for each in promotions if each.unasked]
     if unknown:
@@ -296,8 +296,8 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
     if behind:
         one = behind[0]
         raise ClusterError(
-            f"{one.chosen} has not caught up since another copy of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in behind)} was taken out: it has vbucket {one.vbucket} up to seqno"
+            f"{one.chosen} has not caught up since it was added, or another copy taken out, of the vbuckets"
+            f" {vbucket_list(each.vbucket for each in behind)}: it has vbucket {one.vbucket} up to seqno"
             f" {one.complete}, and durable writes up to {one.needed} may be at the dead node alone",
             "start the dead node, which has them; or lose them: headwater cluster failover --force",
         )

@@ -194,7 +194,7 @@ def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
 
 
 def _check_strays(survey: Survey, after: ClusterMap) -> None:
-    """No copy that the map does not give its node is deleted while it has what the owner's disk has lost."""
+    """Keep each copy that the map does not give its node while that has what the disk of the owner lost."""
     for address, vbuckets in strays(survey, after).items():
         if needed := [vb for vb in vbuckets if survey.has_lost_changes(vb, address, after.copies(vb))]:
             owner = survey.in_state(needed[0], State.ACTIVE)[0]

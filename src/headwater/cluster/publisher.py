@@ -32,21 +32,27 @@ class Publisher:
         self.current = current
         self._members, self._also = members, tuple(also)
         self._waiting: dict[int, Nodes] = {}
+        self._needed: dict[int, int] = {}
         self._first: set[Address] = set()
         self._next: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
 
-    async def change(self, vbucket: int, nodes: Nodes, *, first: Iterable[Address] = ()) -> None:
+    async def change(
+        self, vbucket: int, nodes: Nodes, *, first: Iterable[Address] = (), needed: int | None = None
+    ) -> None:
         """Let a vbucket be held by other nodes, the owner first; return when all nodes have the map that says so.
 
         Args:
             first: told before the others: those for whom something changes.
+            needed: the seqno up to which a replica must be complete to be promoted; 0: any may be, None: as before.
 
         Raises:
             ClusterError, TransportError, StatusError: as `Members.send`; the change is in `current` all the same, and
                 in every later revision.
         """
         self._waiting[vbucket] = nodes
+        if needed is not None:
+            self._needed[vbucket] = needed
         self._first.update(first)
         await self._sent()
 
@@ -63,7 +69,10 @@ class Publisher:
 
     async def _send(self) -> None:
         async with self._sending:
-            changes, first = self._waiting, self._first
-            self._waiting, self._first, self._next = {}, set(), None
+            changes, needed, first = self._waiting, self._needed, self._first
+            self._waiting, self._needed, self._first, self._next = {}, {}, set(), None
             self.current = self.current.with_chains(changes)
+            if needed:
+                wanted = {**self.current.needed, **needed}
+                self.current = self.current.with_needed({vb: seqno for vb, seqno in wanted.items() if seqno})
             await self._members.send(self.current, first=tuple(first), also=self._also)

@@ -35,6 +35,7 @@ from headwater.errors import HeadwaterError, MoveError
 from headwater.failpoints import failpoint
 from headwater.tracing import span
 from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.vbucket import State
 
 VBUCKETS_AT_ONCE = 8
 
@@ -220,7 +221,7 @@ class Rebalance:
         if new:
             chain = (*publisher.current.copies(vb), *new)
             with span("rebalance.join", vbucket=vb):
-                await publisher.change(vb, chain, first=(owner, *new))
+                await publisher.change(vb, chain, first=(owner, *new), needed=await self._needed(vb, owner))
                 await self._watch.until_level(vb, owner, new)
             failpoint("rebalance.joined")
         if move.changes_owner:
@@ -228,13 +229,20 @@ class Rebalance:
         with span("rebalance.narrow", vbucket=vb):
             replicas = [node for node in move.after[1:] if node is not None]
             await self._watch.until_level(vb, target, replicas)
-            await publisher.change(vb, move.after, first=(target,))
+            await publisher.change(vb, move.after, first=(target,), needed=0 if replicas else None)
             failpoint("rebalance.narrowed")
             # Until the owner had this map the copies that go were part of its majorities: what they and the owner alone
             # acknowledged meanwhile goes with them, unless those that stay have it.
             await self._watch.until_level(vb, target, replicas)
             for node in move.dropped_from:
                 await self._members.admin(node).delete(vb)
+
+    async def _needed(self, vb: int, owner: Address) -> int | None:
+        """How far the first replica of a lone owner must come to be promoted: empty, it looks like an empty vbucket."""
+        if len(self._publisher.current.copies(vb)) > 1:
+            return None
+        seqno = (await self._members.admin(owner).seqnos(State.ACTIVE)).get(vb, 0)
+        return max(seqno, self._publisher.current.needed.get(vb, 0))
 
     async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
         pair = (owner, target)
