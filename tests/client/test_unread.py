@@ -2,8 +2,11 @@
 
 import pytest
 
-from headwater.client.unread import unread_collections
-from headwater.errors import StatusError
+from headwater import client, testing
+from headwater.client.unread import required_manifest, unread_collections, whole_manifest
+from headwater.errors import NoAccess, StatusError
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.wire.status import Status
 
 
@@ -41,3 +44,29 @@ def test_all_but_the_default_collection_and_the_servers_own_are_unread(
     told: dict[str, str] | Status, unread: dict[str, int]
 ) -> None:
     assert unread_collections(Bucket(told)) == unread  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("roles", "is_whole"),
+    [
+        ("stream[default]", True),
+        ("monitor[default]", False),
+        ("monitor[default],stream[default:_default]", True),
+        ("stream[default:shop]", False),
+        ("read[default:shop],stream[default:shop]", False),
+    ],
+)
+def test_who_streams_the_whole_bucket_is_shown_all_collections_without_another_role(roles: str, is_whole: bool) -> None:
+    with testing.node(vbuckets=2) as node:
+        with node.client() as bucket:
+            bucket.set("a", "v")
+        node.stop()
+        accounts = {"root": "administer", "mirror": roles}
+        made = {name: Account.made("a-secret", read_grants(text)) for name, text in accounts.items()}
+        UsersFile(node.data).save(made)
+        node.start()
+        with client.connect(node.url, "mirror", "a-secret") as bucket:
+            assert (whole_manifest(bucket) is not None) is is_whole
+            if not is_whole:
+                with pytest.raises(NoAccess, match="give that user the role stream in all of it"):
+                    required_manifest(bucket)

@@ -118,7 +118,7 @@ def test_nothing_is_dropped_or_forgotten_for_a_user_who_is_shown_a_part_of_the_s
             create(target, drop=["shop.carts"])  # a copy that forgets it would begin it in the middle
         there = names(target)
         give(source, {"copier": "stream[default:shop:orders]", "root": "administer"})
-        with pytest.raises(OptionError, match=r'"shop\.carts" is not known .*monitor and stream in the whole bucket'):
+        with pytest.raises(OptionError, match=r'"shop\.carts" is not known .*the role stream in the whole bucket'):
             settle((source, target), tmp_path, dropped=dropped, **asked)
         assert names(target) == there and CarriedFile(tmp_path).load() == noted
         give(source, {"copier": whole, "root": "administer"})

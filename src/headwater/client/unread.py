@@ -114,7 +114,7 @@ def required_manifest(client: Client) -> CollectionsManifest:
         text = (
             "a collection is not shown, and whether it was dropped is not known to a user with rights in parts of the"
         )
-        raise error_for(Status.EACCESS, f"{text} bucket only: give that user the roles monitor and stream in all of it")
+        raise error_for(Status.EACCESS, f"{text} bucket only: give that user the role stream in all of it")
     return manifest
 
 

@@ -220,7 +220,7 @@ class SourceNodes:
         manifest = patiently(lambda: whole_manifest(self._connected()), self._settings.retry_seconds)
         if manifest is None:
             allowed = "known to be dropped at the source: the user there has rights in parts of the bucket only, and is"
-            allowed += " shown no other collections; give that user the roles monitor and stream in the whole bucket,"
+            allowed += " shown no other collections; give that user the role stream in the whole bucket,"
             raise OptionError("collections", absent, f"{allowed} or, if it was dropped, {by_hand}")
         return manifest
 
