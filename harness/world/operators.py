@@ -20,13 +20,14 @@ from headwater.cluster.founding import found
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
 from headwater.cluster.rebalance import Rebalance
+from headwater.cluster.refusals import FailoverRefusal
 from headwater.errors import ClusterError, HeadwaterError
 
 BUCKET = "default"
 SECOND_BUCKET = "orders"
 ANSWER_SECONDS = 2.0
 AGAIN_SECONDS = 2.0
-FORCE = "--force if they never come back"
+FORCE = FailoverRefusal.MAJORITY.option
 LIMITS = Limits(connect_seconds=ANSWER_SECONDS, answer_seconds=5.0, handover_seconds=20.0, patience_seconds=15.0)
 
 

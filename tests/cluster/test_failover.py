@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headwater.cluster.failover import Failover, orphans, plan_failover
+from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.survey import Survey
 from headwater.errors import ClusterError, OptionError
 from headwater.wire.cluster_map import UNKNOWN, ClusterMap
@@ -398,3 +399,42 @@ def test_without_anything_to_promote_one_map_is_enough():
     members = Out(a_map("BC", "CB"), FakeNode(A, ". .", is_gone=True), FakeNode(B, "A r"), FakeNode(C, "r A"))
     fail_over(members, B)
     assert [each.servers for each in members.sent] == [(B, C)]
+
+
+def test_all_refusals_are_told_at_once_and_each_is_accepted_by_its_name_alone():
+    """B is behind, and has damage as well, of which who knows of the first alone must hear."""
+    found = a_map("AB", servers=(A, B, C)).with_needed({0: 168})
+    told = dead(found, A, B=view(B, "r", found, seqnos=[165], complete=[130], damaged={0: 2}), C=view(C, ".", found))
+    with pytest.raises(ClusterError, match=r"has damaged changes .* has not caught up") as refused:
+        plan_failover(told, [A], {})
+    assert "in spite of all 2: --accept damaged --accept behind" in refused.value.advice
+    with pytest.raises(ClusterError, match="has damaged changes") as refused:
+        plan_failover(told, [A], {}, accept=[FailoverRefusal.BEHIND])
+    assert "has not caught up" not in str(refused.value)
+    plan = plan_failover(told, [A], {}, accept=[FailoverRefusal.BEHIND, FailoverRefusal.DAMAGED])
+    assert plan.losses[0].losses == {
+        FailoverRefusal.DAMAGED: "has damaged changes, and is complete up to seqno 130 of 165",
+        FailoverRefusal.BEHIND: "may lack the seqnos 131 to 168",
+    }
+    assert (
+        plan.accepted.keys() == plan_failover(told, [A], {}, force=True).accepted.keys() == plan.losses[0].losses.keys()
+    )
+
+
+def test_what_is_found_behind_the_first_map_alone_is_refused_though_another_refusal_was_accepted():
+    found = a_map("AB").with_needed({0: 12})
+    one = FakeNode(B, "r", seqnos=[10])
+    members = Out(found, FakeNode(A, "A", is_gone=True), one, FakeNode(C, "."))
+    members.until_heard = lambda: one.damage.update({0: 1})
+    with pytest.raises(ClusterError, match="has damaged changes of the vbuckets 0, and no other"):
+        fail_over(members, B, accept=[FailoverRefusal.BEHIND])
+    assert not any("set_state" in call for call in members.calls)
+
+
+def test_what_may_be_lost_by_a_history_or_a_copy_that_was_not_asked_is_told_too():
+    told, logs = two_histories(B=100, C=500)
+    plan = plan_failover(told, [A], logs, accept=[FailoverRefusal.HISTORIES])
+    assert plan.losses[0].losses == {FailoverRefusal.HISTORIES: f"lacks what {B} has in a history of its own"}
+    found = a_map("AB").with_needed({0: UNKNOWN})
+    plan = plan_failover(dead(found, A), [A], {}, accept=[FailoverRefusal.UNKNOWN])
+    assert plan.losses[0].losses == {FailoverRefusal.UNKNOWN: f"may lack what {A} has behind seqno 10"}

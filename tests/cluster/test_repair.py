@@ -171,7 +171,7 @@ def test_a_copy_with_a_flaw_is_not_promoted_without_a_word():
     members.nodes[B].damage = {0: 3}
     with pytest.raises(ClusterError, match=f"{B} has damaged changes of the vbuckets 0") as refused:
         repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})
-    assert "failover --force" in str(refused.value) and members.calls == []
+    assert "failover --accept damaged" in str(refused.value) and members.calls == []
 
 
 def test_a_sound_copy_is_not_promoted_without_a_word_where_the_damaged_owners_has_more():
@@ -181,7 +181,7 @@ def test_a_sound_copy_is_not_promoted_without_a_word_where_the_damaged_owners_ha
     told = f"{B} lacks changes that {A}, whose copy is damaged, has of the vbuckets 0"
     with pytest.raises(ClusterError, match=told) as refused:
         repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})
-    assert "failover --force" in str(refused.value) and members.calls == []
+    assert "failover --accept damaged" in str(refused.value) and members.calls == []
     members.nodes[B].high[0] = 12
     assert repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})[0] == [(B, "set_state", 0, State.ACTIVE)]
 

@@ -46,7 +46,9 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "cluster init": _CLUSTER,
     "cluster status": {1: "something needs a hand: it says what"},
     "cluster rebalance": _CLUSTER,
-    "cluster failover": {1: "it answers, a majority is dead or no copy is sound, and there is no --force"},
+    "cluster failover": {
+        1: "it answers, a majority is dead or no copy is sound, and neither --accept nor --force says so"
+    },
     "cluster tls": _CLUSTER,
     "backup create": {1: "no new backup was made; called again, it goes on"},
     "backup list": {1: "a backup is damaged or missing"},

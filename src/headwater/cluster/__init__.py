@@ -10,6 +10,6 @@ map.py        who holds what; balance.py says who should, with few moves
 survey.py     what all nodes are and have, and what that means; members.py asks them, and sends them maps
 plan.py       what a rebalance is going to do; rebalance.py does it, with publisher.py (the map), watch.py (are copies
               level?) and repair.py (what an earlier run left open)
-founding.py   the first map; failover.py: a member is dead; promotion.py: the same for a pair without a map
+founding.py   the first map; failover.py: a member is dead, refusals.py: why not; promotion.py: a pair without a map
 status.py     how a cluster is
 """

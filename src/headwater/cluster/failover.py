@@ -21,18 +21,25 @@ acknowledged and no replica had received yet is lost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
+from headwater.cluster.refusals import FailoverRefusal, judge
 from headwater.cluster.survey import Copy, Log, Survey, best, rival
 from headwater.errors import ClusterError, OptionError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
+
+IS_PART = "has received a part only"
+
+
+def _refusal_of(flaw: str) -> FailoverRefusal:
+    return FailoverRefusal.PART if flaw == IS_PART else FailoverRefusal.DAMAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,20 @@ class Promotion:
     needed: int = 0
     unasked: Sequence[Address] = ()
 
+    @property
+    def losses(self) -> dict[FailoverRefusal, str]:
+        """The losses that it may bring, in words, by the refusal that has to be accepted."""
+        found = {}
+        if self.flaw:
+            found[_refusal_of(self.flaw)] = f"{self.flaw}, and is complete up to seqno {self.complete} of {self.seqno}"
+        if self.rival is not None:
+            found[FailoverRefusal.HISTORIES] = f"lacks what {self.rival} has in a history of its own"
+        if self.unasked:
+            found[FailoverRefusal.UNKNOWN] = f"may lack what {_names(self.unasked)} has behind seqno {self.complete}"
+        if self.complete < self.needed:
+            found[FailoverRefusal.BEHIND] = f"may lack the seqnos {self.complete + 1} to {self.needed}"
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class FailoverPlan:
@@ -67,6 +88,7 @@ class FailoverPlan:
         promotions: whom the vbuckets of the dead go to.
         anew: vbuckets of which nobody has a copy, and on which node they begin anew, empty.
         shrunk: vbuckets of which the dead have copies.
+        accepted: refusals that were overridden, and what each said.
     """
 
     before: ClusterMap
@@ -74,6 +96,12 @@ class FailoverPlan:
     promotions: Sequence[Promotion]
     anew: dict[int, Address] = field(default_factory=dict)
     shrunk: Collection[int] = ()
+    accepted: Mapping[FailoverRefusal, str] = field(default_factory=dict)
+
+    @property
+    def losses(self) -> dict[int, Promotion]:
+        """The vbuckets that may lose something beyond what no replica had received, and whom they go to."""
+        return {each.vbucket: each for each in self.promotions if each.losses}
 
     @property
     def ownerless(self) -> ClusterMap:
@@ -99,6 +127,7 @@ def plan_failover(
     logs: dict[tuple[Address, int], Log],
     *,
     force: bool = False,
+    accept: Collection[FailoverRefusal] = (),
     lose_data: bool = False,
     begun: Mapping[int, Address] = MappingProxyType({}),
     shrunk: Collection[int] = (),
@@ -109,30 +138,22 @@ def plan_failover(
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
         force: take a majority out, too. Nodes that come back serve as soon as a majority of the map they have agrees
             (decision 0030), so the dead must not be one. Go on with survivors that wait for the dead themselves. And
-            promote copies with a flaw, and one of two histories.
+            promote copies with a flaw, and one of two histories: all refusals are accepted.
+        accept: the refusals that are overridden one by one.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
         begun: where that was decided already, and is in the map.
         shrunk: vbuckets of which the dead had copies by the map before.
 
     Raises:
-        ClusterError: copies are missing and `lose_data` was not given; or a majority is dead, or half and nobody else
-            serves, or no copy is complete further than one with a flaw, or as far as it must be, or two have
-            histories of their own, or an owner that stays is damaged and the dead have the other copies, and `force`
-            was not.
+        ClusterError: copies are missing and `lose_data` was not given; or there are refusals that are not accepted.
         OptionError: nobody would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
     left = [node for node in survey.map.servers if node not in dead]
-    if not force:
-        _check_survivors(survey, gone, left)
     if not left:
         raise OptionError("node", _names(dead), "such that a member is left")
     promotions = [_promotion(survey, vb, nodes, logs) for vb, nodes in orphans(survey, dead).items()]
-    if not force:
-        check_flaws(promotions)
-        check_rivals(promotions)
-        check_needed(promotions)
-        _check_damaged_owners(survey, gone)
+    accepted = judge(_checks(survey, gone, left, promotions), frozenset(FailoverRefusal) if force else accept)
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
         raise ClusterError(
@@ -149,7 +170,22 @@ def plan_failover(
     taken = (vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb)))
     shrunk = {*taken, *shrunk, *survey.map.unknown}
     needed = needed_seqnos(survey, after, shrunk - anew.keys(), {each.vbucket: each.complete for each in promotions})
-    return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk)
+    return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk, accepted)
+
+
+def _checks(
+    survey: Survey, gone: Sequence[Address], left: Sequence[Address], promotions: Sequence[Promotion]
+) -> dict[FailoverRefusal, Callable[[], None]]:
+    parts = [each for each in promotions if each.flaw == IS_PART]
+    return {
+        FailoverRefusal.MAJORITY: lambda: _check_survivors(survey, gone, left),
+        FailoverRefusal.DAMAGED: lambda: check_flaws([each for each in promotions if each not in parts]),
+        FailoverRefusal.PART: lambda: check_flaws(parts),
+        FailoverRefusal.HISTORIES: lambda: check_rivals(promotions),
+        FailoverRefusal.UNKNOWN: lambda: check_asked(promotions),
+        FailoverRefusal.BEHIND: lambda: check_needed(promotions),
+        FailoverRefusal.LAST_COPY: lambda: _check_damaged_owners(survey, gone),
+    }
 
 
 def needed_seqnos(
@@ -196,14 +232,14 @@ def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Add
     if len(gone) > len(survey.map.servers) // 2:
         raise ClusterError(
             f"{len(gone)} of {len(survey.map.servers)} members are dead: back together, they would serve again",
-            "start one of them first, or --force if they never come back",
+            f"start one of them first, or {FailoverRefusal.MAJORITY.option} if they never come back",
         )
     serves = any(survey.nodes[node].answers and not survey.nodes[node].fenced for node in left)
     if 2 * len(gone) == len(survey.map.servers) and not serves:
         raise ClusterError(
             f"{_names(left)} started anew and heard from no majority of {len(survey.map.servers)} members: "
             f"{_names(gone)} may have gone on alone, and have what was written since",
-            "start one of those first, or --force if they never come back",
+            f"start one of those first, or {FailoverRefusal.MAJORITY.option} if they never come back",
         )
 
 
@@ -224,7 +260,7 @@ def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
                 f"{owner} owns the vbuckets {vbucket_list(only)} and has damaged changes of them; the other copies are"
                 f" on {_names([dead for dead in gone if any(dead in survey.map.copies(vb) for vb in only)])}",
                 f"start that node, then replace the damaged one: headwater cluster failover --dead {owner} --force;"
-                " or type this with --force if it never comes back",
+                f" or type this with {FailoverRefusal.LAST_COPY.option} if it never comes back",
             )
 
 
@@ -270,18 +306,18 @@ def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy]) -> Promot
     has_more = any(each.address == lost and each.is_damaged and each.seqno > chosen.complete for each in copies)
     flaw = chosen.flaw or (f"lacks changes that {lost}, whose copy is damaged, has" if has_more else "")
     if not flaw and chosen.seqno and not chosen.complete:
-        flaw = "has received a part only"
+        flaw = IS_PART
     asked = {each.address for each in copies}
     unasked = [node for node in known.copies(vbucket) if node not in asked] if needed == UNKNOWN else []
     needed = 0 if needed == UNKNOWN else needed
     return Promotion(vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked)
 
 
-def check_needed(promotions: Sequence[Promotion]) -> None:
-    """See to it that no copy is promoted that has not come as far as it must have, or while that can't be known.
+def check_asked(promotions: Sequence[Promotion]) -> None:
+    """See to it that no copy is promoted while it can't be known how far it must have come.
 
     Raises:
-        ClusterError: one would be: it was added, or was behind when another copy was taken out, and has not caught up.
+        ClusterError: one would be.
     """
     unknown = [each for each in promotions if each.unasked]
     if unknown:
@@ -290,8 +326,16 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
             f"a failover was cut off before it had asked all copies of the vbuckets"
             f" {vbucket_list(each.vbucket for each in unknown)}, and {missing} may have more: {one.chosen} has vbucket"
             f" {one.vbucket} up to seqno {one.complete}",
-            f"start {missing}; or promote what is left: headwater cluster failover --force",
+            f"start {missing}; or promote what is left: headwater cluster failover {FailoverRefusal.UNKNOWN.option}",
         )
+
+
+def check_needed(promotions: Sequence[Promotion]) -> None:
+    """See to it that no copy is promoted that has not come as far as it must have.
+
+    Raises:
+        ClusterError: one would be: it was added, or was behind when another copy was taken out, and has not caught up.
+    """
     behind = [each for each in promotions if each.complete < each.needed]
     if behind:
         one = behind[0]
@@ -299,7 +343,8 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
             f"{one.chosen} has not caught up since it was added, or another copy taken out, of the vbuckets"
             f" {vbucket_list(each.vbucket for each in behind)}: it has vbucket {one.vbucket} up to seqno"
             f" {one.complete}, and durable writes up to {one.needed} may be at the dead node alone",
-            "start the dead node, which has them; or lose them: headwater cluster failover --force",
+            "start the dead node, which has them; or lose them: headwater cluster failover"
+            f" {FailoverRefusal.BEHIND.option}",
         )
 
 
@@ -314,10 +359,11 @@ def check_flaws(promotions: Sequence[Promotion]) -> None:
         if each.flaw:
             by_flaw.setdefault((str(each.chosen), each.flaw), []).append(each.vbucket)
     if by_flaw:
+        options = " ".join(sorted({_refusal_of(flaw).option for _, flaw in by_flaw}))
         told = (f"{node} {flaw} of the vbuckets {vbucket_list(vbs)}" for (node, flaw), vbs in sorted(by_flaw.items()))
         raise ClusterError(
             f"{'; '.join(told)}, and no other copy is complete as far",
-            "start the dead node, which has them; or promote them as they are: headwater cluster failover --force",
+            f"start the dead node, which has them; or promote them as they are: headwater cluster failover {options}",
         )
 
 
@@ -334,7 +380,8 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
             f"{one.chosen} and {one.rival} have different histories of the vbuckets"
             f" {vbucket_list(each.vbucket for each in found)}: each was promoted while the other was away, and has"
             " changes that the other lacks",
-            f"take out whose changes are to go: headwater cluster failover --dead {one.rival} --force, or {one.chosen}",
+            f"take out whose changes are to go: headwater cluster failover --dead {one.rival} --force, or {one.chosen};"
+            f" or {FailoverRefusal.HISTORIES.option} to give up those of {one.rival}",
         )
 
 
@@ -343,7 +390,8 @@ class Failover:
 
     Args:
         seeds: nodes to start from. dead: who is to be taken out.
-        force: the dead may still answer, and are fenced first; they may be a majority.
+        force: all refusals are accepted. accept: those that are; with FailoverRefusal.ALIVE, a dead node that answers
+            is fenced first.
         lose_data: as `plan_failover`.
     """
 
@@ -354,10 +402,16 @@ class Failover:
         dead: Sequence[Address],
         *,
         force: bool = False,
+        accept: Collection[FailoverRefusal] = (),
         lose_data: bool = False,
     ) -> None:
         self._members, self._seeds, self._dead = members, seeds, tuple(dict.fromkeys(dead))
-        self._force, self._lose_data = force, lose_data
+        self._accepted, self._lose_data = frozenset(FailoverRefusal if force else accept), lose_data
+
+    @property
+    def _may_live(self) -> bool:
+        """The dead may answer, and are fenced first."""
+        return FailoverRefusal.ALIVE in self._accepted
 
     async def plan(self) -> FailoverPlan:
         """Look at the nodes and decide; touches nothing.
@@ -378,12 +432,12 @@ class Failover:
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
-        asked = [node for node in survey.nodes if self._force or node not in map(self._members.named, self._dead)]
+        asked = [node for node in survey.nodes if self._may_live or node not in map(self._members.named, self._dead)]
         async with self._members.alone("failover", asked):
             return await self._run()
 
     async def _run(self) -> FailoverPlan:
-        if self._force:
+        if self._may_live:
             await self._fence()
         plan, survey = await self._look()
         if plan.is_empty:
@@ -406,7 +460,8 @@ class Failover:
         """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been."""
         plan, survey = await self._look(is_out=True, begun=first.anew, shrunk=first.shrunk)
         lost = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
-        return replace(plan, before=first.before, promotions=lost), survey
+        accepted = {**first.accepted, **plan.accepted}
+        return replace(plan, before=first.before, promotions=lost, accepted=accepted), survey
 
     async def _fence(self) -> None:
         """A node that answers gives up what it owns before anybody takes it: its vbuckets are dead, on its disk."""
@@ -441,7 +496,7 @@ class Failover:
             found = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in found.items()}
         plan = plan_failover(
-            survey, self._dead, logs, force=self._force, lose_data=self._lose_data, begun=begun, shrunk=shrunk
+            survey, self._dead, logs, accept=self._accepted, lose_data=self._lose_data, begun=begun, shrunk=shrunk
         )
         return plan, survey
 
@@ -454,15 +509,17 @@ class Failover:
             )
         for node in dead:
             view = await self._members.view(node)
-            if view.answers and not self._force:
+            if view.answers and not self._may_live:
                 if node not in survey.map.servers and any(
                     survey.map.owner(vb) is None for vb in range(survey.map.vbuckets)
                 ):
                     raise ClusterError(
                         f"{node} answers, and is out of the map already: a failover of before was cut off",
-                        "go on from the copies that are left: headwater cluster rebalance, or this with --force",
+                        "go on from the copies that are left: headwater cluster rebalance, or this with"
+                        f" {FailoverRefusal.ALIVE.option}",
                     )
                 raise ClusterError(
                     f"{node} answers: it is not dead",
-                    "take it out with headwater cluster rebalance --remove, which loses nothing; or --force",
+                    "take it out with headwater cluster rebalance --remove, which loses nothing; or"
+                    f" {FailoverRefusal.ALIVE.option}",
                 )

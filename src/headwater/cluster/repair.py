@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from headwater.client.routing import Address
-from headwater.cluster.failover import check_flaws, check_needed, check_rivals, needed_seqnos, promotion
+from headwater.cluster.failover import check_asked, check_flaws, check_needed, check_rivals, needed_seqnos, promotion
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
@@ -85,6 +85,7 @@ async def _promote(
         chosen.append(promotion(known, vb, [copies[node][vb] for node in order]))
     check_flaws(chosen)
     check_rivals(chosen)
+    check_asked(chosen)
     check_needed(chosen)
     await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in chosen))
     for each in chosen:

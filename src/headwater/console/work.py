@@ -210,7 +210,8 @@ class AskedWork:
 
     async def _do_failover(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         plan = await self._failover(members, seeds).run()
-        return "done", f"{len(plan.promotions)} vbuckets promoted, {len(plan.anew)} begun anew"
+        losses = f"; {len(plan.losses)} of them may have lost changes" if plan.losses else ""
+        return "done", f"{len(plan.promotions)} vbuckets promoted, {len(plan.anew)} begun anew{losses}"
 
     async def _do_compaction(self, members: Members, seeds: Sequence[Address], job: Job) -> Outcome:
         owner = await _owner(members, seeds, self.vbucket)
@@ -377,6 +378,8 @@ def show_failover(plan: FailoverPlan) -> Shown:
         for node in plan.before.servers
     ]
     sentences = ["What the dead node had acknowledged, and no replica had received yet, is lost."]
-    if flawed := sum(bool(each.flaw) for each in plan.promotions):
-        sentences.append(f"{flawed:,} vbuckets go to replicas that refused changes, or are damaged on disk.")
+    sentences += [f"Accepted: {problem}." for problem in plan.accepted.values()]
+    sentences += [
+        f"vbucket {vb} of {each.chosen} {'; '.join(each.losses.values())}." for vb, each in plan.losses.items()
+    ]
     return Shown(("node", "active", "promoted", "begun anew", "change"), tuple(rows), tuple(sentences), plan.is_empty)

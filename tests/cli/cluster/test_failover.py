@@ -1,5 +1,7 @@
 """`headwater cluster failover`: what is shown, asked and done, and what is refused."""
 
+import json
+
 import pytest
 
 from headwater.wire.vbucket import State
@@ -75,6 +77,30 @@ def test_who_was_taken_out_already_leaves_nothing_to_do(told):
     found = a_map("BC", "CB", servers=(B, C))
     members = FakeMembers(FakeNode(A, is_gone=True), found=survey(found))
     assert told(members, *DEAD_A) == (0, "there is nothing to do\n", "")
+
+
+BEHIND = LEVEL.with_needed({0: 14})
+
+
+def test_one_refusal_is_accepted_by_its_name_and_what_each_vbucket_may_lose_is_told_before_and_after(told):
+    status, _, problems = told(without_a(BEHIND), *DEAD_A, "--yes")
+    assert status == 1 and problems.endswith("or lose them: headwater cluster failover --accept behind\n")
+    assert told(without_a(BEHIND), *DEAD_A, "--yes", "--accept", "damaged")[0] == 1
+    for option in (("--accept", "behind"), ("--force",)):
+        status, shown, _ = told(without_a(BEHIND), *DEAD_A, "--yes", *option)
+        lines = " ".join(shown.split())
+        assert status == 0 and lines.count("vbucket 0 of node-b:11210 may lack the seqnos 11 to 14") == 2
+        assert lines.count("accepted (behind): node-b:11210 has not caught up") == 2
+
+
+def test_what_may_be_lost_is_in_the_json(told):
+    status, shown, _ = told(without_a(BEHIND), *DEAD_A, "--yes", "--accept", "behind", "--json")
+    loss = json.loads(shown.splitlines()[-1])
+    assert status == 0 and list(loss["accepted"]) == ["behind"]
+    accepted = {"behind": "may lack the seqnos 11 to 14"}
+    assert loss["losses"] == {
+        "0": {"node": "node-b:11210", "seqno": 10, "complete": 10, "needed": 14, "accepted": accepted}
+    }
 
 
 @pytest.mark.parametrize("options", [(), ("--dead", "node-a:x")])

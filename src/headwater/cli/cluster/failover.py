@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.cluster.running import Node, Password, StopRequest, User, Yes, addresses, agreed, run, table_of
-from headwater.cli.forms import report
+from headwater.cli.forms import forms, report
 from headwater.cli.options import examples
 from headwater.cli.screen import count, out, several
+from headwater.cluster.refusals import FailoverRefusal
 
 if TYPE_CHECKING:
-    from headwater.cluster.failover import FailoverPlan
+    from headwater.cluster.failover import FailoverPlan, Promotion
     from headwater.cluster.members import Members
 
 EXAMPLES = examples(
@@ -29,9 +30,13 @@ def failover(
         bool,
         typer.Option(
             "--force",
-            help="It answers, a majority is dead, or copies have gaps, damage or histories of their own: go on.",
+            help="Go on in spite of whatever is refused; the plan says what, and what each vbucket may lose.",
         ),
     ] = False,
+    accept: Annotated[
+        list[FailoverRefusal] | None,
+        typer.Option("--accept", help="Go on in spite of this refusal alone; may be given more than once."),
+    ] = None,
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Begin vbuckets anew, empty, of which no copy is left.")
     ] = False,
@@ -47,7 +52,7 @@ def failover(
     """
     seeds, place = addresses([node])
     gone, _ = addresses(dead)
-    options: dict[str, Any] = {"force": force, "lose_data": lose_data}
+    options: dict[str, Any] = {"force": force, "accept": accept or (), "lose_data": lose_data}
 
     async def look(members: "Members", _: StopRequest) -> "FailoverPlan":
         from headwater.cluster.failover import Failover
@@ -63,6 +68,7 @@ def failover(
         plan = run(work, place, user, password)
         line = f"{several(len(plan.promotions), 'vbucket')} promoted, {len(plan.anew)} begun anew"
         report(line, begun=True, **facts_of(plan))
+        _tell_losses(plan)
 
 
 def facts_of(plan: "FailoverPlan") -> dict[str, Any]:
@@ -72,7 +78,30 @@ def facts_of(plan: "FailoverPlan") -> dict[str, Any]:
         "out": [str(node) for node in plan.before.servers if node not in plan.after.servers],
         "promoted": {str(each.vbucket): str(each.chosen) for each in plan.promotions},
         "anew": {str(vb): str(node) for vb, node in plan.anew.items()},
+        "accepted": {str(refusal): problem for refusal, problem in plan.accepted.items()},
+        "losses": {str(vb): _loss(each) for vb, each in plan.losses.items()},
     }
+
+
+def _loss(promotion: "Promotion") -> dict[str, Any]:
+    """Return what a vbucket may lose, as JSON: "needed" is null where nobody knows how far the copy must be."""
+    return {
+        "node": str(promotion.chosen),
+        "seqno": promotion.seqno,
+        "complete": promotion.complete,
+        "needed": None if promotion.unasked else promotion.needed,
+        "accepted": {str(refusal): told for refusal, told in promotion.losses.items()},
+    }
+
+
+def _tell_losses(plan: "FailoverPlan") -> None:
+    """Print what was refused and is accepted, and a line for each vbucket that may lose something; not with --json."""
+    if forms().json:
+        return
+    for refusal, problem in plan.accepted.items():
+        out().print(f"accepted ({refusal}): {problem}")
+    for vb, each in plan.losses.items():
+        out().print(f"vbucket {vb} of {each.chosen} {'; '.join(each.losses.values())}")
 
 
 def _show(plan: "FailoverPlan") -> None:
@@ -90,3 +119,4 @@ def _show(plan: "FailoverPlan") -> None:
         numbers = (len(plan.before.held_by(node)[0]), promoted[node], anew[node])
         table.add_row(str(node), *map(count, numbers), gone)
     out().print(table)
+    _tell_losses(plan)

@@ -1,0 +1,65 @@
+"""The reasons for which a failover is refused: named one by one, so that nobody overrides one that they have not seen.
+
+overridden = judge({FailoverRefusal.BEHIND: lambda: check_needed(promotions), ...}, accepted={FailoverRefusal.BEHIND})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
+
+from headwater.errors import ClusterError
+
+
+class FailoverRefusal(StrEnum):
+    """A reason; its value is what `--accept` takes.
+
+    Attributes:
+        ALIVE: the node that is to be dead answers. MAJORITY: who is left is no majority, or half that may be outdated.
+        DAMAGED: the best copy refused changes, is damaged, or lacks what the former owner's damaged one has.
+        PART: the best copy was never whole. HISTORIES: two copies have histories of their own.
+        UNKNOWN: an earlier failover was cut off before it had asked a copy that is missing now.
+        BEHIND: the best copy has not come as far as the map says that it must.
+        LAST_COPY: the dead may have the only whole copies of what a damaged owner has.
+    """
+
+    ALIVE = "alive"
+    MAJORITY = "majority"
+    DAMAGED = "damaged"
+    PART = "part"
+    HISTORIES = "histories"
+    UNKNOWN = "unknown"
+    BEHIND = "behind"
+    LAST_COPY = "last-copy"
+
+    @property
+    def option(self) -> str:
+        """The option that overrides this alone."""
+        return f"--accept {self}"
+
+
+def judge(
+    checks: Mapping[FailoverRefusal, Callable[[], None]], accepted: Collection[FailoverRefusal]
+) -> dict[FailoverRefusal, str]:
+    """Make all checks; returns what was found and is accepted, in words.
+
+    Raises:
+        ClusterError: something was found that is not accepted; all of that is told at once.
+    """
+    found = {refusal: error for refusal, check in checks.items() if (error := _problem(check)) is not None}
+    refused = {refusal: error for refusal, error in found.items() if refusal not in accepted}
+    if len(refused) == 1:
+        raise next(iter(refused.values()))
+    if refused:
+        told = (f"({number}) {error.problem}" for number, error in enumerate(refused.values(), 1))
+        options = " ".join(each.option for each in refused)
+        raise ClusterError("; ".join(told), f"start the dead node, or go on in spite of all {len(refused)}: {options}")
+    return {refusal: error.problem for refusal, error in found.items()}
+
+
+def _problem(check: Callable[[], None]) -> ClusterError | None:
+    try:
+        check()
+    except ClusterError as error:
+        return error
+    return None
