@@ -7,6 +7,7 @@ import pytest
 
 from headwater.cluster.status import status
 from headwater.cluster.survey import Survey
+from headwater.wire.cluster_map import UNKNOWN
 
 from .views import A, B, C, D, a_map, survey, view
 
@@ -58,6 +59,27 @@ def test_a_node_behind_its_fence_is_told():
 def test_replicas_that_are_behind_are_only_remarked():
     found = status(survey(LEVEL, B=view(B, "r A .", LEVEL, seqnos=[4, 10])))
     assert found.is_healthy and found.nodes[1].behind == 6 and found.remarks == ("replicas lack 6 changes",)
+
+
+def test_copies_that_are_too_far_behind_to_be_promoted_are_counted_and_the_worst_is_named():
+    found = a_map("AB", "BC", "CA").with_needed({0: 9, 1: 2000})
+    told = status(survey(found, B=view(B, "r A .", found, seqnos=[4, 10]), C=view(C, ". r A", found, complete=[8, 10])))
+    assert told.is_healthy and told.remarks[-1] == (
+        "copies of 2 vbuckets are too far behind to be promoted but by force, vbucket 1 on node-c:11210 the most:"
+        " complete up to seqno 8 of 2,000; let them catch up before a node is taken out"
+    )
+    assert told.to_json()["lagging"] == [
+        {"vbucket": 0, "address": "node-b:11210", "complete_seqno": 4, "needed_seqno": 9},
+        {"vbucket": 1, "address": "node-c:11210", "complete_seqno": 8, "needed_seqno": 2000},
+    ]
+
+
+def test_a_failover_that_was_cut_off_before_it_knew_who_is_behind_needs_a_hand():
+    told = status(survey(a_map("AB", "BC", "CA").with_needed({0: UNKNOWN, 2: 7})))
+    assert told.lagging == () and told.problems == (
+        "a failover was cut off before it knew how far copies of vbucket 0 must be to be promoted; type it again, or"
+        " headwater cluster rebalance",
+    )
 
 
 def test_uneven_work_is_only_remarked():

@@ -7,14 +7,14 @@ not even plan. A remark needs none: work that is unevenly spread, replicas that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import balance, moves
 from headwater.cluster.survey import STRANGER, NodeView, Survey, settle
-from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
 
 
@@ -42,13 +42,29 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LaggingCopy:
+    """A replica that is complete up to a seqno, and must be so up to another one to be promoted (decision 0133)."""
+
+    vbucket: int
+    address: Address
+    complete: int
+    needed: int
+
+    def to_json(self) -> dict[str, object]:
+        """The same for programs."""
+        seqnos = {"complete_seqno": self.complete, "needed_seqno": self.needed}
+        return {"vbucket": self.vbucket, "address": str(self.address), **seqnos}
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster. `problems` and `remarks` are sentences."""
+    """The cluster. `problems` and `remarks` are sentences; `lagging`: copies that only a forced failover promotes."""
 
     map: ClusterMap
     nodes: tuple[NodeStatus, ...]
     problems: tuple[str, ...]
     remarks: tuple[str, ...]
+    lagging: tuple[LaggingCopy, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -65,6 +81,7 @@ class ClusterStatus:
             "healthy": self.is_healthy,
             "problems": list(self.problems),
             "remarks": list(self.remarks),
+            "lagging": [copy.to_json() for copy in self.lagging],
             "nodes": [_node_json(node) for node in self.nodes],
         }
 
@@ -84,7 +101,32 @@ def status(survey: Survey) -> ClusterStatus:
     """Judge a survey."""
     members = [survey.nodes[address] for address in survey.map.servers]
     nodes = tuple(_node(survey, node) for node in members)
-    return ClusterStatus(survey.map, nodes, tuple(_problems(survey, members)), tuple(_remarks(survey, nodes)))
+    lagging = tuple(_lagging(survey))
+    remarks = (*_remarks(survey, nodes), *_promoted_by_force(lagging))
+    return ClusterStatus(survey.map, nodes, tuple(_problems(survey, members)), remarks, lagging)
+
+
+def _lagging(survey: Survey) -> Iterator[LaggingCopy]:
+    for vb, needed in sorted(survey.map.needed.items()):
+        for replica in survey.map.replicas(vb) if needed != UNKNOWN else ():
+            node = survey.nodes[replica]
+            complete = node.copy(vb, ()).complete
+            if node.answers and complete < needed:
+                yield LaggingCopy(vb, replica, complete, needed)
+
+
+def _promoted_by_force(lagging: Sequence[LaggingCopy]) -> Iterator[str]:
+    if lagging:
+        count, worst = (
+            len({copy.vbucket for copy in lagging}),
+            max(lagging, key=lambda each: each.needed - each.complete),
+        )
+        are = "copies of 1 vbucket are" if count == 1 else f"copies of {count:,} vbuckets are"
+        yield (
+            f"{are} too far behind to be promoted but by force, vbucket {worst.vbucket} on {worst.address} the most:"
+            f" complete up to seqno {worst.complete:,} of {worst.needed:,}; let them catch up before a node is taken"
+            " out"
+        )
 
 
 def _node(survey: Survey, node: NodeView) -> NodeStatus:
@@ -135,6 +177,11 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
     for replica, vbuckets in missing.items():
         yield f"{replica} has no replica of {_named(vbuckets)}, which the map gives it"
     yield from _without_replica(survey.map)
+    if survey.map.unknown:
+        yield (
+            f"a failover was cut off before it knew how far copies of {_named(sorted(survey.map.unknown))} must be to"
+            " be promoted; type it again, or headwater cluster rebalance"
+        )
 
 
 def _outside(survey: Survey) -> Iterator[str]:
