@@ -6,7 +6,8 @@ vbuckets end where they stood when the backup was finished rather than when it w
 
 Where a place has no lock (an object store), a second run may take over a backup although the first run still lives.
 Each run writes its own id into the backup's folder when it begins or continues, and into the names of its files. A run
-that finds another id before it notes a part or writes the manifest ends: the other one uses its earlier notes.
+that finds another id before it notes a part, removes one or writes the manifest ends: the other one uses its earlier
+notes.
 
 A failover may take changes back. A node that does not know a position any more answers with the seqno up to which the
 histories agree. Then the vbucket is read again from the newest position at or below that seqno at which an earlier
@@ -155,6 +156,7 @@ class _Run:
         self._reads_all = self._wants_all()
         begun = self._read_to_the_end()
         if not self._reads_all and self._wants_all():  # the first one came while the default one was read
+            self._require_ours(begun)
             self.place.remove(folder(begun.id))
             self._reads_all, self.lost, self._from = True, {}, {}
             begun = self._read_to_the_end()
@@ -420,13 +422,7 @@ class _Run:
     def _read_again(self, begun: _Begun, start: Position, requested: int, common: int, purged: int) -> None:
         vb = start.vbucket
         kept = list(_connected(begun, (each for each in begun.parts if vb not in each[1].ends)))
-        notes = {note for note, _ in kept}
-        for note, part in begun.parts:
-            if note not in notes:
-                # First the note: without it the files are nobody's.
-                self.place.remove(folder(begun.id, note))
-                for file in part.files:
-                    self.place.remove(folder(begun.id, file.path))
+        self._drop(begun, [each for each in begun.parts if each not in kept])
         begun.parts = kept
         # A place that was refused itself is none to return to; one that was only left behind is.
         futile = start if requested <= start.seqno else None
@@ -434,6 +430,25 @@ class _Run:
         self.lost.pop(vb, None)
         if begun.chain and vb in (ends := begun.chain[-1].part.ends) and ends[vb].seqno > place.seqno:
             self.lost[vb] = RolledBack(vb, ends[vb].seqno, common, place.seqno, purged)
+
+    def _drop(self, begun: _Begun, parts: list[tuple[str, BackupPart]]) -> None:
+        """Remove parts: first the notes, without which the files are nobody's, unless another run has read those.
+
+        A run that takes over marks the backup as its own before it reads the notes. So where the backup is still ours
+        behind their removal, no other run has them, and none will.
+
+        Raises:
+            BackupError: another run works on this backup.
+        """
+        if not parts:
+            return
+        self._require_ours(begun)
+        for note, _ in parts:
+            self.place.remove(folder(begun.id, note))
+        self._require_ours(begun)
+        for _, part in parts:
+            for file in part.files:
+                self.place.remove(folder(begun.id, file.path))
 
     # ------------------------------------------------------------------ the end
 

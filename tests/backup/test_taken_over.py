@@ -1,0 +1,102 @@
+"""A run whose backup another one took over, in a place without a lock: it removes nothing that the other counts on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headwater.backup.archive import Archive, folder
+from headwater.backup.create import Choice, _Begun, _Run
+from headwater.backup.manifest import MANIFEST, BackupFile, BackupPart, sealed
+from headwater.backup.place import Folder
+from headwater.errors import BackupError, RollbackRequired
+from headwater.protocol.dcp.position import Position
+
+ID, FILE, NOTE = "20260101T000000Z-full", "00000-00000-aaaaaaaa.parquet", "part-00000-aaaaaaaa.json"
+END = Position(0, 7, 10, 10, 10)
+LOST = RollbackRequired(0, 10, 0)
+
+
+class Unlocked(Folder):
+    """A folder that calls back before it removes a path."""
+
+    before: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def remove(self, path: str) -> None:
+        """Remove it, after that."""
+        self.before(path)
+        super().remove(path)
+
+
+def a_run(place: Unlocked) -> _Run:
+    client: Any = SimpleNamespace(map=SimpleNamespace(vbuckets=1))
+    return _Run(Archive(place), client, "default", Choice(), lambda done: None)
+
+
+@pytest.fixture
+def place(tmp_path: Any) -> Unlocked:
+    return Unlocked(tmp_path)
+
+
+@pytest.fixture
+def begun(place: Unlocked) -> _Begun:
+    """The backup of a run that has noted its first part."""
+    begun = _Begun(ID, [], "now")
+    a_run(place)._mark(begun)
+    place.write(folder(ID, FILE), b"rows")
+    part = BackupPart({0: 0}, {0: END}, (BackupFile(FILE, 1, 4, "00"),), {})
+    place.write(folder(ID, NOTE), sealed(part.to_json()))
+    begun.parts = [(NOTE, part)]
+    return begun
+
+
+def roll_back(place: Unlocked, begun: _Begun) -> None:
+    a_run(place)._roll_back(begun, {0: END}, LOST)
+
+
+def take_over(place: Unlocked) -> _Begun:
+    taken = a_run(place)._resumed(ID, [])
+    assert taken is not None
+    return taken
+
+
+def test_a_part_that_is_read_again_goes_with_its_files(place: Unlocked, begun: _Begun) -> None:
+    roll_back(place, begun)
+    assert place.names(folder(ID)) == ["begun.json"] and begun.parts == []
+
+
+def test_a_run_that_finds_a_rollback_leaves_the_parts_of_who_has_taken_over(place: Unlocked, begun: _Begun) -> None:
+    taken = take_over(place)
+    with pytest.raises(BackupError, match="another run has taken this backup over"):
+        roll_back(place, begun)
+    assert [note for note, _ in taken.parts] == [NOTE] and {NOTE, FILE} <= set(place.names(folder(ID)))
+
+
+def test_who_takes_over_before_a_note_is_gone_keeps_the_files_that_it_names(place: Unlocked, begun: _Begun) -> None:
+    taken = []
+
+    def before(path: str) -> None:
+        if path.endswith(NOTE) and not taken:
+            taken.append(take_over(place))
+
+    place.before = before
+    with pytest.raises(BackupError, match="another run has taken this backup over"):
+        roll_back(place, begun)
+    assert [note for note, _ in taken[0].parts] == [NOTE] and FILE in place.names(folder(ID))
+
+
+def test_a_backup_that_another_run_has_finished_stays_where_the_first_collection_came_meanwhile(
+    place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run read the default collection alone, and stood still; it would begin again with all of them."""
+    there = iter([False, True])
+    monkeypatch.setattr(_Run, "_wants_all", lambda _: next(there))
+    monkeypatch.setattr(_Run, "_read_to_the_end", lambda _: begun)
+    place.write(folder(ID, MANIFEST), b"finished")
+    place.remove(folder(ID, "begun.json"))
+    with pytest.raises(BackupError, match="another run has taken this backup over"):
+        a_run(place).run()
+    assert {MANIFEST, FILE} <= set(place.names(folder(ID)))
