@@ -7,7 +7,7 @@ import pytest
 
 from headwater import testing
 from headwater.console import tables
-from headwater.console.tables import MirrorTables
+from headwater.console.tables import Head, MirrorTables
 from headwater.lake.commit import BatchCommit, Record, commit
 from headwater.lake.writer import TaskResult
 from headwater.protocol.dcp.position import Position
@@ -17,18 +17,25 @@ from tests.lake.support import Table
 from .support import console, until_told, words
 
 
+def heads(seqnos: dict[int, int | None]) -> dict[int, Head | None]:
+    """Vbuckets that have been on one branch since they began."""
+    return {vb: None if seqno is None else Head(seqno, [(1, 0)]) for vb, seqno in seqnos.items()}
+
+
 def look(place: Path, bucket: str = "b", seqnos: dict[int, int | None] | None = None) -> tables.MirrorTable:
     made = MirrorTables((str(place),))
-    [found] = asyncio.run(made.look(bucket, {0: 10, 1: 7} if seqnos is None else seqnos))
+    [found] = asyncio.run(made.look(bucket, heads({0: 10, 1: 7} if seqnos is None else seqnos)))
     return found
 
 
-def mirrored(place: Path, seqnos: dict[int, int], bucket: str = "b", rollbacks: int = 0) -> Table:
+def mirrored(
+    place: Path, seqnos: dict[int, int], bucket: str = "b", rollbacks: int = 0, uuids: Mapping[int, int] | None = None
+) -> Table:
     """A table whose record says that it holds so much; its last batch rolled so many vbuckets back."""
     table = Table(place)
     table.take(("a", 0, 1, "v"), ("b", 1, 1, "v"))
     before = table.record
-    end = Offset({vb: Position(vb, 1, seqno, seqno, seqno) for vb, seqno in seqnos.items()})
+    end = Offset({vb: Position(vb, (uuids or {}).get(vb, 1), seqno, seqno, seqno) for vb, seqno in seqnos.items()})
     then = Record(bucket, end.to_json(), before.batch + 1)
     written = TaskResult(table.log.state.version, counts={"mutations": 3, "deletions": 1, "rollbacks": rollbacks})
     commit(table.log, BatchCommit(before.digest, then, ("app", then.batch), [written]))
@@ -67,14 +74,35 @@ def test_a_folder_that_is_no_table_of_this_bucket_says_so(tmp_path: Path) -> Non
 
 
 def test_seqnos_that_went_back_are_no_negative_lag() -> None:
-    assert tables.behind({0: 9}, {0: 4, 1: 3, 2: None}) == {0: 0, 1: 3, 2: None}
+    held = {0: Position(0, 1, 9, 9, 9), 1: Position(1), 2: Position(2)}
+    known = heads({0: 4, 1: 3, 2: None})
+    assert tables.behind(held, known) == {0: 0, 1: 3, 2: None}
+    assert (head := known[0]) and not head.has_left(held[0]), "the seqno was asked for before the table's last batch"
+
+
+@pytest.mark.parametrize(
+    ("log", "lacking", "parted"),
+    [
+        ([(2, 3), (1, 0)], 7, True),  # it has 4 to 8 of a branch that ended at 3
+        ([(2, 8), (1, 0)], 2, False),
+        ([(1, 0)], 2, False),
+        ([(3, 0)], 10, True),  # of another bucket, or begun anew
+    ],
+)
+def test_what_a_failover_took_back_is_lacking_however_high_the_seqno_of_the_table(
+    tmp_path: Path, log: list[tuple[int, int]], lacking: int, parted: bool
+) -> None:
+    mirrored(tmp_path, {0: 8})
+    [found] = asyncio.run(MirrorTables((str(tmp_path),)).look("b", {0: Head(10, log)}))
+    assert (found.behind, found.parted) == (lacking, int(parted))
 
 
 def test_the_page_tells_the_lag_and_not_where_the_nodes_are_silent(tmp_path: Path) -> None:
-    mirrored(tmp_path, {0: 1, 1: 1}, bucket="default", rollbacks=1)
     with testing.node(vbuckets=2) as node:
         with node.client() as bucket:
             bucket.set_many({f"k{number}": "v" for number in range(50)})
+            uuids = {vb: bucket.failover_log(vb)[0][0] for vb in (0, 1)}
+        mirrored(tmp_path, {0: 1, 1: 1}, bucket="default", rollbacks=1, uuids=uuids)
         with console(node.url, lakes=(str(tmp_path), str(tmp_path / "none"))) as browser:
             page = words(browser.get("/mirrors").text)
             assert "lacks of the bucket, in changes 48" in page
@@ -92,7 +120,7 @@ class Mount:
         read = MirrorTables._read
 
         def reading(
-            known: MirrorTables, place: str, bucket: str, seqnos: Mapping[int, int | None]
+            known: MirrorTables, place: str, bucket: str, seqnos: Mapping[int, Head | None]
         ) -> tables.MirrorTable:
             if place == str(hanging):
                 self.count += 1
@@ -116,17 +144,17 @@ def test_a_mount_that_hangs_holds_back_neither_the_other_tables_nor_the_next_pag
         known = MirrorTables((str(tmp_path / "hangs"), str(tmp_path / "works")), patience_seconds=0.2)
         for _ in range(2):
             async with asyncio.timeout(60):
-                hangs, works = await known.look("default", {0: 10})
+                hangs, works = await known.look("default", heads({0: 10}))
             assert f"{hangs.place}: it has not answered for " in hangs.silent
             assert (hangs.facts, works.silent, works.behind) == ({}, "", 6)
         assert mount.count == 1, "one thread waits for it, however often pages are loaded"
         mount.back.set()
         known.patience_seconds = 60.0
-        hangs, _ = await known.look("default", {0: 10})
+        hangs, _ = await known.look("default", heads({0: 10}))
         assert (hangs.silent, hangs.behind) == ("", 6)
         mount.back.clear()
         known.patience_seconds = 0.2
-        hangs, _ = await known.look("default", {0: 10})
+        hangs, _ = await known.look("default", heads({0: 10}))
         assert hangs.silent, "it hangs again"
         assert hangs.behind == 6, "it stands as it was read last"
 
@@ -145,10 +173,10 @@ def test_the_page_names_the_mirror_that_does_not_answer(mount: Mount, tmp_path: 
 def test_pages_that_are_loaded_at_once_share_a_reading_that_is_no_older_than_they(mount: Mount, tmp_path: Path) -> None:
     async def look() -> None:
         known = MirrorTables((str(tmp_path / "hangs"),), patience_seconds=60.0)
-        first = asyncio.ensure_future(known.look("default", {0: 10}))
+        first = asyncio.ensure_future(known.look("default", heads({0: 10})))
         while not mount.count:
             await asyncio.sleep(0.001)
-        pages = [asyncio.ensure_future(known.look("default", {0: 12})) for _ in range(20)]
+        pages = [asyncio.ensure_future(known.look("default", heads({0: 12}))) for _ in range(20)]
         await asyncio.sleep(0.001)
         mount.back.set()
         assert [each.behind for each in await first] == [6]

@@ -11,7 +11,8 @@ from headwater.console import figures
 from headwater.console.chores import asked_work
 from headwater.console.desk import PAGES, Desk, desk_of, status_of
 from headwater.console.guard import form_of
-from headwater.console.lookout import plain
+from headwater.console.lookout import SURVEY_SECONDS, plain
+from headwater.console.tables import heads_of
 from headwater.console.work import Shown, Work
 from headwater.errors import HeadwaterError, NoAccess
 
@@ -145,6 +146,6 @@ async def mirrors(request: Request) -> Response:
     desk = desk_of(request)
     said = await desk.lookout.look()
     rows = figures.vbucket_rows(said.answer.survey) if said.answer is not None else []
-    seqnos = {row.vbucket: row.seqno if said.is_fresh else None for row in rows}
-    tables = await desk.tables.look(desk.settings.target.bucket, seqnos)
+    failovers = await desk.lookout.stats_by_node("failovers", SURVEY_SECONDS) if said.is_fresh else {}
+    tables = await desk.tables.look(desk.settings.target.bucket, heads_of(rows, failovers))
     return desk.render(request, "mirrors.html", {"title": "Mirrors", "said": said, "tables": tables})

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater.cluster.answers import failover_statistics
 from headwater.console import readings
 from headwater.console.lookout import plain
-from headwater.errors import HeadwaterError, TableAway, TableError
+from headwater.errors import HeadwaterError, RemoteProtocolError, TableAway, TableError
 
 if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.console.figures import VbucketRow
+    from headwater.console.lookout import Said
     from headwater.lake.log import TableLog
+    from headwater.protocol.dcp.position import Position
 
 BATCHES_SHOWN = 25
 ROLLBACKS_SHOWN = 25
@@ -38,12 +43,50 @@ class TableBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a vbucket's history: the high seqno of its owner, and its failover log, newest branch first."""
+
+    seqno: int
+    log: Sequence[tuple[int, int]]
+
+    def shared(self, held: Position) -> int:
+        """Return the last seqno of what is held that is in this history; 0 if its branch is not."""
+        end, shared = self.seqno, 0
+        for uuid, began in self.log:  # of a uuid listed twice the older branch decides, as for a stream request
+            shared, end = (end if uuid == held.vb_uuid else shared), began
+        return min(held.seqno, shared)
+
+    def has_left(self, held: Position) -> bool:
+        """Return True if something is held that is not in this history. All of its newest branch is in it, also above a
+        high seqno that was asked for earlier."""
+        return self.log[0][0] != held.vb_uuid and self.shared(held) < held.seqno
+
+
+def heads_of(
+    rows: Iterable[VbucketRow], failovers: Mapping[Address, Said[Mapping[str, str]]]
+) -> dict[int, Head | None]:
+    """Return the head of each vbucket by its owner's seqno and STAT failovers; None if one of them is unknown."""
+    return {row.vbucket: _head(row, failovers) for row in rows}
+
+
+def _head(row: VbucketRow, failovers: Mapping[Address, Said[Mapping[str, str]]]) -> Head | None:
+    said = failovers.get(row.owner) if row.owner is not None else None
+    if row.seqno is None or said is None or not said.is_fresh or said.answer is None:
+        return None
+    try:
+        return Head(row.seqno, failover_statistics(row.vbucket, said.answer))
+    except RemoteProtocolError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorTable:
     """The present state of a table, or why it could not be read.
 
     Attributes:
         facts: as of `headwater lake describe`. behind: changes that it lacks; None if the bucket's seqnos are unknown.
         worst: the vbucket that lacks the most, and its number. unknown: vbuckets whose seqno no node reports now.
+        parted: vbuckets of which the table has changes that a failover took back; its next batch takes them back.
         rolled_back: batches that took changes back, the newest first, among the last HISTORY commits.
         silent: a sentence about a folder that does not answer now; the rest is as it was read last.
     """
@@ -54,6 +97,7 @@ class MirrorTable:
     behind: int | None = None
     worst: tuple[int, int] | None = None
     unknown: int = 0
+    parted: int = 0
     batches: tuple[TableBatch, ...] = ()
     rolled_back: tuple[TableBatch, ...] = ()
     looked_at: float = 0.0
@@ -81,11 +125,11 @@ class MirrorTables:
         self._readings: dict[str, _Reading] = {}
         self._last: dict[str, MirrorTable] = {}
 
-    async def look(self, bucket: str, seqnos: Mapping[int, int | None]) -> list[MirrorTable]:
-        """Look at all tables; `seqnos` are the bucket's by vbucket, None for unknown ones."""
-        return await asyncio.gather(*(self._patiently(place, bucket, seqnos) for place in self.places))
+    async def look(self, bucket: str, heads: Mapping[int, Head | None]) -> list[MirrorTable]:
+        """Look at all tables; `heads` are the bucket's by vbucket, None for unknown ones."""
+        return await asyncio.gather(*(self._patiently(place, bucket, heads) for place in self.places))
 
-    async def _patiently(self, place: str, bucket: str, seqnos: Mapping[int, int | None]) -> MirrorTable:
+    async def _patiently(self, place: str, bucket: str, heads: Mapping[int, Head | None]) -> MirrorTable:
         """Return the table by a reading that begins from now on, which several pages share; without an answer in time
         the table as it was read last."""
         now = asyncio.get_running_loop().time
@@ -93,7 +137,7 @@ class MirrorTables:
         while True:
             reading = self._readings.get(place)
             if reading is None:
-                reading = self._begin(place, bucket, seqnos, now())
+                reading = self._begin(place, bucket, heads, now())
             # Whoever hangs already is given no more time: pages are loaded anew every few seconds.
             left = min(asked_at, reading.began_at) + self.patience_seconds - now()
             await asyncio.wait([reading.outcome], timeout=max(0.0, left))
@@ -103,8 +147,8 @@ class MirrorTables:
             if reading.began_at >= asked_at:
                 return reading.outcome.result()
 
-    def _begin(self, place: str, bucket: str, seqnos: Mapping[int, int | None], began_at: float) -> _Reading:
-        reading = _Reading(began_at, readings.begin(lambda: self._look(place, bucket, seqnos)))
+    def _begin(self, place: str, bucket: str, heads: Mapping[int, Head | None], began_at: float) -> _Reading:
+        reading = _Reading(began_at, readings.begin(lambda: self._look(place, bucket, heads)))
         self._readings[place] = reading
 
         def end(outcome: asyncio.Future[MirrorTable]) -> None:
@@ -115,9 +159,9 @@ class MirrorTables:
         reading.outcome.add_done_callback(end)
         return reading
 
-    def _look(self, place: str, bucket: str, seqnos: Mapping[int, int | None]) -> MirrorTable:
+    def _look(self, place: str, bucket: str, heads: Mapping[int, Head | None]) -> MirrorTable:
         try:
-            return self._read(place, bucket, seqnos)
+            return self._read(place, bucket, heads)
         except ModuleNotFoundError as error:
             return MirrorTable(place, f"{error.name} is missing; tables need headwater's extra `lake`")
         except HeadwaterError as error:
@@ -125,7 +169,7 @@ class MirrorTables:
         except OSError as error:
             return MirrorTable(place, f"{error.filename or place}: {error.strerror or error}")
 
-    def _read(self, place: str, bucket: str, seqnos: Mapping[int, int | None]) -> MirrorTable:
+    def _read(self, place: str, bucket: str, heads: Mapping[int, Head | None]) -> MirrorTable:
         from headwater.lake import upkeep  # noqa: PLC0415 - its library is of an extra of its own
         from headwater.lake.commit import record_of  # noqa: PLC0415
         from headwater.lake.log import TableLog  # noqa: PLC0415
@@ -144,7 +188,8 @@ class MirrorTables:
         if record.bucket != bucket:
             raise TableError(place, f"it mirrors the bucket {record.bucket}, not {bucket}")
         end = Offset.from_json(record.end)
-        lags = behind({vb: end.position(vb).seqno for vb in seqnos}, seqnos)
+        held = {vb: end.position(vb) for vb in heads}
+        lags = behind(held, heads)
         known = {vb: lag for vb, lag in lags.items() if lag is not None}
         batches = [_batch(each) for each in upkeep.history(log, HISTORY)]
         worst = max(known.items(), key=lambda each: each[1], default=None)
@@ -154,15 +199,17 @@ class MirrorTables:
             behind=sum(known.values()) if len(known) == len(lags) and lags else None,
             worst=worst if worst is not None and worst[1] else None,
             unknown=len(lags) - len(known),
+            parted=sum(head is not None and head.has_left(held[vb]) for vb, head in heads.items()),
             batches=tuple(batches[:BATCHES_SHOWN]),
             rolled_back=tuple([each for each in batches if each.rollbacks][:ROLLBACKS_SHOWN]),
             looked_at=time.time(),
         )
 
 
-def behind(held: Mapping[int, int], seqnos: Mapping[int, int | None]) -> dict[int, int | None]:
-    """Return the number of changes of each vbucket that are missing; None if the bucket's seqno is unknown."""
-    return {vb: None if seqno is None else max(0, seqno - held.get(vb, 0)) for vb, seqno in seqnos.items()}
+def behind(held: Mapping[int, Position], heads: Mapping[int, Head | None]) -> dict[int, int | None]:
+    """Return the number of changes of each vbucket that are missing, from where its history and that of what is held
+    parted; None if the bucket's is unknown."""
+    return {vb: None if head is None else max(0, head.seqno - head.shared(held[vb])) for vb, head in heads.items()}
 
 
 def _batch(commit: Mapping[str, Any]) -> TableBatch:
