@@ -27,11 +27,12 @@ from harness.linearizability.record import (
 from harness.linearizability.requests import frame_of, result_in
 from headwater.client.cluster import Cluster
 from headwater.client.settings import settings_for
-from headwater.errors import HeadwaterError, StatusError, TransportError
+from headwater.errors import BucketMadeAnew, HeadwaterError, StatusError, TransportError
 from headwater.transport.aio import Waiters
 
 if TYPE_CHECKING:
     from headwater.transport.waiting import Steps
+    from headwater.wire.cluster_map import ClusterMap
     from headwater.wire.header import Frame
 
 DURABILITY_MS = (100, 700, 2500)
@@ -82,9 +83,9 @@ class FollowingCluster(Cluster):
 
     node = ""
 
-    def _attempt(self, vbucket: int, asked: Frame, what: str, deadline: float, reads: bool) -> Steps[Any]:
+    def _link_of_owner(self, planned: ClusterMap | None, vbucket: int, what: str, deadline: float) -> Steps[Any]:
         self.node = str(self.map.owner(vbucket) or "")
-        return super()._attempt(vbucket, asked, what, deadline, reads)
+        return super()._link_of_owner(planned, vbucket, what, deadline)
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ class WorkloadClient:
             result = result_of(error.status, node=cluster.node)
             if outcome_of(error.status) is Outcome.DONE:
                 raise
-        except TransportError as error:
+        except (TransportError, BucketMadeAnew) as error:
             result = Result(Outcome.MAYBE, node=cluster.node, text=str(error))
         else:
             result = result_in(kind, frame, cluster.node)

@@ -16,6 +16,7 @@
     +-- RollbackRequired         the histories of the two ends differ
     |   +-- DataLoss             deletions were purged before they were read
     +-- HistoryChanged           a failover took back what a bounded read was reading
+    +-- BucketMadeAnew           the bucket of a request was dropped and made again meanwhile
     +-- ClusterError             several nodes are not as they must be for what was asked
     |   +-- MoveError            a vbucket could not be moved from one node to another
     +-- StorageError
@@ -46,6 +47,7 @@ __all__ = [
     "BackupError",
     "BadFrame",
     "BadMessage",
+    "BucketMadeAnew",
     "BucketNotFound",
     "CertificateRefused",
     "ClusterError",
@@ -478,6 +480,28 @@ class HistoryChanged(HeadwaterError):
         told = ", ".join(map(str, self.vbuckets[:10]))
         more = f" and {len(self.vbuckets) - 10} more" if len(self.vbuckets) > 10 else ""
         return f"a failover changed the history of vbucket {told}{more} after this read was planned: read again"
+
+
+class BucketMadeAnew(HeadwaterError):
+    """The bucket that a request was made for is another one by now: it was dropped and made again under its name.
+
+    Args:
+        url: connection string of the bucket, without a login.
+        before, now: the bucket's uuid (empty: unknown) and number of vbuckets, as the request was for, and as it is.
+    """
+
+    def __init__(self, url: str, before: tuple[str, int], now: tuple[str, int]) -> None:
+        super().__init__(url, before, now)
+        self.url: str = url
+        self.before: tuple[str, int] = before
+        self.now: tuple[str, int] = now
+
+    def __str__(self) -> str:
+        (old, count), (new, count_now) = self.before, self.now
+        return (
+            f"{self.url}: the bucket was dropped and made again: it was {old or '?'} with {count} vbuckets, and is "
+            f"{new or '?'} with {count_now}. Nothing that was written before is in it: write all of it again"
+        )
 
 
 # --------------------------------------------------------------------------- several nodes

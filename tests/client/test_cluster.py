@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.client.cluster import Cluster
-from headwater.client.routing import Address
+from headwater.client.routing import Address, map_of_one
 from headwater.client.settings import settings_for
 from headwater.errors import NoAccess, PeerSilent, TemporaryFailure
 from headwater.testing.peers import cluster_map, serve
@@ -47,7 +47,8 @@ def test_no_attempt_has_less_time_than_the_delay_before_it():
         yield from ()
         return TemporaryFailure("not now")
 
-    client._attempt = refused
+    client._map = map_of_one(Address("127.0.0.1", 11210), 1)
+    client._link_of_owner = refused
     steps = client.call(0, Frame(0x80, Opcode.SET, b"k"), "set")
     delays = []
     with pytest.raises(TemporaryFailure, match="not now"):

@@ -22,6 +22,7 @@ from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import (
     AuthError,
     AuthStale,
+    BucketMadeAnew,
     BucketNotFound,
     Busy,
     CasInvalid,
@@ -116,6 +117,7 @@ __all__ = [
     "AuthError",
     "AuthStale",
     "Batches",
+    "BucketMadeAnew",
     "BucketNotFound",
     "Busy",
     "CasInvalid",

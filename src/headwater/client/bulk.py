@@ -105,6 +105,9 @@ class BulkWriter:
     perhaps at another node. So of two values for a key the later always wins, of two with metadata the newer one, and
     no more is kept in memory than was under way.
 
+    All of it goes to one bucket. Where that turns out to be another one, dropped and made again under its name, all is
+    planned anew if nothing was sent yet; otherwise the run ends with BucketMadeAnew, for what it wrote is gone.
+
     Attributes:
         answers: what was answered, by key: hits of reads.
         errors: the failures, by key. A node that can't be reached, or is lost while it writes, is raised instead.
@@ -120,6 +123,7 @@ class BulkWriter:
     ) -> None:
         """Items that name no opcode are `request`s; keys are those of a collection, if one is given."""
         self._durability = as_durability(durability, cluster.settings.timeout_seconds)
+        self._given = cluster
         self._cluster = cluster = cluster if self._durability is None else cluster.for_durable_writes()
         self._opcode = request.layout.quiet
         self._collection, self._prefix, self._looked_up = collection, b"", collection is None
@@ -129,6 +133,7 @@ class BulkWriter:
         self._chunks: dict[Address, Chunk] = {}
         self._sent: deque[SentChunk] = deque()
         self._again: dict[bytes, list[tuple[BulkItem, Failure]]] = {}
+        self._has_sent = False
         self._hopeless: set[int] = set()  # vbuckets that were waited for in vain: once in a run is enough
         self.answers: dict[bytes, Frame] = {}
         self.errors: dict[bytes, StatusError] = {}
@@ -136,8 +141,7 @@ class BulkWriter:
 
     def run(self, items: Iterable[BulkItem]) -> Steps[None]:
         """Send all items and wait for all answers."""
-        if self._collection is not None:
-            self._prefix = yield from self._collection.prefix()
+        yield from self._plan()
         for order, item in enumerate(items):
             item.order = order
             if (full := self._add(item)) is not None:
@@ -146,6 +150,14 @@ class BulkWriter:
                 yield from self._insist()
         yield from self._flush()
         yield from self._insist()
+
+    def _plan(self) -> Steps[None]:
+        """Take the newest map, and the id of the collection in the bucket that it is of."""
+        self._given.catch_up(self._cluster)
+        if self._collection is not None:
+            self._prefix = yield from self._collection.prefix()
+        self._cluster.catch_up(self._given)
+        self._map = self._given.map
 
     def _add(self, item: BulkItem) -> Address | None:
         """Put an item into the chunk of its node; return the node once its chunk is full."""
@@ -183,9 +195,13 @@ class BulkWriter:
             again, self._again = self._put_off_so_far(), {}
             if any(isinstance(error, NotMyVbucket | TransportError) for _, error in again):
                 yield from self._cluster.look_around(until=began + self._cluster.settings.timeout_seconds)
-            if any(isinstance(error, UnknownCollection) for _, error in again):
+            if not self._map.is_same_bucket(self._cluster.map):
+                self._check_unsent()
+                yield from self._plan()
+            elif any(isinstance(error, UnknownCollection) for _, error in again):
                 yield from self._look_up()
-            self._map = self._cluster.map
+            if self._map.is_same_bucket(self._cluster.map):  # else what is sent by it is put off once more
+                self._map = self._cluster.map
             for item, _ in again:
                 if (full := self._add(item)) is not None:
                     yield from self._send(full, self._chunks.pop(full))
@@ -198,6 +214,11 @@ class BulkWriter:
             with suppress(UnknownCollection, UnknownScope):
                 yield from self._collection.look_up()
                 self._prefix = yield from self._collection.prefix()
+
+    def _check_unsent(self) -> None:
+        """Raise BucketMadeAnew if writes went to the bucket of before."""
+        if self._has_sent and not self._reads:
+            raise self._cluster.made_anew(self._map)
 
     def _put_off_so_far(self) -> list[tuple[BulkItem, Failure]]:
         return [each for of_a_key in self._again.values() for each in of_a_key]
@@ -246,8 +267,12 @@ class BulkWriter:
             for item in chunk.items:
                 self._put_off(item, error)
             return
+        if not (self._cluster.map.is_same_bucket(self._map) and self._cluster.leads_to(link, self._map)):
+            self._put_off_misplaced(owner, chunk)
+            return
         if self._durability is not None:
             check_granted(link.greeting.features, self._name(chunk.items[0]), owner)
+        self._has_sent = True
         first = link.reserve(len(chunk.items) + 1)
         requests = b"".join(self._encode(chunk, first))
         try:
@@ -256,6 +281,13 @@ class BulkWriter:
             self._lost(chunk.items, error)
         while len(self._sent) > CHUNKS_AHEAD:
             yield from self._settle()
+
+    def _put_off_misplaced(self, owner: Address, chunk: Chunk) -> None:
+        """Keep items whose vbuckets were counted in another bucket than that of their connection."""
+        if not self._cluster.map.is_same_bucket(self._map):
+            self._check_unsent()
+        for item, vbucket in zip(chunk.items, chunk.vbuckets, strict=True):
+            self._put_off(item, self._cluster.misplaced(vbucket, self._name(item), owner))
 
     def _encode(self, chunk: Chunk, opaque: int) -> Iterator[bytes]:
         pack, usual, prefix = HEADER.pack, self._opcode, self._prefix

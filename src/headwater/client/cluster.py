@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from headwater.client.durability import check_granted, within
 from headwater.client.nodes import Nodes
-from headwater.client.pipeline import lost_write
-from headwater.client.routing import Address
+from headwater.client.pipeline import Pipeline, lost_write
+from headwater.client.routing import Address, ClusterMap
 from headwater.client.waiting import WaitTeller
 from headwater.errors import ConnectionLost, NotMyVbucket, PeerSilent, StatusError, TransportError, error_for
 from headwater.protocol.handshake import refused
@@ -41,12 +41,20 @@ class Cluster(Nodes):
         Raises:
             StatusError: the server refused, or still refuses temporarily at the deadline.
             TransportError: no connection, or no answer in time.
+            BucketMadeAnew: the bucket is another one by now, in which the vbucket's number, and the id of a collection,
+                mean something else. The request was not carried out.
         """
+        planned = self.map if request.key else None  # without a key it is the caller who means this vbucket
         began, backoff = self.clock(), for_requests()
         deadline = self.deadline()
         waiting = WaitTeller(began, self.settings.timeout_seconds)
         while True:
-            answer = yield from self._attempt(vbucket, request, what, deadline, reads)
+            link = yield from self._link_of_owner(planned, vbucket, what, deadline)
+            answer: Frame | StatusError | TransportError
+            if isinstance(link, Pipeline):
+                answer = yield from self._attempt(link, vbucket, request, what, deadline, reads=reads)
+            else:
+                answer = link
             if isinstance(answer, Frame):
                 return answer
             delay = backoff.next_seconds()
@@ -58,10 +66,12 @@ class Cluster(Nodes):
             waiting.tell(answer, self.clock())
             yield Ready((), moment)
 
-    def _attempt(
-        self, vbucket: int, request: Frame, what: str, deadline: float, reads: bool
-    ) -> Steps[Frame | StatusError | TransportError]:
-        """Return the answer, or an error that is worth another attempt."""
+    def _link_of_owner(
+        self, planned: ClusterMap | None, vbucket: int, what: str, deadline: float
+    ) -> Steps[Pipeline | StatusError | TransportError]:
+        """Return a connection to the vbucket's node and, unless `planned` is None, to the bucket of that map; or an
+        error that is worth another attempt."""
+        self._check_bucket(planned)
         owner = self.map.owner(vbucket)
         if owner is None:
             yield from self.look_around(until=deadline)
@@ -73,8 +83,18 @@ class Cluster(Nodes):
                 raise
             yield from self.look_around(without=owner, until=deadline)  # the others may know who has taken its place
             return error
+        self._check_bucket(planned)
+        if planned is not None and not self.leads_to(link, planned):
+            yield from self.look_around(without=owner, until=deadline)
+            return self.misplaced(vbucket, what, owner)
+        return link
+
+    def _attempt(
+        self, link: Pipeline, vbucket: int, request: Frame, what: str, deadline: float, *, reads: bool
+    ) -> Steps[Frame | StatusError | TransportError]:
+        """Return the answer, or an error that is worth another attempt."""
         if request.framing:
-            check_granted(link.greeting.features, what, owner)
+            check_granted(link.greeting.features, what, link.address)
             request = within(request, deadline - self.clock())
         try:
             answer = yield from link.call(request, deadline)
@@ -91,8 +111,12 @@ class Cluster(Nodes):
             if not refusal.retriable:
                 raise refusal
             return refusal
-        yield from self.relearn(answer.value, owner, deadline)
-        return self.misplaced(vbucket, what, owner)
+        yield from self.relearn(answer.value, link.address, deadline)
+        return self.misplaced(vbucket, what, link.address)
+
+    def _check_bucket(self, planned: ClusterMap | None) -> None:
+        if planned is not None and not planned.is_same_bucket(self.map):
+            raise self.made_anew(planned)
 
     def relearn(self, config: bytes, source: Address, until: float | None = None) -> Steps[None]:
         """Take over the map that came with a NOT_MY_VBUCKET answer; if it is not newer, ask (kv.md: 07 carries it)."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from headwater.client.cluster import Cluster
-from headwater.client.routing import Address
+from headwater.client.routing import Address, ClusterMap
 from headwater.errors import (
     NotMyVbucket,
     NotSupported,
@@ -353,6 +353,11 @@ class CollectionId:
         self.scope, self.name = parse_path(path)
         self._cluster = cluster
         self._id: int | None = None
+        self._map: ClusterMap | None = None  # of the bucket in which it has that id
+
+    def is_of(self, known: ClusterMap) -> bool:
+        """Return True if the id is known, and is one of the bucket that a map is of."""
+        return self._id is not None and self._map is not None and self._map.is_same_bucket(known)
 
     def prefix(self) -> Steps[bytes]:
         """Return the bytes in front of each key.
@@ -360,14 +365,16 @@ class CollectionId:
         Raises:
             UnknownCollection, UnknownScope: it is not there. TransportError: no node told.
         """
-        if self._id is None:
+        while not self.is_of(self._cluster.map):
             yield from self.look_up()
         return leb128.encode(self._id or 0)
 
     def look_up(self) -> Steps[bool]:
         """Look up the id; return True if it has changed. Errors as `prefix`."""
         # A node that says an id is not there may know more than the others, or less: then all are asked.
-        manifest = yield from manifest_of(self._cluster, 0 if self._id is None else UID_MAX)
+        known = self._cluster.map
+        manifest = yield from manifest_of(self._cluster, UID_MAX if self.is_of(known) else 0)
+        self._map = known if known.is_same_bucket(self._cluster.map) else None  # of which of the two, nobody knows
         before, self._id = self._id, None
         self._id = collection_id(manifest, self.scope, self.name)
         return self._id != before

@@ -21,6 +21,7 @@ from headwater.client.collections import CollectionId
 from headwater.client.durability import Durability, DurabilityChoice, as_durability
 from headwater.client.routing import Address
 from headwater.errors import (
+    BucketMadeAnew,
     BucketNotFound,
     KeyNotFound,
     OptionError,
@@ -255,6 +256,15 @@ class Operations:
         """Send a request to the node that owns its key, and read the answer; `choice` makes a write durable."""
         unsigned("cas", request.cas, U64_MAX)
         durability = as_durability(choice, self.cluster.settings.timeout_seconds)
+        try:
+            return (yield from self._resolve(request, answer, durability))
+        except BucketMadeAnew:  # nothing was done; the key has another vbucket and its collection another id by now
+            return (yield from self._resolve(request, answer, durability))
+
+    def _resolve(self, request: Request, answer: type[Answered], durability: Durability | None) -> Steps[Answered]:
+        """Send a request to its collection, as that is called in the bucket of the newest map."""
+        if durability is not None:
+            self.cluster.for_durable_writes()  # and hear of its newer map
         if self.collection is None:
             return (yield from self._send(request, answer, durability))
         prefix = yield from self.collection.prefix()
@@ -270,6 +280,8 @@ class Operations:
         self, request: Request, answer: type[Answered], durability: Durability | None, prefix: bytes = b""
     ) -> Steps[Answered]:
         cluster = self.cluster if durability is None else self.cluster.for_durable_writes()
+        if self.collection is not None and not self.collection.is_of(cluster.map):
+            raise cluster.made_anew(self.cluster.map)
         request = replace(request, vbucket=cluster.map.vbucket_of(request.key))
         what = f'{name_of(request.layout.opcode).lower()} "{request.key.decode(errors="backslashreplace")}"'
         reads = isinstance(request, documents.Get | GetMeta | subdoc.SubdocGet) and not isinstance(

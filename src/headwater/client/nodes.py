@@ -19,6 +19,7 @@ from headwater.client import durability
 from headwater.client.pipeline import Pipeline
 from headwater.client.routing import Address, ClusterMap, Target, map_of_one
 from headwater.errors import (
+    BucketMadeAnew,
     ConnectionLost,
     LocalProtocolError,
     OptionError,
@@ -88,6 +89,7 @@ class Nodes:
         if self._durable is None:
             self._durable = self.twin(*durability.FEATURES)
         self._durable.catch_up(self)
+        self.catch_up(self._durable)
         return self._durable
 
     def catch_up(self, other: Self) -> None:
@@ -158,19 +160,33 @@ class Nodes:
             self._opening.pop(address, None)
         self._links[address] = link
         if link.greeting.config:
-            self.learn(link.greeting.config, address)
+            link.map = self.learn(link.greeting.config, address)
         return link
+
+    def leads_to(self, link: Pipeline, planned: ClusterMap) -> bool:
+        """Return True if a connection is one to the bucket that a map is of, as far as its node told. Otherwise it is
+        closed: that bucket is gone, or its node has to tell again."""
+        if link.map is None or link.map.is_same_bucket(planned):
+            return True
+        link.close()
+        return False
+
+    def made_anew(self, planned: ClusterMap) -> BucketMadeAnew:
+        """Return the error for a request that was planned by a map of a bucket that is another one by now."""
+        now = self.map
+        return BucketMadeAnew(self.settings.target.url, (planned.uuid, planned.vbuckets), (now.uuid, now.vbuckets))
 
     def check_open(self) -> None:
         """Raise LocalProtocolError if this was closed."""
         if self._closed:
             raise LocalProtocolError("this client was closed; connect again")
 
-    def learn(self, config: bytes, source: Address) -> None:
-        """Take a map over if it is newer than ours."""
+    def learn(self, config: bytes, source: Address) -> ClusterMap:
+        """Take a map over if it is newer than ours, and return it."""
         newer = self.settings.target.read_map(config, source)
         if self._map is None or newer.version > self._map.version:
             self._map = newer
+        return newer
 
     def connect(self) -> Steps[None]:
         """Reach one node and get to know the others.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from headwater.client.link import Link
-from headwater.client.routing import Address
+from headwater.client.routing import Address, ClusterMap
 from headwater.errors import ConnectionLost, HeadwaterError, PeerSilent, RemoteProtocolError, TransportError
 from headwater.tls.settings import TlsSettings
 from headwater.transport.waiting import Ready, Signal, Steps
@@ -53,6 +53,7 @@ class Pipeline(Link):
 
     def __init__(self, address: Address, clock: Callable[[], float], tls: TlsSettings | None = None) -> None:
         super().__init__(address, clock, tls)
+        self.map: ClusterMap | None = None  # as the node told it when this was opened: of which bucket it is
         self._flights: dict[int, Flight] = {}
         self._bulks: deque[Bulk] = deque()
         self._reader: Flight | Bulk | None = None

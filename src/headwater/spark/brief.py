@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from headwater import errors
 
 EXPLAINED = (
+    errors.BucketMadeAnew,
     errors.HistoryChanged,
     errors.NotPersisted,
     errors.OptionError,

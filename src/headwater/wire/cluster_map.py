@@ -129,6 +129,11 @@ class ClusterMap:
         """The vbucket a key belongs to."""
         return vbucket_of(key, len(self.chains))
 
+    def is_same_bucket(self, other: ClusterMap) -> bool:
+        """Return False if a bucket was dropped and made again between these two maps of it: the number of a vbucket,
+        and the id of a collection, mean something else then. Of maps without a uuid the number of vbuckets tells."""
+        return self.vbuckets == other.vbuckets and (self.uuid == other.uuid or not self.uuid or not other.uuid)
+
     def owner(self, vbucket: int) -> Address | None:
         """The node with the active copy; None when there is none at present, or no such vbucket."""
         if not 0 <= vbucket < len(self.chains):
