@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -83,3 +84,20 @@ def test_who_may_not_administer_sees_no_users_and_changes_none(guarded: testing.
 
 def test_a_node_without_users_says_what_the_first_one_changes(browser: TestClient) -> None:
     assert "No users were added here" in words(browser.get("/users").text)
+
+
+@pytest.mark.parametrize("form", ["roles", "password", "remove"])
+def test_a_page_from_before_a_user_was_removed_and_added_anew_changes_the_new_one_not(
+    as_ann: TestClient, guarded: testing.Node, form: str
+) -> None:
+    twice = {"password": "first-secret", "again": "first-secret"}
+    post(as_ann, "/users/add", name="app", roles="read", **twice)
+    revision = re.findall(r'name="revision" value="(\d+)"', as_ann.get("/users").text)
+    assert len(revision) == 3, "each form about a user that is there has it"
+    post(as_ann, "/users/remove", name="app", words="app", revision=revision[0])
+    post(as_ann, "/users/add", name="app", roles="read,write", **twice)
+    fields = {"roles": "read", "words": "app", "password": "other", "again": "other", "revision": revision[0]}
+    status, page = post(as_ann, f"/users/{form}", name="app", **fields)
+    assert (status, "it was changed since" in words(page)) == (400, True)
+    assert "app read, write" in words(page)
+    client.connect(guarded.url, "app", "first-secret").close()

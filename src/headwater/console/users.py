@@ -52,16 +52,18 @@ async def _page(
 ) -> Response:
     desk = desk_of(request)
     grants: dict[str, list[str]] | None = None
+    revision = 0
     try:
         async with desk.members() as members:
-            accounts = accounts_of(await known_users.current(members, desk.lookout.dialled()))
+            known = await known_users.current(members, desk.lookout.dialled())
+        accounts, revision = accounts_of(known), known.revision
         grants = {name: [str(each) for each in account.grants] for name, account in sorted(accounts.items())}
     except NoAccess:
         pass  # the page says so
     except HeadwaterError as error:
         problem, status = problem or plain(error), status_of(error) if status == 200 else status
     kept = {name: (typed or {}).get(name, "") for name in ("name", "roles")}
-    context = {"title": "Users", "users": grants, "done": done, "problem": problem, "typed": kept}
+    context = {"title": "Users", "users": grants, "revision": revision, "done": done, "problem": problem, "typed": kept}
     return desk.render(request, "users.html", context, status)
 
 
@@ -73,6 +75,7 @@ def _changing(name: str, edit: Callable[[Accounts, Fields], None]) -> Callable[[
         fields = await form_of(request, desk.secrets.token)
 
         def edit_list(users: UserList) -> UserList:
+            _check_shown(users, fields)
             before = accounts_of(users)
             accounts = dict(before)
             edit(accounts, fields)
@@ -115,6 +118,13 @@ def _remove(accounts: Accounts, fields: Fields) -> None:
     if fields.get("words", "") != name:
         raise OptionError("words", fields.get("words", "")[:128], f"{name}, typed again; nobody was removed")
     del accounts[name]
+
+
+def _check_shown(users: UserList, fields: Fields) -> None:
+    """Refuse to change a user whom somebody else changed, or removed and added anew, after the page was made."""
+    entry, shown = users.entries.get(fields.get("name", "")), fields.get("revision", "")
+    if entry is not None and shown.isascii() and shown.isdecimal() and entry.revision > int(shown[:20]):
+        raise OptionError("user", fields["name"][:128], "as the page showed; it was changed since: look at it again")
 
 
 def _check_left(before: Accounts, after: Accounts) -> None:
