@@ -31,9 +31,9 @@ class Unlocked(Folder):
         super().remove(path)
 
 
-def a_run(place: Unlocked) -> _Run:
+def a_run(place: Unlocked, choice: Choice | None = None) -> _Run:
     client: Any = SimpleNamespace(map=SimpleNamespace(vbuckets=1))
-    return _Run(Archive(place), client, "default", Choice(), lambda done: None)
+    return _Run(Archive(place), client, "default", choice or Choice(), lambda done: None)
 
 
 @pytest.fixture
@@ -100,3 +100,42 @@ def test_a_backup_that_another_run_has_finished_stays_where_the_first_collection
     with pytest.raises(BackupError, match="another run has taken this backup over"):
         a_run(place).run()
     assert {MANIFEST, FILE} <= set(place.names(folder(ID)))
+
+
+def test_a_backup_of_another_choice_is_taken_over_before_it_is_removed(place: Unlocked, begun: _Begun) -> None:
+    """Its run writes the manifest behind the look for one, and asks whose the backup is once more."""
+    asked = []
+
+    def before(path: str) -> None:
+        with pytest.raises(BackupError, match="another run has taken this backup over"):
+            a_run(place)._require_ours(begun)
+        asked.append(path)
+
+    place.before = before
+    a_run(place, Choice(vbuckets=(0,)))._begin()
+    assert asked == [folder(ID)] and place.names(folder(ID)) == []
+
+
+def test_a_backup_that_is_finished_when_it_is_taken_over_stays(place: Unlocked, begun: _Begun) -> None:
+    run = a_run(place, Choice(vbuckets=(0,)))
+    write = place.write
+
+    def finished_first(path: str, content: bytes) -> None:
+        write(folder(ID, MANIFEST), b"finished")
+        write(path, content)
+
+    place.write = finished_first
+    with pytest.raises(BackupError, match="another run has just finished it"):
+        run._begin()
+    assert {MANIFEST, FILE} <= set(place.names(folder(ID)))
+
+
+def test_a_backup_that_was_to_be_removed_is_never_gone_on_with(place: Unlocked, begun: _Begun) -> None:
+    def killed(path: str) -> None:
+        raise KeyboardInterrupt
+
+    place.before = killed
+    with pytest.raises(KeyboardInterrupt):
+        a_run(place, Choice(vbuckets=(0,)))._begin()
+    assert a_run(place)._resumed(ID, []) is None
+    assert a_run(place, Choice(vbuckets=(0,)))._resumed(ID, []) is None

@@ -210,12 +210,21 @@ class _Run:
             begun = self._resumed(name, chain)
             if begun is not None:
                 return begun
-            self._require_unfinished(name, self.place.names(folder(name)))
-            self.place.remove(folder(name))
+            self._discard(name)
         begun = _Begun(fresh_id("increment" if chain else "full", self.archive.backups), chain, now())
         self._mark(begun)
         failpoint("backup.begun")
         return begun
+
+    def _discard(self, name: str) -> None:
+        """Remove an unfinished backup of another choice; first it is taken over, by a mark that no run continues.
+
+        Its run may live and be about to finish: either that finds the mark behind its manifest, and does not count the
+        backup as made, or the manifest was there before the mark, and is found here.
+        """
+        self.place.write(folder(name, BEGUN), sealed({"format": FORMAT, "run": uuid.uuid4().hex[:8]}))
+        self._require_unfinished(name, self.place.names(folder(name)))
+        self.place.remove(folder(name))
 
     def _mark(self, begun: _Begun) -> None:
         """Note in the backup's folder what is read, and that this run reads it."""
