@@ -23,8 +23,8 @@ class SearchIndex:
         status and type that all items are answered with, if any. mapping: what the index was made with. largest: bytes
         of a body, at most.
         login: what the header must say, if anything. uuid: of the index, None while there is none; the first document
-        makes one. away: how many requests more meet a shard that is away. applied: every change that was taken, (id,
-        version, kind).
+        makes one. histories: of its shards; None where the login may not see them. away: how many requests more meet a
+        shard that is away. applied: every change that was taken, (id, version, kind).
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,7 @@ class SearchIndex:
         self.mapping: dict[str, Any] = {}
         self.largest = 1 << 30
         self.uuid: str | None = None
+        self.histories: list[str] | None = ["h0", "h1"]
         self.away = 0
         self.applied: list[tuple[str, int, str]] = []
         self.problems: list[str] = []
@@ -113,6 +114,17 @@ class SearchIndex:
         return {name: {"buckets": list(buckets.values())[: told["terms"]["size"]]}}
 
 
+def _shards(histories: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """The shards of an index, each with a copy that follows and the one that leads."""
+    return {
+        str(number): [
+            {"routing": {"primary": primary, "state": "STARTED"}, "commit": {"user_data": {"history_uuid": history}}}
+            for primary in (False, True)
+        ]
+        for number, history in enumerate(histories)
+    }
+
+
 def _fits(document: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether a document passes a filter of the kinds that we use."""
     ((kind, told),) = wanted.items()
@@ -159,7 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 503, {}
         if len(body) > index.largest:
             return 413, {}
-        path = self.path.partition("=")[0] if self.path.startswith("/orders?") else self.path
+        is_look = self.path.startswith(("/orders?", "/orders/_stats"))
+        path = self.path.partition("=")[0] if is_look else self.path
         match self.command, path:
             case "PUT", "/orders":
                 made, index.uuid = index.uuid is None, index.uuid or uuid4().hex
@@ -169,9 +182,15 @@ class _Handler(BaseHTTPRequestHandler):
                 exists = {"error": {"type": "resource_already_exists_exception", "reason": "exists"}}
                 return (200, {"acknowledged": True}) if made else (400, exists)
             case "GET", "/orders?filter_path":
-                found = {"orders": {"settings": {"index": {"uuid": index.uuid}}, "mappings": index.mapping}}
+                assert "*.settings.index.uuid,*.settings.index.number_of_shards," in self.path
+                found = {"orders": {"settings": {"index": {"uuid": index.uuid, "number_of_shards": "2"}}}}
+                found["orders"] |= {"mappings": index.mapping}
                 missing = {"error": {"type": "index_not_found_exception", "reason": "no such index [orders]"}}
                 return (200, found) if index.uuid else (404, missing)
+            case "GET", "/orders/_stats/docs?level":
+                if index.histories is None:
+                    return 403, {"error": {"type": "security_exception", "reason": "no permissions"}}
+                return 200, {"indices": {"orders": {"shards": _shards(index.histories)}}}
             case "GET", "/orders/_count":
                 return 200, {"count": len(index.visible)}
             case "POST", "/orders/_bulk":

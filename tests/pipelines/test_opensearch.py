@@ -155,7 +155,7 @@ def test_an_index_in_which_documents_are_not_found_by_their_fields_is_refused(
 def test_fields_that_the_server_adds_by_itself_need_no_mapping(served: Served) -> None:
     client, index = served
     index.mapping = {}
-    assert client.prepare() == index.uuid
+    assert client.prepare() == f"{index.uuid} h0 h1"
 
 
 def test_a_deletion_that_is_refused_fails_the_batch_whatever_the_status(served: Served) -> None:
@@ -180,7 +180,7 @@ def test_an_index_that_is_gone_is_not_made_anew_with_batches_missing(served: Ser
     with pytest.raises(SearchRefused, match=gone):
         client.check(known)
     assert index.uuid is None
-    assert client.prepare() == index.uuid != known
+    assert client.prepare() == f"{index.uuid} h0 h1" != known
 
 
 def test_an_index_that_was_made_anew_is_another_one_though_called_the_same(served: Served) -> None:
@@ -191,6 +191,32 @@ def test_an_index_that_was_made_anew_is_another_one_though_called_the_same(serve
     client.bulk([item(b"a", 1)])
     with pytest.raises(SearchRefused, match=r"another index is called orders by now.*remove it and index anew"):
         client.check(known)
+
+
+def test_an_index_into_which_an_older_snapshot_was_restored_is_refused_though_it_keeps_its_id(served: Served) -> None:
+    client, index = served
+    known = client.check(None)
+    index.histories = ["h0", "h2"]
+    with pytest.raises(SearchRefused, match=r"index orders was put back to an older state.*remove it and index anew"):
+        client.check(known)
+
+
+def test_a_login_that_may_not_see_histories_knows_an_index_by_its_id(served: Served) -> None:
+    client, index = served
+    known = client.check(None)
+    index.histories = None
+    assert client.check(known) == known and client.check(None) == index.uuid
+    index.histories = ["h0", "h1"]
+    assert client.check(index.uuid) == known
+
+
+def test_a_shard_without_a_copy_that_leads_is_waited_for_before_its_history_is_told(served: Served) -> None:
+    client, index = served
+    known = client.check(None)
+    index.histories = ["h0"]
+    hasty = SearchServer(client.server.url, retry_seconds=0.0)
+    with closing(SearchClient(hasty)) as impatient, pytest.raises(ConnectionLost, match="1 shards of index orders are"):
+        impatient.check(known)
 
 
 def test_a_new_folder_takes_no_index_with_documents_of_another_one(served: Served) -> None:

@@ -121,6 +121,24 @@ def test_an_index_with_documents_is_none_for_a_new_folder_nor_is_a_name_for_othe
     assert "wines is no index but a name for test_an_index_with" in shelf.refused()
 
 
+def test_an_index_that_is_closed_and_restored_keeps_its_id_and_is_refused(shelf: Shelf, server: str) -> None:
+    """The documents of the batches since the snapshot are missing in it for good."""
+    shelf.client.set("a", '"red wine"')
+    shelf.bring()
+    ask("PUT", f"{server}/_snapshot/kept", {"type": "fs", "settings": {"location": "kept"}})
+    name = shelf.index.rpartition("/")[2]
+    wanted = {"indices": name, "include_global_state": False}
+    ask("PUT", f"{server}/_snapshot/kept/one?wait_for_completion=true", wanted)
+    shelf.client.set("b", '"white wine"')
+    shelf.bring()
+    ask("POST", f"{shelf.index}/_close")
+    ask("POST", f"{shelf.index}/_open")
+    shelf.bring()  # it has the history that it had
+    ask("POST", f"{shelf.index}/_close")
+    ask("POST", f"{server}/_snapshot/kept/one/_restore?wait_for_completion=true", wanted)
+    assert "was put back to an older state" in shelf.refused()
+
+
 @pytest.mark.parametrize("dynamic", ["strict", "false"])
 def test_an_index_without_the_fields_of_documents_is_refused(shelf: Shelf, dynamic: str) -> None:
     ask("PUT", shelf.index, {"mappings": {"dynamic": dynamic, "properties": {"body": {"type": "text"}}}})
@@ -151,7 +169,7 @@ def test_a_shard_that_is_away_is_not_taken_for_one_without_documents(server: str
     lost = {"generation": 0, "vbucket": 3, "seqno": 1, "body": "lost"}
     client = SearchClient(SearchServer(place, retry_seconds=0.0))
     assert client.bulk(Item(b"k%d" % n, version(0, 1), lost) for n in range(40)).stored == 40
-    (shard,) = home.glob(f"node/**/indices/{client.check(None)}/0")
+    (shard,) = home.glob(f"node/**/indices/{client.check(None).split()[0]}/0")
     shutil.rmtree(shard)
     away = {"index": "shards", "shard": 0, "node": "Node 1", "allow_primary": True}
     ask("POST", f"{server}/_cluster/reroute", {"commands": [{"cancel": away}]})

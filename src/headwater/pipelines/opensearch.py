@@ -39,6 +39,9 @@ _OF_THE_MAPPING = re.compile(
     r"failed to parse field \[(?:vbucket|seqno|generation|expiry|collection_id)\]"
 )
 """Refusals with 400 that any document would get: of fields that all of ours have, or of a pipeline that is gone."""
+_STATISTICS = (
+    "/_stats/docs?level=shards&filter_path=indices.*.shards.*.routing,indices.*.shards.*.commit.user_data.history_uuid"
+)
 _NDJSON = "application/x-ndjson"
 _MAPPINGS: dict[str, dict[str, Any]] = {
     "key": {"type": "keyword", "ignore_above": 1024},
@@ -212,7 +215,8 @@ class SearchClient:
         return found
 
     def check(self, known: str | None) -> str:
-        """See to it that the index is the one with this id, and return that; any one, if it is not known yet.
+        """See to it that the index is the one with this id, and return that; any one, if it is not known yet. The id is
+        the one that the server gave the index, and the histories of its shards as far as the login may see them.
 
         A server makes an index that is missing with the first document that comes: one that was removed while a batch
         was sent, or made again by hand, would lack all the batches before.
@@ -221,15 +225,18 @@ class SearchClient:
             SearchRefused, ConnectionLost: as `prepare`.
         """
         found, name = self._identity(), self.server.index
-        if found is not None and known in (None, found):
-            return found
+        if found is not None and (known is None or _are_same(known, found)):
+            return max(known or "", found, key=len)  # with the histories, if they were ever told
         problem = f"index {name} is gone" if found is None else f"another index is called {name} by now"
+        if found is not None and known is not None and _uuid(found) == _uuid(known):
+            problem = f"index {name} was put back to an older state, from a snapshot or a stale copy of a shard"
         advice = f"look at the address, or {'' if found is None else 'remove it and '}index anew from an empty folder"
         raise SearchRefused(self.server.peer, f"{problem}, and the batches that were in it are not: {advice}")
 
     def _identity(self) -> str | None:
         looked_at = [
             "settings.index.uuid",
+            "settings.index.number_of_shards",
             "mappings.dynamic",
             *(f"mappings.properties.{each}" for each in self._fields),
         ]
@@ -243,7 +250,32 @@ class SearchClient:
             raise SearchRefused(self.server.peer, f"{problem}: give the index itself, for its documents have versions")
         described = found[self.server.index]
         self._check_mapping(described.get("mappings", {}))
-        return str(described["settings"]["index"]["uuid"])
+        settings = described["settings"]["index"]
+        return " ".join([settings["uuid"], *self._histories(int(settings["number_of_shards"]))])
+
+    def _histories(self, count: int) -> list[str]:
+        """Return what the server calls the history of each of `count` shards; none where the login has no right to it.
+
+        A shard keeps it through restarts and moves. It gets another one where it is restored from a snapshot, also into
+        an index that was closed and keeps its id, and where it is begun from a copy that lacks changes.
+        """
+
+        def ask() -> list[str]:
+            status, told = self._patiently("GET", _STATISTICS)
+            if status == 403:
+                return []
+            if status >= 300:
+                raise self._refusal(status, told)
+            shards = told.get("indices", {}).get(self.server.index, {}).get("shards", {})
+            found = {
+                int(number): _history(copy) for number, copies in shards.items() for copy in filter(_leads, copies)
+            }
+            if len(found) < count:
+                away = count - len(found)
+                raise ConnectionLost(self.server.peer, f"{away} shards of index {self.server.index} are away")
+            return [found[number] for number in sorted(found)]
+
+        return patiently(ask, self.server.retry_seconds)
 
     @property
     def _fields(self) -> dict[str, dict[str, Any]]:
@@ -465,6 +497,24 @@ def _opened(server: SearchServer) -> OpenSearch:
         timeout=TIMEOUT_SECONDS,
         max_retries=0,
     )
+
+
+def _are_same(known: str, found: str) -> bool:
+    """Whether two ids are of one index in one history; what only one of them tells of histories is not compared."""
+    return known == found or (_uuid(known) == _uuid(found) and " " not in min(known, found, key=len))
+
+
+def _uuid(index: str) -> str:
+    return index.partition(" ")[0]
+
+
+def _leads(copy: dict[str, Any]) -> bool:
+    """Whether a copy of a shard is the one that others follow."""
+    return bool(copy["routing"]["primary"]) and copy["routing"]["state"] in ("STARTED", "RELOCATING")
+
+
+def _history(copy: dict[str, Any]) -> str:
+    return str(copy.get("commit", {}).get("user_data", {}).get("history_uuid", "-"))
 
 
 def _reason(told: dict[str, Any]) -> str:
