@@ -387,6 +387,26 @@ def test_a_refused_document_of_a_batch_that_is_sent_twice_is_kept_aside_or_found
         assert (told.aside, kept_aside(tmp_path)) == (1, [KeptAside(b"a", "400: failed to parse")])
 
 
+def test_a_vbucket_that_no_task_could_read_is_read_anew_though_its_history_is_the_same(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    """A node refuses it where it purged deletions since the batch was begun; the position moved past its changes."""
+    where, found = server
+    begin(bucket)
+    sink = IndexSink(tmp_path, "default", TextRules(others="text"), where, "words")
+    settings = parse({"url": bucket.url}, streaming=True)
+    with closing(Planning(settings)) as planning:
+        before = sink.refresh()
+        end = planning.latest(dict(before.end), None)
+    answers = [sink.read(task.answer()) for task in sink.tasks(end, settings, 1)]
+    found.documents.clear()
+    found.versions.clear()
+    sink.commit(before.digest, end, [replace(each, unread=[0, 1, 2, 3]) for each in answers])
+    sink.close()
+    assert go(bucket, tmp_path, server=where).rollbacks == 4
+    assert served(found) == documents(bucket)
+
+
 def test_a_task_that_wakes_up_late_changes_nothing(
     bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
 ) -> None:

@@ -313,6 +313,8 @@ class IndexSink:
         self._check_index()
         self.removed = self._removed_there(gone)
         reached = advanced(end, [place for each in written for place in each.reached])
+        # A node refuses a range also where it purged deletions in it since: the next batch reads those vbuckets anew.
+        reached = _unread(reached, {vb for each in written for vb in each.unread})
         with self._ledger.advance(after, reached) as database:
             for each in written:
                 replace_vbuckets(database, each.replaced)
@@ -391,6 +393,13 @@ class IndexSink:
     def close(self) -> None:
         """Close the file."""
         self._index.close()
+
+
+def _unread(end: Mapping[str, Any], vbuckets: Iterable[int]) -> Mapping[str, Any]:
+    """Return an offset in which some vbuckets are on a branch that no node has."""
+    offset = Offset.from_json(end)
+    places = {vb: _nobodys(offset.position(vb), 0) for vb in vbuckets}
+    return replace(offset, positions={**offset.positions, **places}).to_json() if places else end
 
 
 def _nobodys(place: Position, seqno: int) -> Position:
