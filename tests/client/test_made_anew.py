@@ -13,7 +13,7 @@ from headwater.client import bulk, connect
 from headwater.client.routing import Address
 from headwater.cluster import buckets, collections
 from headwater.cluster.members import Members
-from headwater.errors import BucketMadeAnew
+from headwater.errors import BucketMadeAnew, ConnectionLost
 from headwater.testing.node import Node, node
 
 KEYS = [f"k{number}" for number in range(200)]
@@ -121,3 +121,20 @@ def test_writes_by_a_client_that_knew_the_bucket_of_before_are_found(
     documents.incr("k1", initial=3)
     documents.set("k2", "v", durability="majority")
     assert found(server, path) == 2
+
+
+@pytest.mark.usefixtures("settled")
+def test_many_writes_go_on_in_the_bucket_of_a_node_that_was_started_anew(driver: Any, server: Node) -> None:
+    client = driver.connect(url(server))
+
+    def documents() -> Iterator[tuple[str, str]]:
+        for place, key in enumerate(KEYS):
+            if place == len(KEYS) // 2:
+                server.restart()
+            yield key, LARGE
+
+    try:
+        assert client.set_many(documents()) == {}
+    except ConnectionLost:  # the restart was under the last chunk
+        assert client.set_many((key, LARGE) for key in KEYS) == {}
+    assert found(server) == len(KEYS)

@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.client import Client
-from headwater.errors import ConnectionLost, NoAccess, OptionError, RowsRefused, UnknownCollection
+from headwater.errors import BucketMadeAnew, ConnectionLost, NoAccess, OptionError, RowsRefused, UnknownCollection
 from headwater.spark.settings import WriteSettings, parse_write
+from headwater.spark.target import DcpBatchWriter, DcpStreamWriter, WrittenByTask
 from headwater.spark.writing import WriteCounts, connect, write
 from headwater.testing.node import Node, node
 from tests.pipelines.support import becomes
@@ -132,3 +134,18 @@ def test_rows_go_to_the_collection_of_the_option_or_of_their_columns(bucket: Nod
         go(bucket, rows, collection="shop.c")
     with pytest.raises(OptionError, match="like scope"):
         go(bucket, rows, collection="shop")
+
+
+def test_a_write_whose_tasks_wrote_to_two_buckets_of_one_name_fails(bucket: Node) -> None:
+    schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
+    writer = DcpBatchWriter({"url": bucket.url}, schema, overwrite=False)
+    buckets: set[tuple[str, int]] = set()
+    batch = pa.RecordBatch.from_pylist([{"key": "k", "value": "v"}])
+    write(writer.settings, ("key", "value"), [batch], "task", buckets=buckets)
+    first = WrittenByTask({"stored": 1}, *buckets)
+    writer.commit([first, first, None])
+    later = WrittenByTask({"stored": 1}, ("f" * 32, 8))
+    with pytest.raises(BucketMadeAnew, match=r"with 4 vbuckets, and is f{32} with 8\. Nothing that was written before"):
+        writer.commit([first, later])
+    with pytest.raises(BucketMadeAnew):
+        DcpStreamWriter({"url": bucket.url}, schema).commit([first, later], 3)

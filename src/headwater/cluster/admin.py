@@ -209,8 +209,7 @@ class NodeAdmin:
         self._uuids = uuids
 
     async def bucket_uuid(self) -> str:
-        """The uuid of our bucket: new for each that is made, and with each start of a node that is in no cluster; empty
-        from a server that tells none."""
+        """The uuid of our bucket, new for each that is made; empty from a server that tells none."""
         return _uuid_in(await self.config())
 
     async def lease(self, operator: Operator, *, again: bool = False) -> None:
@@ -582,7 +581,7 @@ class NodeAdmin:
                 _check(f"{self.address}: ask for the cluster map", answer)
             if _uuid_in(None if answer.status in NO_MAP else answer.value) not in uuids:
                 what = f'{self.address}: bucket "{self.endpoint.bucket}" is not the one that was looked at: it was made'
-                raise ClusterError(f"{what} anew, or its node was started anew", "nothing was done there; look again")
+                raise ClusterError(f"{what} anew", "nothing was done there; look again")
         except BaseException:
             link.close()
             raise

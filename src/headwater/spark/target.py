@@ -1,7 +1,7 @@
 """The writer for Spark: `df.write.format("dcp")` and `writeStream.format("dcp")`.
 
 Spark writes in tasks, and may run a task twice; nothing is held back until a commit, for buckets have none. So each
-write can be repeated (writing.py), and commit and abort do nothing.
+write can be repeated (writing.py); a commit checks that all tasks wrote to one bucket, and an abort does nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headwater.errors import OptionError
+from headwater.errors import BucketMadeAnew, OptionError
 from headwater.spark.brief import brief
 from headwater.spark.rows import check_columns
 from headwater.spark.settings import WriteSettings, parse_write
@@ -22,9 +22,10 @@ from headwater.spark.settings import WriteSettings, parse_write
 
 @dataclass
 class WrittenByTask(WriterCommitMessage):
-    """A task's message to the driver: the counts of `writing.Written`, by name."""
+    """A task's message to the driver: the counts of `writing.WriteCounts` by name, and the bucket it has written to."""
 
     counts: dict[str, int]
+    bucket: tuple[str, int]
 
 
 class _Writing:
@@ -47,7 +48,19 @@ class _Writing:
         from headwater.spark.deadletters import task_name  # noqa: PLC0415 -- Arrow
         from headwater.spark.writing import write  # noqa: PLC0415 -- Arrow and the client: for tasks only
 
-        return WrittenByTask(vars(write(self.settings, self.names, iterator, task_name(self.job))))
+        buckets: set[tuple[str, int]] = set()
+        counts = write(self.settings, self.names, iterator, task_name(self.job), buckets=buckets)
+        return WrittenByTask(vars(counts), buckets.pop())
+
+    def check_bucket(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Raise BucketMadeAnew if tasks wrote to two buckets of one name: what those of the former wrote is gone.
+
+        A task that meets the new one fails, and Spark runs it again; those that had ended are not.
+        """
+        buckets = dict.fromkeys(each.bucket for each in messages if isinstance(each, WrittenByTask) and each.bucket[0])
+        if len(buckets) > 1:
+            before, now, *_ = buckets
+            raise BucketMadeAnew(self.settings.url, before, now)
 
 
 class DcpBatchWriter(_Writing, DataSourceArrowWriter):
@@ -59,12 +72,19 @@ class DcpBatchWriter(_Writing, DataSourceArrowWriter):
             raise OptionError("mode", "overwrite", allowed)
         super().__init__(options, schema)
 
+    @brief
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Check that all rows are in one bucket; they are written already."""
+        self.check_bucket(messages)
+
 
 class DcpStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Writes each micro-batch of a stream. With output mode complete all rows of the result are stored each time."""
 
+    @brief
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: the rows are written already."""
+        """Check that all rows are in one bucket, or have the batch written again; they are written already."""
+        self.check_bucket(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: the batch is written again."""

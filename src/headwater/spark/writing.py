@@ -81,6 +81,8 @@ def write(
     batches: Iterable[Any],
     name: str,
     connect: Callable[[WriteSettings], Client] = connect,
+    *,
+    buckets: set[tuple[str, int]] | None = None,
 ) -> WriteCounts:
     """Write the rows of one Spark partition.
 
@@ -90,8 +92,10 @@ def write(
         batches: Arrow batches.
         name: name of this task's dead letters; the same when it is repeated.
         connect: opens a client.
+        buckets: gets the uuid and the number of vbuckets of the bucket that was written to.
 
     Raises:
+        BucketMadeAnew: the bucket was dropped and made again after rows were written.
         RowsRefused: a node refused rows permanently and there is no place for dead letters.
         TransportError, StatusError: nodes did not answer, or could not write, for `retrySeconds`.
     """
@@ -110,6 +114,8 @@ def write(
                     row, error = refused[0]
                     key = row.key.encode() if isinstance(row.key, str) else row.key
                     raise RowsRefused(len(refused), key, str(error))
+        if buckets is not None:
+            buckets.add((client.map.uuid, client.map.vbuckets))
     if letters is not None:
         letters.close()
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from headwater.node.buckets.bucket import Bucket
@@ -32,9 +33,9 @@ def test_a_new_store_gets_its_vbuckets_active_or_none(tmp_path: Path) -> None:
 
 def test_after_a_clean_stop_history_goes_on(talk: Talk, counter: Desk, tmp_path: Path) -> None:
     talk.one(1, key=b"k", extras=bytes(8))
-    before = counter.bucket.vbuckets[0].failover.entries
+    before = counter.bucket.uuid, counter.bucket.vbuckets[0].failover.entries
     bucket = reopened(tmp_path / "store", clean=True, counter=counter)
-    assert bucket.vbuckets[0].failover.entries == before
+    assert (bucket.uuid, bucket.vbuckets[0].failover.entries) == before
     bucket.store.close()
 
 
@@ -46,6 +47,16 @@ def test_after_an_unclean_stop_every_active_vbucket_begins_a_branch(talk: Talk, 
     assert bucket.vbuckets[0].failover.newest.seqno == 1
     assert bucket.uuids[0] == bucket.vbuckets[0].failover.newest.vb_uuid
     bucket.store.close()
+
+
+def test_a_bucket_made_anew_in_the_same_place_has_another_uuid(tmp_path: Path) -> None:
+    uuids = set()
+    for _ in range(2):
+        store = Store.open(tmp_path / "store", vbuckets=4)
+        uuids.add(Bucket("default", store, SteppedCommitter(store)).uuid)  # type: ignore[arg-type]
+        store.close()
+        shutil.rmtree(tmp_path / "store")
+    assert len(uuids) == 2
 
 
 def test_a_stop_is_unclean_even_if_nobody_wrote_anything_since_the_start(counter: Desk, tmp_path: Path) -> None:

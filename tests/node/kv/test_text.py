@@ -44,7 +44,7 @@ class Line:
 
 def told(one: Desk, data: bytes) -> bytes:
     """The answers to a conversation of one connection, with each CAS as `#`."""
-    return re.sub(rb"\d{19}", b"#", Line(one).say(data))
+    return re.sub(rb"(?<!\d)\d{19}(?!\d)", b"#", Line(one).say(data))
 
 
 # --- the classic commands ---------------------------------------------------------------------------------------------

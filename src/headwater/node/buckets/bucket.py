@@ -51,7 +51,7 @@ class Bucket:
     """One bucket of a node.
 
     Attributes:
-        store, committer, clock, name: as given; uuid: 32 hex digits, new with every start.
+        store, committer, clock, name: as given; uuid: that of the store, which a bucket made anew has not.
         vbuckets: those that are on this node.
         uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
         stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in. Much may
@@ -77,7 +77,7 @@ class Bucket:
         new_uuid: Callable[[], int] | None = None,
     ) -> None:
         self.name = name
-        self.uuid = secrets.token_hex(16)
+        self.uuid = store.log.store_uuid
         self.store = store
         self.committer = committer
         self.clock = clock

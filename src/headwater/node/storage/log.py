@@ -103,6 +103,11 @@ class Log:
         self._disk_bytes = 0
 
     @property
+    def store_uuid(self) -> str:
+        """32 hex digits that this store has as long as it lives, and no other one."""
+        return self.manifest.content.store.hex()
+
+    @property
     def current(self) -> Segment:
         """The segment that is being written."""
         return self.segments[-1]
