@@ -17,7 +17,7 @@ from tests.node.aware import Aware, manifest
 from .contents import vbuckets
 from .fakes import FakeMembers, FakeNode
 from .nodes import VBUCKETS, Writer, at, check, command, documents, empty_nodes, fill, init, rebalance
-from .views import A, B, C, a_map, survey, view
+from .views import A, B, C, D, E, a_map, survey, view
 
 DOCUMENTS = documents()
 KILLED = -9
@@ -274,3 +274,48 @@ def test_the_first_replica_of_an_owner_is_not_promoted_before_it_has_received_wh
     members.send = send
     final = asyncio.run(Rebalance(members, [A], replicas=1).run())
     assert len(members.sent) > 2 and final.copies(0) == (A, B) and final.needed == {}
+
+
+def test_a_further_replica_is_not_promoted_before_it_has_received_what_all_others_had():
+    """Owner and first replica died, two of five: the second replica had nothing yet, and was taken for a whole copy."""
+    owner, replica, *others = nodes = [FakeNode(each, ".") for each in (A, B, C, D, E)]
+    owner.held, owner.high, replica.held, replica.high = {0: State.ACTIVE}, {0: 10}, {0: State.REPLICA}, {0: 8}
+    members = FakeMembers(*nodes, found=survey(a_map("AB", servers=(A, B, C, D, E))))
+    refused = []
+
+    async def send(wanted, *, first=(), also=()):
+        members.sent.append(wanted)
+        if len(wanted.copies(0)) == 3 and not refused:
+            new = next(each for each in others if each.address == wanted.copies(0)[2])
+            gone = {name: view(node, "", wanted, error="refused") for name, node in (("A", A), ("B", B))}
+            empty = {"CDE"[others.index(new)]: view(new.address, "r", wanted, seqnos=[0])}
+            with pytest.raises(ClusterError, match="has vbucket 0 up to seqno 0, and durable writes up to 8"):
+                plan_failover(survey(wanted, **gone, **empty), [A, B], {})
+            first = view(B, "r", wanted, seqnos=[8])
+            assert plan_failover(survey(wanted, **{**gone, "B": first}, **empty), [A], {}).after.owner(0) == B
+            refused.append(new.address)
+            new.held, new.high, replica.high = {0: State.REPLICA}, {0: 10}, {0: 10}
+
+    members.send = send
+    final = asyncio.run(Rebalance(members, [A], replicas=2).run())
+    assert final.copies(0) == (A, B, *refused) and final.needed == {}
+
+
+def test_the_copy_that_is_to_take_over_is_not_promoted_before_it_has_received_what_the_owner_had():
+    """No chain names it yet. The owner died: an empty copy was taken for a whole one, and all was gone."""
+    owner, target = FakeNode(A, "A", seqnos=[10]), FakeNode(B, ".")
+    members = FakeMembers(owner, target, found=survey(a_map("A", servers=(A, B), replicas=0)))
+    run = Rebalance(members, [A], remove=[A])
+
+    async def hand_over(move, *_):
+        wanted = members.sent[-1]
+        left = survey(wanted, A=view(A, "", wanted, error="refused"), B=view(B, "r", wanted, seqnos=[0]))
+        with pytest.raises(ClusterError, match="it has vbucket 0 up to seqno 0, and durable writes up to 10"):
+            plan_failover(left, [A], {})
+        owner.held, target.held, target.high = {}, {0: State.ACTIVE}, {0: 10}
+        owner.high = {}
+        await run._owned(move.vbucket)
+
+    run._hand_over = hand_over
+    final = asyncio.run(run.run())
+    assert final.copies(0) == (B,) and final.needed == {}

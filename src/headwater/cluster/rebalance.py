@@ -224,12 +224,15 @@ class Rebalance:
                 await publisher.change(vb, chain, first=(owner, *new), needed=await self._needed(vb, owner))
                 await self._watch.until_level(vb, owner, new)
             failpoint("rebalance.joined")
+        elif move.copied_to and (needed := await self._needed(vb, owner)):
+            # The mover makes a copy on the target, which no chain names before it owns the vbucket.
+            await publisher.change(vb, publisher.current.copies(vb), needed=needed)
         if move.changes_owner:
             await self._hand_over(move, owner, target, movers)
         with span("rebalance.narrow", vbucket=vb):
             replicas = [node for node in move.after[1:] if node is not None]
             await self._watch.until_level(vb, target, replicas)
-            await publisher.change(vb, move.after, first=(target,), needed=0 if replicas else None)
+            await publisher.change(vb, move.after, first=(target,), needed=0)
             failpoint("rebalance.narrowed")
             # Until the owner had this map the copies that go were part of its majorities: what they and the owner alone
             # acknowledged meanwhile goes with them, unless those that stay have it.
@@ -237,12 +240,15 @@ class Rebalance:
             for node in move.dropped_from:
                 await self._members.admin(node).delete(vb)
 
-    async def _needed(self, vb: int, owner: Address) -> int | None:
-        """How far the first replica of a lone owner must come to be promoted: empty, it looks like an empty vbucket."""
-        if len(self._publisher.current.copies(vb)) > 1:
-            return None
+    async def _needed(self, vb: int, owner: Address) -> int:
+        """How far a new copy must come to be promoted: as far as all others are. Empty, it looks like an empty vbucket.
+
+        It may be the only one left when several nodes die; those that are in the chain now lack no more than before.
+        """
+        known = self._publisher.current
         seqno = (await self._members.admin(owner).seqnos(State.ACTIVE)).get(vb, 0)
-        return max(seqno, self._publisher.current.needed.get(vb, 0))
+        replicas = [await self._members.admin(node).complete(vb) for node in known.copies(vb) if node != owner]
+        return max(min([seqno, *(found.get(vb, 0) for found in replicas)]), known.needed.get(vb, 0))
 
     async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
         pair = (owner, target)
