@@ -438,3 +438,10 @@ def test_what_may_be_lost_by_a_history_or_a_copy_that_was_not_asked_is_told_too(
     found = a_map("AB").with_needed({0: UNKNOWN})
     plan = plan_failover(dead(found, A), [A], {}, accept=[FailoverRefusal.UNKNOWN])
     assert plan.losses[0].losses == {FailoverRefusal.UNKNOWN: f"may lack what {A} has behind seqno 10"}
+
+
+def test_a_member_that_answers_and_has_lost_its_copy_does_not_stop_a_failover_without_an_owner():
+    """C, back with an empty disk, was told of as one to start, though it answered, and the vbucket stayed ownerless."""
+    members = Out(a_map("ABC", replicas=2), FakeNode(A, "A", is_gone=True), FakeNode(B, "r"), FakeNode(C, "."))
+    assert fail_over(members, B).after.owner(0) == B
+    assert (B, "set_state", 0, State.ACTIVE) in members.calls

@@ -21,7 +21,7 @@ acknowledged and no replica had received yet is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -131,6 +131,7 @@ def plan_failover(
     lose_data: bool = False,
     begun: Mapping[int, Address] = MappingProxyType({}),
     shrunk: Collection[int] = (),
+    before: Survey | None = None,
 ) -> FailoverPlan:
     """Decide who takes over from the dead.
 
@@ -142,7 +143,7 @@ def plan_failover(
         accept: the refusals that are overridden one by one.
         lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
         begun: where that was decided already, and is in the map.
-        shrunk: vbuckets of which the dead had copies by the map before.
+        shrunk: vbuckets of which the dead had copies by the map before. before: the survey that this map goes by.
 
     Raises:
         ClusterError: copies are missing and `lose_data` was not given; or there are refusals that are not accepted.
@@ -152,7 +153,7 @@ def plan_failover(
     left = [node for node in survey.map.servers if node not in dead]
     if not left:
         raise OptionError("node", _names(dead), "such that a member is left")
-    promotions = [_promotion(survey, vb, nodes, logs) for vb, nodes in orphans(survey, dead).items()]
+    promotions = [_promotion(survey, vb, nodes, logs, before) for vb, nodes in orphans(survey, dead).items()]
     accepted = judge(_checks(survey, gone, left, promotions), frozenset(FailoverRefusal) if force else accept)
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
@@ -285,12 +286,15 @@ def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
     return [node for node in dict.fromkeys(order) if node not in dead]
 
 
-def _promotion(survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log]) -> Promotion:
+def _promotion(
+    survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log], before: Survey | None
+) -> Promotion:
     copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in nodes]
-    return promotion(survey.map, vb, copies)
+    bare = [] if before is None else [node for node in survey.map.copies(vb) if vb not in before.nodes[node].states]
+    return promotion(survey.map, vb, copies, bare)
 
 
-def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy]) -> Promotion:
+def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy], bare: Iterable[Address] = ()) -> Promotion:
     """Choose among the copies of a vbucket that nobody owns any more.
 
     The former owner's damaged copy is complete up to the damage only, and has all that it acknowledged behind it. A
@@ -298,7 +302,7 @@ def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy]) -> Promot
 
     Args:
         known: the map, which tells the former owner and how far the copy must be.
-        copies: all copies that can be asked.
+        copies: all copies that can be asked. bare: who of the chain had none when this failover began.
     """
     lost, needed = known.owner(vbucket), known.needed.get(vbucket, 0)
     chosen, other = best(copies), rival(copies)
@@ -307,7 +311,7 @@ def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy]) -> Promot
     flaw = chosen.flaw or (f"lacks changes that {lost}, whose copy is damaged, has" if has_more else "")
     if not flaw and chosen.seqno and not chosen.complete:
         flaw = IS_PART
-    asked = {each.address for each in copies}
+    asked = {*bare, *(each.address for each in copies)}
     unasked = [node for node in known.copies(vbucket) if node not in asked] if needed == UNKNOWN else []
     needed = 0 if needed == UNKNOWN else needed
     return Promotion(vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked)
@@ -445,7 +449,7 @@ class Failover:
         if plan.promotions or plan.shrunk:
             await self._members.send(plan.ownerless.after(survey.latest_rev()))
             failpoint("failover.ownerless")
-            plan, survey = await self._chosen_now(plan)
+            plan, survey = await self._chosen_now(plan, survey)
         await self._members.send(plan.after.after(survey.latest_rev()))
         failpoint("failover.map_sent")
         by_node: dict[Address, dict[int, State]] = {}
@@ -456,9 +460,9 @@ class Failover:
             await self._members.set_states(node, states, forced=flawed)
         return plan
 
-    async def _chosen_now(self, first: FailoverPlan) -> tuple[FailoverPlan, Survey]:
+    async def _chosen_now(self, first: FailoverPlan, before: Survey) -> tuple[FailoverPlan, Survey]:
         """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been."""
-        plan, survey = await self._look(is_out=True, begun=first.anew, shrunk=first.shrunk)
+        plan, survey = await self._look(is_out=True, begun=first.anew, shrunk=first.shrunk, before=before)
         lost = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
         accepted = {**first.accepted, **plan.accepted}
         return replace(plan, before=first.before, promotions=lost, accepted=accepted), survey
@@ -479,6 +483,7 @@ class Failover:
         is_out: bool = False,
         begun: Mapping[int, Address] = MappingProxyType({}),
         shrunk: Collection[int] = (),
+        before: Survey | None = None,
     ) -> tuple[FailoverPlan, Survey]:
         """Survey and plan; `is_out`: the dead are out of the map, and may answer again by now."""
         seeds = [node for node in self._seeds if node not in self._dead]
@@ -496,7 +501,14 @@ class Failover:
             found = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in found.items()}
         plan = plan_failover(
-            survey, self._dead, logs, accept=self._accepted, lose_data=self._lose_data, begun=begun, shrunk=shrunk
+            survey,
+            self._dead,
+            logs,
+            accept=self._accepted,
+            lose_data=self._lose_data,
+            begun=begun,
+            shrunk=shrunk,
+            before=before,
         )
         return plan, survey
 
