@@ -30,7 +30,7 @@ class Brew(DeclaredJob[str]):
     _: KW_ONLY
     once: bool = option(False, "End when all cups are {done}.")
     cups: int = option(2, "How many.", metavar="N", least=1, most=12)
-    beans: tuple[str, ...] = option((), "Which; repeatable.", many=True, metavar="NAME", read=tuple)
+    beans: tuple[str, ...] = option(("robusta",), "Which; repeatable.", many=True, metavar="NAME", read=tuple)
     warm: bool = option(True, "Keep it warm.", flag="warm/--cold")
     till_user: str | None = option(None, "Who pays.", metavar="NAME")
     till_password: str | None = option(None, "Their password.", metavar="TEXT", secret=True)
@@ -66,7 +66,7 @@ def test_a_job_has_the_options_that_it_declares_and_those_of_all_jobs(app: typer
 def test_what_is_left_out_is_as_declared(app: typer.Typer) -> None:
     assert CliRunner().invoke(app, ["brew", "mild"]).exit_code == 0
     job = BEGUN[0]
-    assert (job.cups, job.beans, job.warm, job.retry_seconds, job.user) == (2, (), True, None, None)
+    assert (job.cups, job.beans, job.warm, job.retry_seconds, job.user) == (2, ("robusta",), True, None, None)
 
 
 def test_a_password_of_a_user_comes_from_a_file_too(app: typer.Typer, tmp_path: Path) -> None:

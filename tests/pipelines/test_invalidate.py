@@ -115,5 +115,10 @@ def test_a_template_with_collections_needs_a_choice_of_them(tmp_path: Path) -> N
         Invalidation("couchbase://a/b", "redis://b", tmp_path, templates=["{scope}:{key}"]).run()
 
 
+def test_a_run_that_would_delete_no_key_of_any_document_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="without any nothing would be deleted"):
+        Invalidation("couchbase://a/b", "redis://b", tmp_path, templates=[]).run()
+
+
 def test_the_password_in_a_caches_url_is_not_shown() -> None:
     assert "secret" not in repr(CacheTarget("redis://:secret@a", None, "secret", (b"{key}",), 5.0))

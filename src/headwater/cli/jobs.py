@@ -81,7 +81,7 @@ def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[
     """Make a job of what was typed; what was left out is as the job declares it. Raises OptionError."""
     given = {}
     for option in kind.options():
-        if (value := values[option.field]) is not None and value != []:
+        if (value := values[option.field]) is not None and not (option.many and not value):
             given[option.field] = value if option.read is None else option.read(value)
     return kind(**given)
 

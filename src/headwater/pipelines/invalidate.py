@@ -81,6 +81,8 @@ def work(job: Invalidation) -> InvalidationProgress:
     attempts, options = attempts_of(job, InvalidationProgress()), job.source_options()
     reads, seconds = settings.parse(options, streaming=True), attempts.retry_seconds
     templates = tuple(map(template, job.templates))
+    if not templates:
+        raise OptionError("template", "", "at least one, or left out for {key}; without any nothing would be deleted")
     if names_collections(templates) and not reads.chooses:
         raise OptionError(
             "template", " ".join(job.templates), "possible without collections: choose some, or leave {scope} out"
