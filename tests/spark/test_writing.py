@@ -15,6 +15,7 @@ from headwater.spark.settings import WriteSettings, parse_write
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter, WrittenByTask
 from headwater.spark.writing import WriteCounts, connect, write
 from headwater.testing.node import Node, node
+from tests.client.test_made_anew import make, make_anew, url
 from tests.pipelines.support import becomes
 
 
@@ -149,3 +150,18 @@ def test_a_write_whose_tasks_wrote_to_two_buckets_of_one_name_fails(bucket: Node
         writer.commit([first, later])
     with pytest.raises(BucketMadeAnew):
         DcpStreamWriter({"url": bucket.url}, schema).commit([first, later], 3)
+
+
+@pytest.mark.parametrize("vbuckets", [8, 64])
+def test_a_task_whose_bucket_is_made_anew_between_two_of_its_calls_ends(bucket: Node, vbuckets: int) -> None:
+    """A task that Spark runs again then writes all of its rows to the new one."""
+    make(bucket, 8)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"key": "a", "value": "v"}])
+        make_anew(bucket, vbuckets)
+        yield pa.RecordBatch.from_pylist([{"key": "b", "value": "v"}])
+
+    settings = parse_write({"url": url(bucket), "retrySeconds": "5"})
+    with pytest.raises(BucketMadeAnew, match=f"it was .* with 8 vbuckets, and is .* with {vbuckets}"):
+        write(settings, ("key", "value"), batches(), "task")

@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import (
+    BucketMadeAnew,
     CasInvalid,
     InvalidArguments,
     KeyExists,
@@ -103,10 +104,13 @@ def write(
     total = WriteCounts()
     with closing(patiently(lambda: connect(settings), settings.retry_seconds)) as client:
         task = _Task(settings, client)
+        planned = client.map
         for batch in batches:
             for start in range(0, batch.num_rows, ROWS_PER_CALL):
                 wanted = list(rows(batch.slice(start, ROWS_PER_CALL), names))
                 written, refused = task.write(wanted)
+                if not planned.is_same_bucket(client.map):  # each call goes to one; this one went to another
+                    raise BucketMadeAnew(settings.url, *((each.uuid, each.vbuckets) for each in (planned, client.map)))
                 total += written
                 if letters is not None:
                     letters.add(refused)

@@ -12,7 +12,7 @@ import pytest
 
 from headwater import testing
 from headwater.errors import DiskFull, StorageError
-from headwater.node.buckets.collections import Collections, CollectionsFile
+from headwater.node.buckets.collections import FULL_RETRY_SECONDS, Collections, CollectionsFile
 from headwater.node.process.run_queue import RunQueue
 from headwater.node.storage.staging import Staging
 from headwater.testing.node import Node
@@ -339,6 +339,87 @@ def test_what_a_full_disk_had_no_room_for_is_brought_up_once_there_is_some(monke
         desk.bucket.collections.start()
         await level(desk, 2)
         assert newest_at_the_node(desk) == [2] * 4
+
+    run(story)
+
+
+def before_first_save(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let something happen, in the thread that writes, when a manifest is about to be written the first time."""
+    save, acts = CollectionsFile.save, [act]
+
+    def saves(file: CollectionsFile, *made: Any) -> None:
+        if acts:
+            acts.pop()()
+        save(file, *made)
+
+    monkeypatch.setattr(CollectionsFile, "save", saves)
+
+
+def test_a_manifest_of_a_higher_uid_gives_no_id_that_one_which_came_meanwhile_has_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(desk: Desk) -> None:
+        theirs, ours = EMPTY.with_collection("_default", "theirs", None, A), EMPTY
+        for name, number in (("ours", A), ("b", B), ("c", 10)):
+            ours = ours.with_collection("_default", name, None, number)
+
+        async def come() -> None:
+            brought(desk, theirs)
+
+        before_first_save(monkeypatch, lambda: asyncio.run_coroutine_threadsafe(come(), desk.loop).result(10))
+        with pytest.raises(ManifestRefused):
+            await desk.bucket.collections.change(lambda _: ours)
+        await level(desk, theirs.uid)
+        assert {each.collections.manifest for each in desk.bucket.vbuckets.values()} == {theirs}
+        assert on_disk(desk) == theirs
+
+    run(story)
+
+
+def test_a_manifest_that_was_not_written_is_taken_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        wanted = EMPTY.with_collection("_default", "ours", None, A)
+        before_first_save(monkeypatch, fails)
+        with pytest.raises(DiskFull):
+            await desk.bucket.collections.change(lambda _: wanted)
+        assert await desk.bucket.collections.change(lambda _: wanted) == wanted
+
+    run(story)
+
+
+def fails() -> None:
+    raise DiskFull("/data", 100)
+
+
+def test_drops_that_fail_leave_of_the_reserve_what_compaction_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        collections, log = desk.bucket.collections, desk.store.log
+        await collections.change(collections.with_collection("_default", "a", None))
+        monkeypatch.setattr(CollectionsFile, "save", lambda *_: fails())
+        for _ in range(100):
+            with pytest.raises(DiskFull):
+                await collections.change(lambda known: known.without_collection("_default", "a"))
+        assert log.reserve.size // 2 <= log.reserve.held < log.reserve.size
+
+    run(story)
+
+
+def test_changes_that_a_full_disk_refuses_are_brought_up_by_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        collections, timers = desk.bucket.collections, list[float]()
+
+        def later(delay: float, *_: Any) -> object:
+            timers.append(delay)
+            return object()
+
+        monkeypatch.setattr(collections, "_bring_up", lambda vb: fails())
+        monkeypatch.setattr(desk.loop, "call_later", later)
+        for name in "abc":
+            with pytest.raises(DiskFull):
+                await collections.change(collections.with_collection("_default", name, None))
+            for _ in range(100):
+                await asyncio.sleep(0)
+        assert timers.count(FULL_RETRY_SECONDS) == 1
 
     run(story)
 

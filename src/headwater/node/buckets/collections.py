@@ -124,6 +124,7 @@ class Collections:
         self.run_queue: RunQueue | None = None
         self._changing, self._is_stopped = asyncio.Lock(), False
         self._settling: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
 
     @property
     def file(self) -> WholeFile:
@@ -199,14 +200,15 @@ class Collections:
         return made
 
     async def _take(self, made: CollectionsManifest) -> bool:
-        """Write a manifest down and go by it; False where a vbucket brought a newer one while it was written.
+        """Write a manifest down and go by it; False where a vbucket brought another one while it was written.
 
-        The newer one stays: it is in the log of that vbucket, and nobody would ask for it again.
+        That one stays until it is known whether this may follow it: it is in the log of that vbucket, and nobody would
+        ask for it again; of a higher uid, this may still give one of its ids to another collection.
         """
         known = self.manifest
         if made != known or made != self._saved:
             await self._save(made)
-            if self.manifest is not known and self.manifest.uid >= made.uid:
+            if self.manifest is not known:
                 return False
             self.manifest = made
         return True
@@ -228,19 +230,23 @@ class Collections:
                 raise ManifestRefused(f"{scope.name}: id {scope.id:x} was given before", breaks=True)
 
     async def _save(self, manifest: CollectionsManifest) -> None:
-        """Write it down, and with it that no id in it is given again."""
-        self._given(manifest)
-        numbers = self._next_collection, self._next_scope
+        """Write it down, and with it that no id in it is given again; where it was not written, they may be."""
         save = self._save_drop if _only_drops(self._saved, manifest) else self._file.save
-        await asyncio.get_running_loop().run_in_executor(None, save, manifest, *numbers)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, save, manifest, *self._ids_behind(manifest))
+        except (UnsureFile, asyncio.CancelledError):  # it may be written, or be about to
+            self._given(manifest)
+            raise
+        self._given(manifest)
         self._saved = manifest
 
     def _save_drop(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
         """Write down a drop, which makes room; on a full disk with some of what is kept for such a day. Blocking."""
         try:
             self._file.save(manifest, next_collection, next_scope)
-        except (DiskFull, UnsureFile):
-            if not self._bucket.store.log.reserve.give(2 * len(manifest.encode()) + FOLDER_BYTES):
+        except (DiskFull, UnsureFile) as error:
+            store_log, needed = self._bucket.store.log, 2 * len(manifest.encode()) + FOLDER_BYTES
+            if not ((isinstance(error, DiskFull) or store_log.is_full) and store_log.give_to_delete(needed)):
                 raise
             self._file.save(manifest, next_collection, next_scope)
 
@@ -325,10 +331,13 @@ class Collections:
             self.manifest = manifest
 
     def _given(self, manifest: CollectionsManifest) -> None:
-        for scope, collection in manifest.each_collection():
-            self._next_collection = max(self._next_collection, collection.id + 1)
-            self._next_scope = max(self._next_scope, scope.id + 1)
-        self._next_scope = max(self._next_scope, *(each.id + 1 for each in manifest.scopes))
+        self._next_collection, self._next_scope = self._ids_behind(manifest)
+
+    def _ids_behind(self, manifest: CollectionsManifest) -> tuple[int, int]:
+        """Return the lowest ids of a collection and of a scope that are not given once those of a manifest are."""
+        collections = (each.id + 1 for _, each in manifest.each_collection())
+        scopes = (each.id + 1 for each in manifest.scopes)
+        return max([self._next_collection, *collections]), max([self._next_scope, *scopes])
 
     def _settle_later(self) -> None:
         """Bring the file and the other vbuckets up, beside everything else."""
@@ -347,8 +356,13 @@ class Collections:
                 return
             late = event("collections.late", uid=self.manifest.uid)
             log.warning("the collections are not up to date everywhere: %s", error, extra=late)
-            if isinstance(error, DiskFull):
-                asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._settle_later)
+            if isinstance(error, DiskFull) and self._again is None:
+                self._again = asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._settle_again)
+
+    def _settle_again(self) -> None:
+        self._again = None
+        if not self._is_stopped:
+            self._settle_later()
 
     async def stop(self) -> None:
         """Bring nothing up any more: the bucket is dropped. On return no change is under way, and no file written."""

@@ -154,8 +154,21 @@ class Log:
     @property
     def may_delete(self) -> bool:
         """Whether deletions go on: with what is set aside, and with the first pieces of the reserve."""
-        least = self.reserve.size - DELETION_PIECES * self._piece_bytes
-        return self.room >= self._control_bytes_min or self.reserve.held > least
+        return self.room >= self._control_bytes_min or self.reserve.held > self._reserve_least
+
+    @property
+    def _reserve_least(self) -> int:
+        """Bytes of the reserve that deletions leave, for the compaction that makes room of them."""
+        return self.reserve.size - DELETION_PIECES * self._piece_bytes
+
+    def give_to_delete(self, count: int) -> bool:
+        """Give up to `count` bytes of the reserve to a change that makes room, as far as deletions may take it.
+
+        Returns:
+            False if it had none left for that.
+        """
+        count = min(count, self.reserve.held - self._reserve_least)
+        return count > 0 and self.reserve.give(count)
 
     @property
     def free_bytes(self) -> int:
