@@ -98,10 +98,11 @@ def test_numbers_that_leave_no_next_one_and_seqnos_that_were_given_are_refused()
 def test_that_prepares_come_is_written_down_once_or_refused(number: int, kind: type[StorageError]) -> None:
     disk = FaultyDisk()
     store = open_store(disk)
-    disk.fail(1, number)
+    disk.fail(1, number, forever=True)  # also with a piece of the reserve
     with pytest.raises(kind):
         store.prepares.announce()
     assert not store.log.manifest.content.prepares
+    disk.heal()
     store.prepares.announce()
     generation = store.log.manifest.content.generation
     store.prepares.announce()
