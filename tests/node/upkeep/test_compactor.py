@@ -99,6 +99,7 @@ def run(story: Callable[[Desk], Awaitable[None]]) -> None:
         desk = Desk()
         try:
             await story(desk)
+            await desk.committer.drain()
         finally:
             await desk.compactor.stop()
             desk.committer.close()
