@@ -24,7 +24,8 @@ class SearchIndex:
         of a body, at most.
         login: what the header must say, if anything. uuid: of the index, None while there is none; the first document
         makes one. histories: of its shards; None where the login may not see them. away: how many requests more meet a
-        shard that is away. applied: every change that was taken, (id, version, kind).
+        shard that is away. settings: of the index, but those that are as they were. keeps_settings: the login may
+        change none. applied: every change that was taken, (id, version, kind).
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,8 @@ class SearchIndex:
         self.uuid: str | None = None
         self.histories: list[str] | None = ["h0", "h1"]
         self.away = 0
+        self.settings: dict[str, str] = {}
+        self.keeps_settings = False
         self.applied: list[tuple[str, int, str]] = []
         self.problems: list[str] = []
         self.visible: dict[str, dict[str, Any]] = {}
@@ -47,6 +50,11 @@ class SearchIndex:
     def remove(self) -> None:
         """Be gone, with all documents and versions."""
         self.uuid, self.documents, self.versions, self.visible, self.mapping = None, {}, {}, {}, {}
+
+    def forget(self) -> None:
+        """Forget deletions after some minutes, if the settings let it."""
+        if self.settings.get("gc_deletes") != "1h":
+            self.versions = {name: number for name, number in self.versions.items() if name in self.documents}
 
     def bulk(self, body: bytes) -> dict[str, Any]:
         assert body.endswith(b"\n"), "the last line is not ended"
@@ -177,10 +185,17 @@ class _Handler(BaseHTTPRequestHandler):
             case "PUT", "/orders":
                 made, index.uuid = index.uuid is None, index.uuid or uuid4().hex
                 told = json.loads(body)
-                assert told["settings"]["index.gc_deletes"] == "1h"
+                index.settings = {"gc_deletes": told["settings"]["index.gc_deletes"]} if made else index.settings
                 index.mapping = told["mappings"] if made else index.mapping
                 exists = {"error": {"type": "resource_already_exists_exception", "reason": "exists"}}
                 return (200, {"acknowledged": True}) if made else (400, exists)
+            case "PUT", "/orders/_settings":
+                if index.keeps_settings:
+                    return 403, {"error": {"type": "security_exception", "reason": "no permissions"}}
+                index.settings |= {name.removeprefix("index."): text for name, text in json.loads(body).items()}
+                return 200, {"acknowledged": True}
+            case "GET", "/orders?filter_path" if self.path.endswith("=*.settings.index.gc_deletes"):
+                return 200, {"orders": {"settings": {"index": index.settings}}} if index.settings else {}
             case "GET", "/orders?filter_path":
                 assert "*.settings.index.uuid,*.settings.index.number_of_shards," in self.path
                 found = {"orders": {"settings": {"index": {"uuid": index.uuid, "number_of_shards": "2"}}}}

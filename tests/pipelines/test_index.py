@@ -247,6 +247,24 @@ def test_a_failover_is_undone_at_a_server_and_a_second_one_too(
     assert {version >> 44 for _, version, _ in found.applied} == {0, 1, 2}
 
 
+def test_what_an_earlier_attempt_sends_late_brings_no_deleted_document_back_into_an_index_made_by_hand(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    where, found = server
+    found.uuid = "made by hand"
+    begin(bucket)
+    go(bucket, tmp_path, server=where)
+    late = {name: (found.versions[name], document) for name, document in found.documents.items()}
+    with bucket.client() as client:
+        for key in list(documents(bucket)):
+            client.delete(key)
+    go(bucket, tmp_path, server=where)
+    found.forget()
+    with closing(SearchClient(where)) as client:
+        client.bulk(Item(name.encode(), number, document) for name, (number, document) in late.items())
+    assert served(found) == documents(bucket) == {}
+
+
 @pytest.mark.parametrize("is_begun", [False, True], ids=["at rest", "amid a batch"])
 def test_a_folder_that_was_put_back_to_an_older_state_brings_its_server_level_all_the_same(
     is_begun: bool, bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]

@@ -219,6 +219,31 @@ def test_a_shard_without_a_copy_that_leads_is_waited_for_before_its_history_is_t
         impatient.check(known)
 
 
+@pytest.mark.parametrize("kept", [None, "60s", "59m", "3599s", "10micros", "-1", "0"])
+def test_an_index_that_forgets_deletions_before_an_hour_is_told_to_keep_them(served: Served, kept: str | None) -> None:
+    """What is sent late would bring a document back whose deletion is forgotten."""
+    client, index = served
+    index.settings = {} if kept is None else {"gc_deletes": kept}
+    client.keep_deletions()
+    assert index.settings == {"gc_deletes": "1h"}
+
+
+@pytest.mark.parametrize("kept", ["1h", "60m", "3600s", "2d"])
+def test_an_index_that_keeps_deletions_for_an_hour_stays_as_it_is(served: Served, kept: str) -> None:
+    client, index = served
+    index.settings, index.keeps_settings = {"gc_deletes": kept}, True
+    client.keep_deletions()
+    assert index.settings == {"gc_deletes": kept}
+
+
+def test_an_index_that_forgets_deletions_and_may_not_be_told_otherwise_is_refused(served: Served) -> None:
+    client, index = served
+    index.settings, index.keeps_settings = {}, True
+    advice = r"index orders forgets deletions after 60s.*set its index\.gc_deletes to 1h, or let.*\(403: no permissions"
+    with pytest.raises(SearchRefused, match=advice):
+        client.keep_deletions()
+
+
 def test_a_new_folder_takes_no_index_with_documents_of_another_one(served: Served) -> None:
     """Documents that left the bucket would stay, and those of a higher generation would never be replaced."""
     client, _ = served

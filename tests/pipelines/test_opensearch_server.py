@@ -162,6 +162,15 @@ def test_an_index_made_by_hand_with_nothing_in_its_mapping_is_found_by_all_field
     assert shelf.found("wine") == ["a"] and shelf.found("red") == []
 
 
+def test_an_index_made_by_hand_keeps_deletions_for_an_hour(shelf: Shelf) -> None:
+    """Left to itself it forgets one after 60 s, and takes what an earlier attempt sends after that."""
+    ask("PUT", shelf.index)
+    shelf.client.set("a", '"red wine"')
+    shelf.bring()
+    (told,) = ask("GET", f"{shelf.index}/_settings").values()
+    assert told["settings"]["index"]["gc_deletes"] == "1h"
+
+
 def test_a_shard_that_is_away_is_not_taken_for_one_without_documents(server: str, home: Path) -> None:
     """A search shows the documents of the other shards; of a lost branch the rest would be found for good."""
     place = f"{server}/shards"

@@ -336,9 +336,12 @@ class IndexSink:
         """The id of the server's index, made if nothing was ever sent to it."""
         known = self._ledger.notes.get("index")
         with closing(SearchClient(server)) as client:
-            if known is not None:
-                return client.check(known)
-            return client.prepare(self.refresh().batch, is_begun=self.begun() is not None)
+            if known is None:
+                found = client.prepare(self.refresh().batch, is_begun=self.begun() is not None)
+            else:
+                found = client.check(known)
+            client.keep_deletions()
+            return found
 
     def _check_index(self) -> None:
         """See to it that what tasks sent went to the index that has the batches before."""

@@ -54,8 +54,11 @@ _MAPPINGS: dict[str, dict[str, Any]] = {
 }
 # Words as `fulltext` has them: neither case nor accents matter. Documents of any size may be shown in a search; left
 # alone, a server refuses the whole search when it meets one of more than a million characters.
+_KEPT_DELETIONS = {"index.gc_deletes": "1h"}
+_KEPT_SECONDS = 3600.0
+_TIME_UNITS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SETTINGS = {
-    "index.gc_deletes": "1h",
+    **_KEPT_DELETIONS,
     "index.highlight.max_analyzed_offset": 1 << 26,
     "index.analysis.analyzer.default.type": "custom",
     "index.analysis.analyzer.default.tokenizer": "standard",
@@ -191,8 +194,7 @@ class SearchClient:
             library.close()
 
     def prepare(self, written: int = 0, *, is_begun: bool = False) -> str:
-        """Make the index if there is none; return the id that its server gave it. It remembers deletions for an hour,
-        that late writes are refused so long.
+        """Make the index if there is none; return the id that its server gave it.
 
         Args:
             written: how many batches it has. With any it is not made anew: they would be missing in it for good.
@@ -213,6 +215,24 @@ class SearchClient:
         if found is None:
             raise ConnectionLost(self.server.peer, f"index {self.server.index} was removed just now")
         return found
+
+    def keep_deletions(self) -> None:
+        """Let the index remember deletions for an hour, if it forgets them sooner, as one made by hand does after 60 s.
+        What an earlier attempt sent late would bring a deleted document back.
+
+        Raises:
+            SearchRefused: the login may not set that. ConnectionLost: nobody answers.
+        """
+        name = self.server.index
+        found = self._asked("GET", "?filter_path=*.settings.index.gc_deletes")
+        kept = str(found.get(name, {}).get("settings", {}).get("index", {}).get("gc_deletes", "60s"))
+        if _seconds(kept) >= _KEPT_SECONDS:
+            return
+        status, told = self._patiently("PUT", "/_settings", _KEPT_DELETIONS)
+        if status >= 300:
+            problem = f"index {name} forgets deletions after {kept}, and a document that is sent late would come back"
+            advice = "set its index.gc_deletes to 1h, or let this login set it"
+            raise SearchRefused(self.server.peer, f"{problem}: {advice} ({status}: {_reason(told) or 'refused'})")
 
     def check(self, known: str | None) -> str:
         """See to it that the index is the one with this id, and return that; any one, if it is not known yet. The id is
@@ -537,6 +557,12 @@ def _is_for_good(status: int, told: dict[str, Any]) -> bool:
 
 def _json(body: Any) -> bytes:
     return b"" if body is None else json.dumps(body).encode()
+
+
+def _seconds(told: str) -> float:
+    """A setting that is a time, in seconds; 0 for one that is not understood."""
+    found = re.fullmatch(r"(\d+)([a-z]+)", told)
+    return int(found[1]) * _TIME_UNITS.get(found[2], 0.0) if found else 0.0
 
 
 def _number(told: Mapping[str, Any]) -> int:

@@ -9,7 +9,7 @@ public class Start {
         }
         var runner = new OpenSearchRunner();
         runner.onBuild((number, settings) -> settings.put("http.port", port).put("network.host", "127.0.0.1")
-            .put("path.repo", words[0] + "/snapshots"));
+            .put("discovery.type", "single-node").put("path.repo", words[0] + "/snapshots"));
         runner.build(OpenSearchRunner.newConfigs().basePath(words[0]).numOfNode(1).clusterName("headwater"));
         // Not on stdout, which the server takes away.
         var made = java.nio.file.Path.of(words[1] + ".made");
