@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headwater import testing
-from headwater.errors import DiskFull, StorageError
-from headwater.node.buckets.collections import FULL_RETRY_SECONDS, Collections, CollectionsFile
+from headwater.errors import DiskFull, StorageError, UnsureFile
+from headwater.node.buckets.collections import RETRY_SECONDS, Collections, CollectionsFile
 from headwater.node.process.run_queue import RunQueue
 from headwater.node.storage.staging import Staging
 from headwater.testing.node import Node
@@ -310,7 +310,7 @@ def test_a_newer_manifest_that_comes_while_vbuckets_are_brought_up_is_written_do
 
 def test_what_a_full_disk_had_no_room_for_is_brought_up_once_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, which goes on without, and behind a change that was told to be in force."""
-    monkeypatch.setattr("headwater.node.buckets.collections.FULL_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("headwater.node.buckets.collections.RETRY_SECONDS", 0.001)
 
     async def story(desk: Desk) -> None:
         collections, has_room, stage = desk.bucket.collections, False, Staging.event
@@ -376,6 +376,68 @@ def test_a_manifest_of_a_higher_uid_gives_no_id_that_one_which_came_meanwhile_ha
     run(story)
 
 
+def test_a_manifest_that_is_refused_behind_its_writing_is_in_the_file_no_more_when_that_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asked was told that it is refused: a restart must not bring it."""
+
+    async def story(desk: Desk) -> None:
+        theirs = EMPTY.with_collection("_default", "theirs", None, A)
+        ours = EMPTY.with_collection("_default", "ours", None, A).with_collection("_default", "b", None, B)
+
+        async def come() -> None:
+            brought(desk, theirs)
+
+        before_first_save(monkeypatch, lambda: asyncio.run_coroutine_threadsafe(come(), desk.loop).result(10))
+        with pytest.raises(ManifestRefused):
+            await desk.bucket.collections.change(lambda _: ours)
+        assert on_disk(desk) == theirs
+
+    run(story)
+
+
+def test_a_refused_manifest_that_the_disk_does_not_let_go_is_told_as_one_that_may_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(desk: Desk) -> None:
+        theirs = EMPTY.with_collection("_default", "theirs", None, A)
+        ours = EMPTY.with_collection("_default", "ours", None, A).with_collection("_default", "b", None, B)
+
+        def fail() -> None:
+            raise StorageError("EIO")
+
+        async def come() -> None:
+            brought(desk, theirs)
+            before_first_save(monkeypatch, fail)
+
+        before_first_save(monkeypatch, lambda: asyncio.run_coroutine_threadsafe(come(), desk.loop).result(10))
+        with pytest.raises(UnsureFile, match="COLLECTIONS"):
+            await desk.bucket.collections.change(lambda _: ours)
+        await level(desk, theirs.uid)
+        assert on_disk(desk) == theirs
+
+    run(story)
+
+
+@pytest.mark.parametrize("error", [UnsureFile("/data", "EIO"), StorageError("EIO")])
+def test_a_manifest_that_came_with_a_vbucket_and_may_not_be_written_is_written_again_later(
+    error: StorageError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.node.buckets.collections.RETRY_SECONDS", 0.001)
+
+    async def story(desk: Desk) -> None:
+        def fail() -> None:
+            raise error
+
+        theirs = EMPTY.with_collection("_default", "theirs", None, A)
+        before_first_save(monkeypatch, fail)
+        brought(desk, theirs)
+        await level(desk, theirs.uid)
+        assert on_disk(desk) == theirs
+
+    run(story)
+
+
 def test_a_manifest_that_was_not_written_is_taken_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(desk: Desk) -> None:
         wanted = EMPTY.with_collection("_default", "ours", None, A)
@@ -419,7 +481,7 @@ def test_changes_that_a_full_disk_refuses_are_brought_up_by_one_timer(monkeypatc
                 await collections.change(collections.with_collection("_default", name, None))
             for _ in range(100):
                 await asyncio.sleep(0)
-        assert timers.count(FULL_RETRY_SECONDS) == 1
+        assert timers.count(RETRY_SECONDS) == 1
 
     run(story)
 

@@ -50,7 +50,7 @@ COLLECTIONS_MAX: Final = 1200
 SCOPE_ID_FIRST: Final = 8
 FOLDER_BYTES: Final = 64 << 10
 """Bytes of the disk that a folder may need for the name of a file that is written anew."""
-FULL_RETRY_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 10.0
 
 
 class Owner(Protocol):
@@ -182,8 +182,14 @@ class Collections:
                 manifest is written, and not all vbuckets have it yet.
         """
         async with self._changing:
-            while not await self._take(made := self._edited(edit)):
-                pass
+            is_written = False
+            try:
+                while not await self._take(made := self._edited(edit)):
+                    is_written = True
+            except ManifestRefused:
+                if is_written:
+                    await self._take_back()
+                raise
             try:
                 await self._follow()
             except DiskFull:
@@ -212,6 +218,19 @@ class Collections:
                 return False
             self.manifest = made
         return True
+
+    async def _take_back(self) -> None:
+        """Write the manifest there is in the place of one that was written, and is refused now.
+
+        Raises:
+            UnsureFile: that was refused as well, so a restart may bring the other one.
+        """
+        try:
+            await self._save(self.manifest)
+        except UnsureFile:
+            raise
+        except StorageError as error:
+            raise UnsureFile(self.file.path, str(error)) from error
 
     def _check_ids(self, made: CollectionsManifest) -> None:
         """Ids are never given again (kv.md 4): documents of the collection that had it may still be in the log.
@@ -356,8 +375,8 @@ class Collections:
                 return
             late = event("collections.late", uid=self.manifest.uid)
             log.warning("the collections are not up to date everywhere: %s", error, extra=late)
-            if isinstance(error, DiskFull) and self._again is None:
-                self._again = asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._settle_again)
+            if isinstance(error, StorageError) and self._again is None:
+                self._again = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._settle_again)
 
     def _settle_again(self) -> None:
         self._again = None
