@@ -132,6 +132,28 @@ def test_a_lost_batch_drops_those_who_wait_and_resolves_nothing_as_durable() -> 
     run(story)
 
 
+def test_what_is_staged_by_who_hears_of_a_lost_batch_is_not_durable_before_it_is_on_disk() -> None:
+    async def story(disk: Disk, committer: Committer) -> None:
+        gates: list[int] = []
+
+        def make_up_for_it(_: BaseException, __: list[int]) -> None:
+            disk.error = None
+            disk.staged.append("again")
+            gates.append(committer.wrote())
+
+        committer.on_failure.append(make_up_for_it)
+        disk.error = OSError("the disk is gone")
+        disk.staged.append("a")
+        lost = committer.wrote()
+        disk.may_end.release()
+        assert not await committer.wait(lost)
+        assert disk.durable == [] and committer.durable < gates[0]
+        disk.may_end.release()
+        assert await committer.wait(gates[0]) and disk.durable == ["again"]
+
+    run(story)
+
+
 def test_who_waits_no_more_is_forgotten_though_nobody_writes() -> None:
     async def story(disk: Disk, committer: Committer) -> None:
         class Answer(asyncio.Future[bool]):

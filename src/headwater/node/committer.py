@@ -231,15 +231,16 @@ class Committer:
         self.failures += 1
         self._in_flight = 0
         self._dirty = False
+        # What gathered meanwhile is lost as well: both numbers are passed over, and who was behind their gates is
+        # gone. The next one is open before anybody is told, for who hears of it may stage what it makes up for.
+        passed, self.open = self.open, self.open + 1
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
             waiter.drop(f"its batch could not be written: {error}", fault=False)
         for callback in self.on_failure:
             callback(error, vbuckets)
         self._resolve(False)
-        # What gathered meanwhile is lost as well: both numbers are passed over, and who was behind their gates is
-        # gone.
-        self.durable, self.open = self.open, self.open + 1
+        self.durable = passed
         self._call_room()
 
     def _resolve(self, durable: bool) -> None:
