@@ -15,6 +15,7 @@ from headwater.cluster.admin import Endpoint, Operator
 from headwater.cluster.answers import IS_DAMAGED, FollowingReport, TakeoverStats
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyExists, KeyNotFound
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.header import response
 from headwater.wire.manifest import EMPTY
 from headwater.wire.status import Status
@@ -204,6 +205,7 @@ class FakeMembers:
             return NodeView(address, error="connection refused")
         return NodeView(
             address,
+            map=None if node.given is None else ClusterMap.from_json(node.given, address),
             version=(1, 3),
             vbuckets=node.vbuckets,
             states=node.held,
@@ -216,6 +218,9 @@ class FakeMembers:
     async def send(self, wanted, *, first=(), also=()):
         self.sent.append(wanted)
         self.calls.append(("map", wanted.rev))
+
+    async def tell(self, address, wanted):
+        self.admin(address)._do("map", wanted.version)
 
     async def set_states(self, address, wanted, forced=()):
         for vb, state in wanted.items():

@@ -368,6 +368,30 @@ def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_does_not_stop_
     assert [each.chosen for each in fail_over(members, B).promotions] == [B]
 
 
+def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_is_told_so():
+    """It asked B before that had the map without it: it serves, and would be taken for a survivor if B died next."""
+    known = a_map("AB", "BA", servers=(A, B))
+    gone = FakeNode(A, "A r", is_gone=True, config=known.to_json(A))
+    members = Out(known, gone, FakeNode(B, "r A"))
+
+    def back():
+        gone.is_gone = False
+
+    members.until_heard = back
+    fail_over(members, B)
+    assert members.calls[-1] == (A, "map", members.sent[-1].version)
+
+
+def test_a_dead_node_that_has_no_map_or_that_of_another_bucket_when_it_answers_again_is_told_nothing():
+    known = a_map("AB", "BA", servers=(A, B))
+    for config in (None, replace(known, uuid="f" * 32).to_json(A)):
+        gone = FakeNode(A, "A r", is_gone=True, config=config)
+        members = Out(replace(known, uuid="a" * 32), gone, FakeNode(B, "r A"))
+        members.until_heard = lambda gone=gone: setattr(gone, "is_gone", False)
+        fail_over(members, B)
+        assert [call for call in members.calls if call[:2] == (A, "map")] == []
+
+
 def test_a_copy_that_does_not_answer_when_it_is_asked_again_stops_a_failover_without_an_owner():
     one = FakeNode(B, "r", seqnos=[10])
     members = Out(a_map("ABC", replicas=2), FakeNode(A, "A", is_gone=True), one, FakeNode(C, "r"))

@@ -7,6 +7,7 @@
        furthest
     4. send the map with the chosen ones as owners
     5. make them active: each begins a new branch of history at its last whole snapshot (failover.md 5)
+    6. send the map to the dead node as well, if it answers by now
 
 A copy that is behind its owner when another one of the vbucket is taken out may lack what those two acknowledged. The
 map says from then on how far it must come to be promoted (decision 0133).
@@ -17,11 +18,17 @@ with each replica that has not heard yet it is a majority, and what the two ackn
 The map goes first: a dead node that comes back asks the others before it serves, and from step 2 on they know better.
 Killed after that, the next run finds vbuckets without an owner, and goes on with step 3. What the dead node had
 acknowledged and no replica had received yet is lost.
+
+One that came back between steps 1 and 2 asked when they did not know better yet. It serves what it owned until it
+hears, and of two members it could take over from the other, without all that this one acknowledged alone. So step 6
+tells it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -30,7 +37,7 @@ from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
 from headwater.cluster.refusals import FailoverRefusal, judge
 from headwater.cluster.survey import Copy, Log, Survey, best, rival
-from headwater.errors import ClusterError, OptionError, TransportError
+from headwater.errors import ClusterError, OptionError, StatusError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
@@ -450,7 +457,8 @@ class Failover:
             await self._members.send(plan.ownerless.after(survey.latest_rev()))
             failpoint("failover.ownerless")
             plan, survey = await self._chosen_now(plan, survey)
-        await self._members.send(plan.after.after(survey.latest_rev()))
+        wanted = plan.after.after(survey.latest_rev())
+        await self._members.send(wanted)
         failpoint("failover.map_sent")
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
@@ -458,7 +466,15 @@ class Failover:
         flawed = {each.vbucket for each in plan.promotions if each.flaw}
         for node, states in by_node.items():
             await self._members.set_states(node, states, forced=flawed)
+        await asyncio.gather(*(self._tell(node, wanted) for node in self._dead))
         return plan
+
+    async def _tell(self, node: Address, wanted: ClusterMap) -> None:
+        """Give a dead node the map without it, if it answers again as one of this cluster; else it hears when it asks."""
+        view = await self._members.view(node)
+        if view.map is not None and view.map.is_same_bucket(wanted):
+            with suppress(ClusterError, TransportError, StatusError):
+                await self._members.tell(node, wanted)
 
     async def _chosen_now(self, first: FailoverPlan, before: Survey) -> tuple[FailoverPlan, Survey]:
         """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been."""

@@ -280,10 +280,11 @@ class Members:
             raise refusals[0]
 
     async def _send_to(self, addresses: list[Address], wanted: ClusterMap) -> list[BaseException]:
-        results = await asyncio.gather(*(self._send(wanted, each) for each in addresses), return_exceptions=True)
+        results = await asyncio.gather(*(self.tell(each, wanted) for each in addresses), return_exceptions=True)
         return [result for result in results if result is not None]
 
-    async def _send(self, wanted: ClusterMap, address: Address) -> None:
+    async def tell(self, address: Address, wanted: ClusterMap) -> None:
+        """Give one node the map, whether it is a member or not; as `send`."""
         try:
             config = wanted.to_json(address if address in wanted.servers else None)
             await self.admin(address).set_config(wanted.epoch, wanted.rev, wanted.bucket, config)
