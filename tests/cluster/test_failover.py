@@ -369,7 +369,7 @@ def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_does_not_stop_
 
 
 def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_is_told_so():
-    """It asked B before that had the map without it: it serves, and would be taken for a survivor if B died next."""
+    """A asked B before that had the map without it: A serves, and would be taken for a survivor if B died next."""
     known = a_map("AB", "BA", servers=(A, B))
     gone = FakeNode(A, "A r", is_gone=True, config=known.to_json(A))
     members = Out(known, gone, FakeNode(B, "r A"))

@@ -470,7 +470,7 @@ class Failover:
         return plan
 
     async def _tell(self, node: Address, wanted: ClusterMap) -> None:
-        """Give a dead node the map without it, if it answers again as one of this cluster; else it hears when it asks."""
+        """Give a dead node the map, if it answers as one of this cluster by now; if not, it hears when it asks."""
         view = await self._members.view(node)
         if view.map is not None and view.map.is_same_bucket(wanted):
             with suppress(ClusterError, TransportError, StatusError):
