@@ -301,6 +301,25 @@ def test_a_further_replica_is_not_promoted_before_it_has_received_what_all_other
     assert final.copies(0) == (A, B, *refused) and final.needed == {}
 
 
+def test_a_replica_that_has_nothing_itself_is_no_measure_for_a_further_one():
+    """The first replica came back with an empty disk. Beside it, a new one needed nothing to be promoted."""
+    owner, replica, *others = nodes = [FakeNode(each, ".") for each in (A, B, C)]
+    owner.held, owner.high, replica.held, replica.high = {0: State.ACTIVE}, {0: 10}, {0: State.REPLICA}, {0: 0}
+    members = FakeMembers(*nodes, found=survey(a_map("AB", servers=(A, B, C))))
+
+    async def send(wanted, *, first=(), also=()):
+        members.sent.append(wanted)
+        if wanted.copies(0) == (A, B, C) and not others[0].held:
+            empty = {name: view(node, "r", wanted, seqnos=[0]) for name, node in (("B", B), ("C", C))}
+            with pytest.raises(ClusterError, match="has vbucket 0 up to seqno 0, and durable writes up to 10"):
+                plan_failover(survey(wanted, A=view(A, "", wanted, error="refused"), **empty), [A], {})
+            others[0].held, others[0].high, replica.high = {0: State.REPLICA}, {0: 10}, {0: 10}
+
+    members.send = send
+    final = asyncio.run(Rebalance(members, [A], replicas=2).run())
+    assert final.copies(0) == (A, B, C) and final.needed == {}
+
+
 def test_the_copy_that_is_to_take_over_is_not_promoted_before_it_has_received_what_the_owner_had():
     """No chain names it yet. The owner died: an empty copy was taken for a whole one, and all was gone."""
     owner, target = FakeNode(A, "A", seqnos=[10]), FakeNode(B, ".")

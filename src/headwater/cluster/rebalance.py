@@ -244,11 +244,12 @@ class Rebalance:
         """How far a new copy must come to be promoted: as far as all others are. Empty, it looks like an empty vbucket.
 
         It may be the only one left when several nodes die; those that are in the chain now lack no more than before.
+        One that has nothing yet, as after the loss of its disk, is no measure.
         """
         known = self._publisher.current
         seqno = (await self._members.admin(owner).seqnos(State.ACTIVE)).get(vb, 0)
         replicas = [await self._members.admin(node).complete(vb) for node in known.copies(vb) if node != owner]
-        return max(min([seqno, *(found.get(vb, 0) for found in replicas)]), known.needed.get(vb, 0))
+        return max(min([seqno, *filter(None, (found.get(vb, 0) for found in replicas))]), known.needed.get(vb, 0))
 
     async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
         pair = (owner, target)
