@@ -351,7 +351,7 @@ def test_a_failover_that_was_cut_off_and_is_typed_again_finds_out_how_far_the_ow
     known = a_map("AB", servers=(A, B)).with_needed({0: UNKNOWN})
     members = Out(known, FakeNode(A, "A", seqnos=[42]), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", is_gone=True))
     asyncio.run(Failover(members, [A, B], [C]).run())
-    assert [each.needed for each in members.sent] == [{0: UNKNOWN}, {0: 42}]
+    assert [(each.unknown, each.needed_at_least(0)) for each in members.sent] == [([0], 42), ([], 42)]
     level = Out(known, FakeNode(A, "A", seqnos=[42]), FakeNode(B, "r", seqnos=[42]), FakeNode(C, "r", is_gone=True))
     asyncio.run(Failover(level, [A, B], [C]).run())
     assert level.sent[-1].needed == {}
@@ -453,6 +453,46 @@ def test_what_is_found_behind_the_first_map_alone_is_refused_though_another_refu
     with pytest.raises(ClusterError, match="has damaged changes of the vbuckets 0, and no other"):
         fail_over(members, B, accept=[FailoverRefusal.BEHIND])
     assert not any("set_state" in call for call in members.calls)
+
+
+def test_how_far_a_copy_must_have_come_is_known_behind_a_failover_that_accepted_less_and_was_cut_off():
+    """The next run was told of nothing: the first map said that nobody knows how far copies must be."""
+    found = a_map("ABC", replicas=2).with_needed({0: 168})
+    members = Out(found, FakeNode(A, "A", is_gone=True), FakeNode(B, "r", seqnos=[130]), FakeNode(C, "r", seqnos=[130]))
+    first = asyncio.run(Failover(members, [B, C], [A], accept=[FailoverRefusal.BEHIND]).run())
+    assert first.losses[0].losses == {FailoverRefusal.BEHIND: "may lack the seqnos 131 to 168"}
+    known = ClusterMap.from_json(members.sent[0].to_json(B))
+    assert known.unknown == [0] and known.needed_at_least(0) == 168
+    next_ones = FakeNode(A, "d", is_gone=True), FakeNode(B, "r", seqnos=[130]), FakeNode(C, "r", seqnos=[130])
+    with pytest.raises(
+        ClusterError, match=r"has not caught up since it was added.* writes up to 168 may be at the dead"
+    ):
+        fail_over(Out(known, *next_ones), B)
+    again = fail_over(Out(known, *next_ones), B, accept=[FailoverRefusal.BEHIND])
+    assert again.losses[0].losses == first.losses[0].losses and again.after.needed == {}
+    further = FakeNode(B, "r", seqnos=[130]), FakeNode(C, "r", seqnos=[168])
+    assert fail_over(Out(known, next_ones[0], *further), B).after.owner(0) == C
+
+
+def test_a_member_that_runs_and_has_lost_what_a_failover_had_not_asked_is_none_to_start():
+    """The failover was cut off, and C came back with an empty disk: what it had can't be found by starting it."""
+    found = a_map("-BC", servers=(B, C)).with_needed({0: UNKNOWN})
+    nodes = FakeNode(A, "d", is_gone=True), FakeNode(B, "r", seqnos=[10]), FakeNode(C, ".")
+    with pytest.raises(ClusterError, match=f"and {C}, which has no copy now, may have had more") as refused:
+        fail_over(Out(found, *nodes), B)
+    assert "start" not in refused.value.advice and "headwater cluster failover --accept unknown" in refused.value.advice
+    done = fail_over(Out(found, *nodes), B, accept=[FailoverRefusal.UNKNOWN])
+    assert done.losses[0].losses == {FailoverRefusal.UNKNOWN: f"may lack what {C} has behind seqno 10"}
+
+
+def test_of_members_that_were_not_asked_only_those_that_are_away_are_to_be_started():
+    found = a_map("ABC", replicas=2).with_needed({0: UNKNOWN})
+    told = dead(found, A, B=view(B, "r", found, seqnos=[10]), C=view(C, ".", found))
+    with pytest.raises(
+        ClusterError, match=f"and {A} may have more and {C}, which has no copy now, may have had more"
+    ) as refused:
+        plan_failover(told, [A], {})
+    assert refused.value.advice.startswith(f"start {A}; or promote what is left")
 
 
 def test_what_may_be_lost_by_a_history_or_a_copy_that_was_not_asked_is_told_too():

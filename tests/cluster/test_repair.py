@@ -214,7 +214,7 @@ def test_how_far_copies_must_be_is_found_out_where_a_failover_was_cut_off_before
 def test_no_copy_is_promoted_where_one_that_a_failover_had_not_asked_is_gone():
     found = a_map("-AB", servers=(A, B)).with_needed({0: UNKNOWN})
     told = survey(found, B=".")
-    with pytest.raises(ClusterError, match=f"{B} may have more"):
+    with pytest.raises(ClusterError, match=f"{B}, which has no copy now, may have had more"):
         asyncio.run(repair(FakeMembers(FakeNode(A, "r"), FakeNode(B)), Publisher(found), told, settle(told)))
 
 

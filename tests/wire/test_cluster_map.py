@@ -78,6 +78,16 @@ def test_a_map_says_how_far_a_replica_must_be_and_so_do_its_successors_until_one
     assert "neededSeqnos" not in json.loads(found.with_needed({}).to_json(A))
 
 
+def test_a_map_that_does_not_know_how_far_copies_must_be_knows_how_far_at_least() -> None:
+    found = ClusterMap.from_json(plain().with_needed({2: 168}).with_unknown([0, 2]).to_json(A))
+    assert sorted(found.unknown) == [0, 2] == sorted(found.with_unknown([0]).unknown)
+    assert (
+        [found.needed_at_least(vb) for vb in range(3)]
+        == [0, 0, 168]
+        == [found.with_unknown([0, 2]).needed_at_least(vb) for vb in range(3)]
+    )
+
+
 def test_what_a_node_that_left_owned_is_owned_by_nobody():
     after = plain().with_servers((C, A))
     assert after.chains == ((1,), (-1, 0), (0,), (-1, 1)) and after.rev == 8

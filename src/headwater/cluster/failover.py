@@ -27,7 +27,7 @@ tells it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -39,7 +39,7 @@ from headwater.cluster.refusals import FailoverRefusal, judge
 from headwater.cluster.survey import Copy, Log, Survey, best, rival
 from headwater.errors import ClusterError, OptionError, StatusError, TransportError
 from headwater.failpoints import failpoint
-from headwater.wire.cluster_map import UNKNOWN, ClusterMap
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 IS_PART = "has received a part only"
@@ -58,7 +58,8 @@ class Promotion:
             damaged one has, or was never whole; empty if nothing is.
         rival: who has another history of it, with changes that the chosen one lacks.
         complete: up to where that copy is complete. needed: the seqno up to which it had to be.
-        unasked: who has a copy and can't be asked, though an earlier failover was cut off before it had asked them all.
+        unasked: who had a copy and can't be asked for it, though an earlier failover was cut off before it had asked
+            them all. emptied: those of them that answer, and have no copy now.
     """
 
     vbucket: int
@@ -70,6 +71,7 @@ class Promotion:
     complete: int = 0
     needed: int = 0
     unasked: Sequence[Address] = ()
+    emptied: Sequence[Address] = ()
 
     @property
     def losses(self) -> dict[FailoverRefusal, str]:
@@ -118,8 +120,9 @@ class FailoverPlan:
         the run was cut off, asks all copies again, or can't know what the missing one has.
         """
         chains = {each.vbucket: (None, *self.after.copies(each.vbucket)) for each in self.promotions}
-        needed = {**self.after.needed, **dict.fromkeys({*self.shrunk, *chains} - self.anew.keys(), UNKNOWN)}
-        return self.after.with_chains(chains).with_needed(needed)
+        least = {**self.after.needed, **{vb: self.before.needed_at_least(vb) for vb in chains}}
+        unknown = {*self.shrunk, *chains} - self.anew.keys()
+        return self.after.with_chains(chains).with_needed(least).with_unknown(unknown)
 
     @property
     def is_empty(self) -> bool:
@@ -205,8 +208,8 @@ def needed_seqnos(
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
         begun: vbuckets whose owner begins a new branch, and the seqno at which it does.
     """
-    kept = (vb for vb in survey.map.needed.keys() - survey.map.unknown if after.owner(vb) == survey.map.owner(vb))
-    before = {vb: survey.map.needed[vb] for vb in kept}
+    kept = (vb for vb in survey.map.needed if after.owner(vb) == survey.map.owner(vb))
+    before = {vb: survey.map.needed_at_least(vb) for vb in kept}
     found = {}
     for vb in shrunk | before.keys() | begun.keys():
         owner = after.owner(vb)
@@ -297,11 +300,19 @@ def _promotion(
     survey: Survey, vb: int, nodes: list[Address], logs: dict[tuple[Address, int], Log], before: Survey | None
 ) -> Promotion:
     copies = [survey.nodes[node].copy(vb, logs.get((node, vb), ())) for node in nodes]
-    bare = [] if before is None else [node for node in survey.map.copies(vb) if vb not in before.nodes[node].states]
-    return promotion(survey.map, vb, copies, bare)
+    bare: list[Address] = []
+    if before is not None and not before.map.is_unknown(vb):  # else they may have had one when that began
+        bare = [node for node in survey.map.copies(vb) if vb not in before.nodes[node].states]
+    return promotion(survey.map, vb, copies, bare, [node.address for node in survey.nodes.values() if node.answers])
 
 
-def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy], bare: Iterable[Address] = ()) -> Promotion:
+def promotion(
+    known: ClusterMap,
+    vbucket: int,
+    copies: Sequence[Copy],
+    bare: Iterable[Address] = (),
+    running: Container[Address] = (),
+) -> Promotion:
     """Choose among the copies of a vbucket that nobody owns any more.
 
     The former owner's damaged copy is complete up to the damage only, and has all that it acknowledged behind it. A
@@ -309,9 +320,10 @@ def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy], bare: Ite
 
     Args:
         known: the map, which tells the former owner and how far the copy must be.
-        copies: all copies that can be asked. bare: who of the chain had none when this failover began.
+        copies: all copies that can be asked. bare: who of the chain had none when this failover began. running: the
+            members that answer.
     """
-    lost, needed = known.owner(vbucket), known.needed.get(vbucket, 0)
+    lost, needed = known.owner(vbucket), known.needed_at_least(vbucket)
     chosen, other = best(copies), rival(copies)
     rivals = None if other is None else other.address
     has_more = any(each.address == lost and each.is_damaged and each.seqno > chosen.complete for each in copies)
@@ -319,9 +331,11 @@ def promotion(known: ClusterMap, vbucket: int, copies: Sequence[Copy], bare: Ite
     if not flaw and chosen.seqno and not chosen.complete:
         flaw = IS_PART
     asked = {*bare, *(each.address for each in copies)}
-    unasked = [node for node in known.copies(vbucket) if node not in asked] if needed == UNKNOWN else []
-    needed = 0 if needed == UNKNOWN else needed
-    return Promotion(vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked)
+    unasked = [node for node in known.copies(vbucket) if node not in asked] if known.is_unknown(vbucket) else []
+    emptied = [node for node in unasked if node in running]
+    return Promotion(
+        vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked, emptied
+    )
 
 
 def check_asked(promotions: Sequence[Promotion]) -> None:
@@ -332,12 +346,16 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
     """
     unknown = [each for each in promotions if each.unasked]
     if unknown:
-        one, missing = unknown[0], _names(unknown[0].unasked)
+        one = max(unknown, key=lambda each: len(each.unasked) - len(each.emptied))  # with somebody to start, if any
+        missing = _names([node for node in one.unasked if node not in one.emptied])
+        told = [f"{missing} may have more"] if missing else []
+        told += [f"{_names(one.emptied)}, which has no copy now, may have had more"] if one.emptied else []
+        promote = f"promote what is left: headwater cluster failover {FailoverRefusal.UNKNOWN.option}"
         raise ClusterError(
             f"a failover was cut off before it had asked all copies of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in unknown)}, and {missing} may have more: {one.chosen} has vbucket"
+            f" {vbucket_list(each.vbucket for each in unknown)}, and {' and '.join(told)}: {one.chosen} has vbucket"
             f" {one.vbucket} up to seqno {one.complete}",
-            f"start {missing}; or promote what is left: headwater cluster failover {FailoverRefusal.UNKNOWN.option}",
+            f"start {missing}; or {promote}" if missing else promote,
         )
 
 

@@ -82,7 +82,8 @@ async def _promote(
     chosen = []
     for vb, having in unowned.items():
         order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
-        chosen.append(promotion(known, vb, [copies[node][vb] for node in order]))
+        # Members that answer, as all have: a rebalance is refused else.
+        chosen.append(promotion(known, vb, [copies[node][vb] for node in order], running=known.servers))
     check_flaws(chosen)
     check_rivals(chosen)
     check_asked(chosen)

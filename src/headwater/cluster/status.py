@@ -14,7 +14,7 @@ from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import balance, moves
 from headwater.cluster.survey import STRANGER, NodeView, Survey, settle
-from headwater.wire.cluster_map import UNKNOWN, ClusterMap
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 
@@ -108,7 +108,7 @@ def status(survey: Survey) -> ClusterStatus:
 
 def _lagging(survey: Survey) -> Iterator[LaggingCopy]:
     for vb, needed in sorted(survey.map.needed.items()):
-        for replica in survey.map.replicas(vb) if needed != UNKNOWN else ():
+        for replica in () if survey.map.is_unknown(vb) else survey.map.replicas(vb):
             node = survey.nodes[replica]
             complete = node.copy(vb, ()).complete
             if node.answers and complete < needed:

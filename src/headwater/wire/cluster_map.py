@@ -51,7 +51,8 @@ OWN_EPOCH = 1
 """The epoch of the maps that single nodes make for themselves; a cluster's epoch is higher."""
 UNKNOWN: Final = (1 << 64) - 1
 """In place of a needed seqno: a failover that takes a copy out has not asked yet how far the others must be. No copy is
-complete so far, so that readers who do not know this promote none either."""
+complete so far, so that readers who do not know this promote none either. Less by the seqno that was needed before."""
+_UNKNOWN_LEAST: Final = 1 << 63
 PORT = 11210
 SERVERS_MAX = 4096
 MAP_VBUCKETS_MAX = 65536
@@ -169,7 +170,16 @@ class ClusterMap:
     @property
     def unknown(self) -> list[int]:
         """The vbuckets of which nobody has found out how far a copy must be to be promoted."""
-        return [vbucket for vbucket, seqno in self.needed.items() if seqno == UNKNOWN]
+        return [vbucket for vbucket in self.needed if self.is_unknown(vbucket)]
+
+    def is_unknown(self, vbucket: int) -> bool:
+        """Return True if nobody has found out how far a copy of a vbucket must be to be promoted."""
+        return self.needed.get(vbucket, 0) >= _UNKNOWN_LEAST
+
+    def needed_at_least(self, vbucket: int) -> int:
+        """The seqno up to which a copy must be complete to be promoted, as far as that is known; 0 for any."""
+        seqno = self.needed.get(vbucket, 0)
+        return UNKNOWN - seqno if self.is_unknown(vbucket) else seqno
 
     # ------------------------------------------------------------------ as the node sees it that it was made for
 
@@ -226,6 +236,10 @@ class ClusterMap:
         writes that were acknowledged before may be at the owner alone.
         """
         return self._next(needed=dict(seqnos))
+
+    def with_unknown(self, vbuckets: Iterable[int]) -> ClusterMap:
+        """The next map: of these vbuckets nobody knows how far copies must be; at least as far as before."""
+        return self.with_needed({**self.needed, **{vb: UNKNOWN - self.needed_at_least(vb) for vb in vbuckets}})
 
     def with_replica_count(self, count: int) -> ClusterMap:
         """The next map: another number of replicas."""
