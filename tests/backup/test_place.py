@@ -35,6 +35,16 @@ def test_files_are_written_read_named_measured_and_removed(place: BackupPlace) -
         place.read("x/y/2")
 
 
+def test_only_a_folder_with_nothing_in_it_is_removed_as_an_empty_one(place: BackupPlace) -> None:
+    place.write("x/1", b"one")
+    place.remove_empty("x")
+    assert place.read("x/1") == b"one"
+    place.remove("x/1")
+    place.remove_empty("x")
+    place.remove_empty("x")
+    assert place.names("") == []
+
+
 def test_a_file_that_was_not_finished_gets_no_name(place: BackupPlace) -> None:
     def fails() -> None:
         with place.output("x/1") as out:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from headwater.errors import BackupError, RollbackRequired
 from headwater.protocol.dcp.position import Position
 
 ID, FILE, NOTE = "20260101T000000Z-full", "00000-00000-aaaaaaaa.parquet", "part-00000-aaaaaaaa.json"
+OWN = "00001-00000-bbbbbbbb.parquet"
 END = Position(0, 7, 10, 10, 10)
 LOST = RollbackRequired(0, 10, 0)
 
@@ -102,6 +105,83 @@ def test_a_backup_that_another_run_has_finished_stays_where_the_first_collection
     assert {MANIFEST, FILE} <= set(place.names(folder(ID)))
 
 
+def finish(place: Unlocked, begun: _Begun) -> None:
+    """Let the run that has the backup now finish it, with a file of its own and those that it read notes of."""
+    files = [file.path for _, part in begun.parts for file in part.files]
+    place.write(folder(ID, OWN), b"more rows")
+    a_run(place)._require_ours(begun)
+    place.write(folder(ID, MANIFEST), " ".join([OWN, *files]).encode())
+    a_run(place)._require_ours(begun)
+    Folder.remove(place, folder(ID, "begun.json"))
+
+
+def is_whole(place: Unlocked) -> bool:
+    """Whether all files are there that the manifest names."""
+    there = set(place.names(folder(ID)))
+    return MANIFEST in there and set(place.read(folder(ID, MANIFEST)).decode().split()) <= there
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_who_takes_over_while_an_unfinished_backup_is_removed_and_finishes_it_loses_nothing(
+    nth: int, place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first collection came; the run stands still in the midst of removing what it had read of the default one."""
+    there, removals = iter([False, True]), count(1)
+    monkeypatch.setattr(_Run, "_wants_all", lambda _: next(there))
+    monkeypatch.setattr(_Run, "_read_to_the_end", lambda self: begun if next(readings) == 1 else stopped())
+    readings = count(1)
+
+    def stopped() -> Any:
+        raise KeyboardInterrupt
+
+    def before(_: str) -> None:
+        if next(removals) == nth:
+            finish(place, take_over(place))
+
+    place.before = before
+    with pytest.raises((BackupError, KeyboardInterrupt)):
+        a_run(place).run()
+    assert is_whole(place)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_who_has_read_the_mark_before_a_backup_of_another_choice_is_removed_loses_nothing(
+    nth: int, place: Unlocked, begun: _Begun
+) -> None:
+    removals = count(1)
+
+    def before(_: str) -> None:
+        if next(removals) == nth:
+            late = _Begun(ID, [], "now")
+            a_run(place)._mark(late)
+            late.parts = list(a_run(place)._noted(ID))
+            finish(place, late)
+
+    place.before = before
+    with suppress(BackupError):
+        a_run(place, Choice(vbuckets=(0,)))._begin()
+    assert is_whole(place)
+
+
+def test_what_who_takes_over_is_writing_is_no_leftover(
+    place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two that take over stands still between the notes and the look for files that none names."""
+    sweep, taken = _Run._sweep, []
+
+    def late(self: _Run, mine: _Begun) -> None:
+        monkeypatch.setattr(_Run, "_sweep", sweep)
+        taken.append(take_over(place))
+        place.write(folder(ID, OWN), b"more rows")
+        sweep(self, mine)
+
+    monkeypatch.setattr(_Run, "_sweep", late)
+    with pytest.raises(BackupError, match="another run has taken this backup over"):
+        take_over(place)
+    finish(place, taken[0])
+    assert is_whole(place)
+
+
 def test_a_backup_of_another_choice_is_taken_over_before_it_is_removed(place: Unlocked, begun: _Begun) -> None:
     """Its run writes the manifest behind the look for one, and asks whose the backup is once more."""
     asked = []
@@ -113,7 +193,7 @@ def test_a_backup_of_another_choice_is_taken_over_before_it_is_removed(place: Un
 
     place.before = before
     a_run(place, Choice(vbuckets=(0,)))._begin()
-    assert asked == [folder(ID)] and place.names(folder(ID)) == []
+    assert folder(ID, FILE) in asked and ID not in place.names("backups")
 
 
 def test_a_backup_that_is_finished_when_it_is_taken_over_stays(place: Unlocked, begun: _Begun) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -156,8 +156,7 @@ class _Run:
         self._reads_all = self._wants_all()
         begun = self._read_to_the_end()
         if not self._reads_all and self._wants_all():  # the first one came while the default one was read
-            self._require_ours(begun)
-            self.place.remove(folder(begun.id))
+            self._clear(begun)
             self._reads_all, self.lost, self._from = True, {}, {}
             begun = self._read_to_the_end()
         return self._finish(begun)
@@ -222,9 +221,20 @@ class _Run:
         Its run may live and be about to finish: either that finds the mark behind its manifest, and does not count the
         backup as made, or the manifest was there before the mark, and is found here.
         """
-        self.place.write(folder(name, BEGUN), sealed({"format": FORMAT, "run": uuid.uuid4().hex[:8]}))
-        self._require_unfinished(name, self.place.names(folder(name)))
-        self.place.remove(folder(name))
+        begun = _Begun(name, [], "")
+        self.place.write(folder(name, BEGUN), sealed({"format": FORMAT, "run": begun.run}))
+        self._clear(begun)
+
+    def _clear(self, begun: _Begun) -> None:
+        """Remove an unfinished backup that is ours, file by file: what a run writes that takes it over meanwhile stays.
+
+        Raises:
+            BackupError: another run works on it, or has finished it.
+        """
+        there = self.place.names(folder(begun.id))
+        self._remove(begun, [name for name in there if name != BEGUN])
+        self.place.remove(folder(begun.id, BEGUN))
+        self.place.remove_empty(folder(begun.id))
 
     def _mark(self, begun: _Begun) -> None:
         """Note in the backup's folder what is read, and that this run reads it."""
@@ -279,7 +289,7 @@ class _Run:
     def _noted(self, name: str) -> Iterator[tuple[str, BackupPart]]:
         """Yield the parts that are whole, with the names of their notes."""
         for note in self.place.names(folder(name)):
-            if not (note.startswith("part-") and note.endswith(".json")):
+            if not _is_note(note):
                 continue
             with suppress(BackupError, KeyError, TypeError, ValueError):
                 part = BackupPart.from_json(unsealed(self.place.read(folder(name, note)), note))
@@ -290,13 +300,29 @@ class _Run:
         """Remove files that no note names: those of an unfinished part."""
         kept = {BEGUN, *(note for note, _ in begun.parts)}
         kept |= {file.path for _, part in begun.parts for file in part.files}
-        there = self.place.names(folder(begun.id))
-        self._require_unfinished(begun.id, there)
-        for name in there:
-            if name not in kept:
+        self._remove(begun, [name for name in self.place.names(folder(begun.id)) if name not in kept])
+
+    def _remove(self, begun: _Begun, names: Collection[str]) -> None:
+        """Remove files that were seen in a backup's folder: first the notes, without which the others are nobody's.
+
+        A run that takes over marks the backup as its own before it reads the notes. So where the backup is still ours
+        behind their removal, no other run has them, and none will; and what it writes has other names.
+
+        Raises:
+            BackupError: another run works on this backup, or has finished it.
+        """
+        if not names:
+            return
+        self._require_ours(begun)
+        self._require_unfinished(begun.id, names)
+        for note in filter(_is_note, names):
+            self.place.remove(folder(begun.id, note))
+        self._require_ours(begun)
+        for name in names:
+            if not _is_note(name):
                 self.place.remove(folder(begun.id, name))
 
-    def _require_unfinished(self, backup: str, there: list[str]) -> None:
+    def _require_unfinished(self, backup: str, there: Collection[str]) -> None:
         """Refuse to clean up a folder if another run has finished its backup since the archive was read."""
         if MANIFEST in there:
             raise BackupError(f"{self.place.name}/{folder(backup)}", "another run has just finished it; try again")
@@ -441,23 +467,9 @@ class _Run:
             self.lost[vb] = RolledBack(vb, ends[vb].seqno, common, place.seqno, purged)
 
     def _drop(self, begun: _Begun, parts: list[tuple[str, BackupPart]]) -> None:
-        """Remove parts: first the notes, without which the files are nobody's, unless another run has read those.
-
-        A run that takes over marks the backup as its own before it reads the notes. So where the backup is still ours
-        behind their removal, no other run has them, and none will.
-
-        Raises:
-            BackupError: another run works on this backup.
-        """
-        if not parts:
-            return
-        self._require_ours(begun)
-        for note, _ in parts:
-            self.place.remove(folder(begun.id, note))
-        self._require_ours(begun)
-        for _, part in parts:
-            for file in part.files:
-                self.place.remove(folder(begun.id, file.path))
+        """Remove parts with their files; as `_remove`."""
+        files = (file.path for _, part in parts for file in part.files)
+        self._remove(begun, [*(note for note, _ in parts), *files])
 
     # ------------------------------------------------------------------ the end
 
@@ -501,6 +513,10 @@ class _Run:
         starts = {**{vb: place.seqno for vb, place in places.items()}, **read.starts}
         lost = {each.vbucket: each for each in read.rolled_back} | self.lost
         return BackupPart(starts, places, read.files, read.changes, tuple(lost[vb] for vb in sorted(lost)))
+
+
+def _is_note(name: str) -> bool:
+    return name.startswith("part-") and name.endswith(".json")
 
 
 def _passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:

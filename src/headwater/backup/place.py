@@ -54,6 +54,9 @@ class BackupPlace(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all its files; a missing one is no error."""
 
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder if it exists and has nothing in it."""
+
     def lock(self) -> Any:
         """Lock the archive for the length of the block, as far as the place can."""
 
@@ -92,6 +95,11 @@ class Folder:
             shutil.rmtree(full)
         else:
             full.unlink(missing_ok=True)
+
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder, unless something is in it."""
+        with suppress(OSError):
+            Path(self.name, folder).rmdir()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -165,6 +173,9 @@ class ObjectPlace:
         """Remove an object, or all objects below a prefix."""
         self._store.remove_all(path)
 
+    def remove_empty(self, folder: str) -> None:
+        """Do nothing: a prefix without objects is not there."""
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock nothing: object stores have no lock that a killed process would release."""
@@ -232,6 +243,11 @@ class FsspecPlace:
         with suppress(FileNotFoundError):
             self._fs.rm(self._full(path), recursive=True)
         self._fs.invalidate_cache()
+
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder where the place has such, unless something is in it."""
+        if not self.names(folder):  # `rmdir` of some libraries removes what is in it
+            self.remove(folder)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
