@@ -64,6 +64,11 @@ EXAMPLES = [
         errors.ClusterError("10.0.0.3:11210 does not answer", "start it, then type this again"),
         "10.0.0.3:11210 does not answer; start it, then type this again",
     ),
+    (
+        errors.WorkRefused("there is no bucket a", "see headwater bucket list"),
+        "there is no bucket a; see headwater bucket list",
+    ),
+    (errors.WorkRefused("there is no shop"), "there is no shop"),
     (errors.MoveError(7, "the source does not answer", "start it"), "vbucket 7: the source does not answer; start it"),
     (errors.TableError("/lake/t", "it has no record"), "/lake/t: it has no record"),
     (errors.UnsupportedTable("/lake/t", "rowTracking"), "/lake/t: rowTracking"),

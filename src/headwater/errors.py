@@ -18,6 +18,7 @@
     +-- HistoryChanged           a failover took back what a bounded read was reading
     +-- BucketMadeAnew           the bucket of a request was dropped and made again meanwhile
     +-- ClusterError             several nodes are not as they must be for what was asked
+    |   +-- WorkRefused          the object of an operator's work is not there
     |   +-- MoveError            a vbucket could not be moved from one node to another
     +-- StorageError
     |   +-- CorruptStore, DiskFull, StoreLocked, UnsureFile
@@ -80,6 +81,7 @@ __all__ = [
     "TransportError",
     "UnsupportedTable",
     "UnsureFile",
+    "WorkRefused",
     "error_for",
 ]
 
@@ -517,6 +519,16 @@ class ClusterError(HeadwaterError):
 
     def __str__(self) -> str:
         return f"{self.problem}; {self.advice}"
+
+
+class WorkRefused(ClusterError):
+    """The object of work is not there, or is not such that the work can be done to it."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(problem, advice)
+
+    def __str__(self) -> str:
+        return super().__str__() if self.advice else self.problem
 
 
 class MoveError(ClusterError):

@@ -121,6 +121,11 @@ class Option:
         return self.flag.partition("/")[0] or self.field.replace("_", "-")
 
     @property
+    def is_required(self) -> bool:
+        """True if it has no default."""
+        return self.default is ...
+
+    @property
     def variable(self) -> str:
         """Its name in the environment."""
         return self.env or f"HEADWATER_{self.field.upper()}"

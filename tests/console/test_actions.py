@@ -105,7 +105,7 @@ def test_a_form_that_is_sent_twice_begins_its_work_once() -> None:
         ("failover", {"dead": "127.0.0.1:1"}, 502, "cluster init"),
         ("rebalance", {"add": "a/b"}, 400, "host:port"),
         ("compaction", {"vbucket": "99", "hours": "1"}, 400, "one that a node has active"),
-        ("nonsense", {}, 400, "rebalance, failover, compaction or flush"),
+        ("nonsense", {}, 400, "one of rebalance, failover, compaction, flush"),
     ],
 )
 def test_what_can_not_be_planned_is_said(

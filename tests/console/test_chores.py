@@ -7,9 +7,10 @@ import pytest
 
 from headwater.client.routing import Address, parse
 from headwater.cluster.members import Members
-from headwater.console.chores import asked_work
+from headwater.cluster.work import FailOver
+from headwater.console.chores import requested_work
 from headwater.console.desk import ConsoleSettings
-from headwater.console.work import AskedWork, Job
+from headwater.console.work import Job
 from headwater.errors import OptionError, TableError
 from headwater.lake.commit import DOMAIN
 from headwater.lake.log import TableLog, creation, record
@@ -25,14 +26,14 @@ SETTINGS = ConsoleSettings(parse("couchbase://h:1/default"))
 
 
 def test_work_is_read_from_its_form_and_named_by_what_it_does() -> None:
-    asked = asked_work("init", {"nodes": "a:1 b:2", "replicas": "1"}, SETTINGS)
-    assert (asked.kind, asked.title, asked.confirmation("default")) == ("init", "Make a cluster of a:1, b:2", "yes")
-    asked = asked_work("collection-drop", {"name": "shop.carts"}, SETTINGS)
+    asked = requested_work("init", {"nodes": "a:1 b:2", "replicas": "1"}, SETTINGS)
+    assert (asked.KIND, asked.title, asked.confirmation("default")) == ("init", "Make a cluster of a:1, b:2", "yes")
+    asked = requested_work("collection-drop", {"name": "shop.carts"}, SETTINGS)
     assert (asked.title, asked.confirmation("default")) == ("Drop collection shop.carts", "shop.carts")
-    assert asked_work("bucket-create", {"name": "b"}, SETTINGS).confirmation("default") == ""
-    assert asked_work("failover", {"dead": "a:1"}, SETTINGS) == AskedWork("failover", dead=(Address("a", 1),))
+    assert requested_work("bucket-create", {"name": "b"}, SETTINGS).confirmation("default") == ""
+    assert requested_work("failover", {"dead": "a:1"}, SETTINGS) == FailOver((Address("a", 1),))
     with pytest.raises(OptionError):
-        asked_work("demolition", {}, SETTINGS)
+        requested_work("demolition", {}, SETTINGS)
 
 
 def test_a_table_is_folded_and_cleaned_up_only_where_the_console_was_given_it(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_table_whose_mount_hangs_holds_none_of_the_threads_in_which_hosts_are_
         monkeypatch.setattr("headwater.pipelines.tables.open_table", hang)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         settings = ConsoleSettings(parse("couchbase://h:1/default"), lakes=("/mnt/lake",))
-        work = asked_work("fold", {"table": "/mnt/lake"}, settings)
+        work = requested_work("fold", {"table": "/mnt/lake"}, settings)
         job = asyncio.ensure_future(work.run(Members(), [], Job("fold", work.title, 0.0)))
         while not begun.is_set():
             await asyncio.sleep(0.001)

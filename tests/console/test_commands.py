@@ -39,7 +39,9 @@ def test_a_command_is_on_a_page_that_there_is_or_has_a_reason(names: list[str], 
         return
     page = place.partition(":")[0]
     assert page in dict(PAGES).values()
-    offered = "".join(path.read_text("utf-8") for path in (HERE / "templates").iterdir())
+    templates = "".join(path.read_text("utf-8") for path in (HERE / "templates").iterdir())
+    works = re.findall(r'\bwork_form\("([a-z-]+)"', templates)
+    offered = templates + "".join(f'action="/actions/{kind}/plan"' for kind in works)
     for form in re.findall(r"`([^`]+)`", place):
         assert f'action="/{form}"' in offered, f"no page has the form that {names} name"
 

@@ -28,7 +28,8 @@ def test_a_collection_is_made_listed_looked_into_and_dropped(browser: TestClient
     assert "of orders" in browser.get("/documents?collection=shop.orders&key=a").text
     assert "of the default one" in browser.get("/documents?key=a").text
     _, page = plan(browser, "collection-drop", name="shop")
-    assert "shop.orders goes with all its documents" in words(page)
+    assert "shop would be dropped with all documents of these" in words(page)
+    assert "shop.orders, id 8 ; one that is made anew has another" in words(page)
     assert post(browser, "/actions/collection-drop/begin", **confirmed(page, "orders"))[0] == 400
     assert "Drop scope shop : done" in done(browser, "collection-drop", "shop", name="shop")
     assert "shop.orders" not in browser.get("/collections").text
@@ -40,10 +41,10 @@ def test_names_and_limits_that_can_not_be_are_refused_on_the_page(browser: TestC
         ("collection-create", {"name": ""}, "name"),
         ("collection-create", {"name": "shop", "max_ttl": "5"}, "a collection"),
         ("collection-create", {"name": "shop.a", "max_ttl": "-5"}, "a whole number"),
-        ("collection-drop", {"name": "nowhere"}, "that is there"),
+        ("collection-drop", {"name": "nowhere"}, "there is no nowhere"),
         ("bucket-create", {"name": "default"}, "which are there"),
-        ("bucket-drop", {"name": "nowhere"}, "one of default"),
-        ("bucket-drop", {"name": "default"}, "not the first bucket"),
+        ("bucket-drop", {"name": "nowhere"}, "there is no bucket nowhere"),
+        ("bucket-drop", {"name": "default"}, "default is the first bucket"),
         ("bucket-quota", {"name": "default", "quota_mib": "much"}, "a whole number"),
         ("init", {"nodes": ""}, "at least one node"),
         ("fold", {"table": "/etc"}, "--lake"),
@@ -73,9 +74,9 @@ def test_nodes_that_are_in_no_cluster_become_one() -> None:
         told = done(browser, "init", "yes", nodes=node.address, replicas="0")
         assert f"Make a cluster of {node.address} : done" in told
         assert "in no cluster" not in until_told(browser, "/", "All nodes answer")
-        _, page = plan(browser, "tls", encryption="off")
+        _, page = plan(browser, "tls", encrypted="off")
         assert "call each other without TLS now, and then without TLS" in words(page)
-        assert "speaks no TLS" in done(browser, "tls", "yes", encryption="on")
+        assert "speaks no TLS" in done(browser, "tls", "yes", encrypted="on")
 
 
 def test_pages_of_a_bucket_whose_nodes_are_away_say_so() -> None:

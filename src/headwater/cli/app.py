@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import headwater
 from headwater import tracing
@@ -146,7 +147,7 @@ for _part, _name, _group, _help, _examples in (
 ):
     app.add_typer(_group, name=_name, help=paragraphs(_help), epilog=_examples, rich_help_panel=_part)
     for _info in _group.registered_commands:
-        _info.cls = CommandWithForms
+        _info.cls = _info.cls if issubclass(_info.cls or TyperCommand, CommandWithForms) else CommandWithForms
 
 
 TRACED = frozenset({"move", "cluster"})

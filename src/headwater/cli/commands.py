@@ -7,17 +7,20 @@ They are parameters of the command, not of its function, so no function has to p
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, make_dataclass
-from typing import Any, ClassVar, get_type_hints
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from headwater.cli.forms import FORMS, Forms, speaking
 from headwater.cli.passwords import file_option, password_given, passwords_in
+from headwater.errors import OptionError
+from headwater.options import Option
 
-__all__ = ["CommandWithForms", "Parameter", "parameters"]
+__all__ = ["CommandWithForms", "Parameter", "parameter_of", "parameters"]
 
 Parameter = tuple[str, Any, Any]
 """The name of a parameter, its annotation as typer reads it, and its default (... where it is required)."""
@@ -34,6 +37,41 @@ def parameters(declared: Iterable[Parameter]) -> list[Any]:
     app = typer.Typer(add_completion=False)
     app.command()(make_dataclass("Parameters", fields))
     return list(typer.main.get_command(app).params)
+
+
+def parameter_of(option: Option, done: str = "") -> Parameter:
+    """Return a declared option as typer reads it; `done` completes its meaning."""
+    about: dict[str, Any] = {
+        "metavar": option.metavar or (option.unit.metavar if option.unit else None),
+        "envvar": option.env or None,
+        "help": option.about.replace("{done}", done),
+        "hidden": option.hidden,
+    }
+    kind: Any = Literal[option.choices] if option.choices else option.kind
+    if option.unit is not None:
+        about["parser"] = _reader(option)
+    elif option.kind in (int, float):
+        about |= {"min": option.least, "max": option.most}
+    default = option.default
+    if option.many:
+        kind = StrEnum(option.field, {each: each for each in option.choices}) if option.choices else kind
+        kind, default = list[kind] | None, None if default is not ... else ...
+    elif default is None:
+        kind |= None
+    known = typer.Argument(**about) if option.positional else typer.Option(f"--{option.flag or option.name}", **about)
+    return option.field, Annotated[kind, known], default
+
+
+def _reader(option: Option) -> Callable[[Any], Any]:
+    """Return the reader of a duration or a size, which has the command line's words for values that it refuses."""
+
+    def read(text: Any) -> Any:
+        try:
+            return option.parse(str(text))
+        except OptionError as error:
+            raise typer.BadParameter(f"{str(text)!r} is not {error.allowed}.") from None
+
+    return read
 
 
 class CommandWithForms(TyperCommand):

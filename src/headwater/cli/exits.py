@@ -2,6 +2,17 @@
 
 from collections.abc import Mapping
 
+from headwater.cluster.work import (
+    CreateBucket,
+    CreateCollection,
+    DropBucket,
+    DropCollection,
+    EncryptCluster,
+    FailOver,
+    InitCluster,
+    SetQuota,
+    SpreadVbuckets,
+)
 from headwater.pipelines.jobs import BucketCopy, Invalidation, Mirror, Observer, TextIndex, Transition
 
 __all__ = ["EXITS", "GENERAL", "UNTIL_ENDED", "exits_of"]
@@ -14,8 +25,6 @@ GENERAL: Mapping[int, str] = {
     130: "Ctrl-C came before the work was done",
     143: "SIGTERM came before the work was done",
 }
-_CLUSTER = {1: "a node does not answer, or the cluster does not allow it; typed again, it goes on"}
-
 EXITS: Mapping[str, Mapping[int, str]] = {
     "serve": {0: "Ctrl-C or SIGTERM ended it, and all is on disk", 1: "the store can't be opened, or the disk is full"},
     "set": {1: "the CAS is another, or the node refused it"},
@@ -43,24 +52,22 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "lake optimize": {1: "there is no table"},
     "lake vacuum": {1: "there is no table"},
     "lake repair": {1: "there is no table, or nothing of its log can be trusted"},
-    "cluster init": _CLUSTER,
+    "cluster init": InitCluster.EXITS,
     "cluster status": {1: "something needs a hand: it says what"},
-    "cluster rebalance": _CLUSTER,
-    "cluster failover": {
-        1: "it answers, a majority is dead or no copy is sound, and neither --accept nor --force says so"
-    },
-    "cluster tls": _CLUSTER,
+    "cluster rebalance": SpreadVbuckets.EXITS,
+    "cluster failover": FailOver.EXITS,
+    "cluster tls": EncryptCluster.EXITS,
     "backup create": {1: "no new backup was made; called again, it goes on"},
     "backup list": {1: "a backup is damaged or missing"},
     "backup verify": {1: "there is no backup, or a file is missing or not what was written; each is a line on stderr"},
     "backup restore": {1: "a backup is damaged (nothing was written), or the node refused; called again, it goes on"},
     "backup prune": {1: "there is no backup, or the archive is damaged"},
-    "bucket create": {1: "there is one with other vbuckets, or a node does not answer"},
-    "bucket drop": {1: "there is none, it is the first, or a node does not answer"},
+    "bucket create": CreateBucket.EXITS,
+    "bucket drop": DropBucket.EXITS,
     "bucket list": {},
-    "bucket quota": {1: "there is none, it is the first, its files take more, or a node does not answer"},
-    "collection create": {1: "the manifest is refused, or a node does not answer"},
-    "collection drop": {1: "there is none, or a node does not answer"},
+    "bucket quota": SetQuota.EXITS,
+    "collection create": CreateCollection.EXITS,
+    "collection drop": DropCollection.EXITS,
     "collection list": {},
     "user add": {1: "there is such a user, or no node took the change"},
     "user list": {1: "no users were added here"},

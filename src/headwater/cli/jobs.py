@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import typer
 
 from headwater.cli import stopping
-from headwater.cli.commands import CommandWithForms, Parameter
+from headwater.cli.commands import CommandWithForms, Parameter, parameter_of
 from headwater.cli.forms import answer, remark
 from headwater.cli.options import check_answers, examples, paragraphs
 from headwater.cli.reporting import IdleRun, MetricsPort, ProgressFormat, ProgressOption, metered, reporter
 from headwater.cli.screen import out
-from headwater.errors import OptionError
-from headwater.options import Option
 from headwater.pipelines.jobs import DeclaredJob
 
 __all__ = ["JobCommand", "Live", "add_job"]
@@ -37,11 +35,11 @@ class JobCommand(CommandWithForms):
 
     def declared(self) -> list[Parameter]:
         """Return the job's options, and those of its report."""
-        found: list[Parameter] = []
+        declared: list[Parameter] = []
         for option in self.job.options():
-            found.append(_parameter(option, self.job))
-            found += REPORTING if option.field == BEFORE_REPORTING else []
-        return found
+            declared.append(parameter_of(option, done=self.job.DONE))
+            declared += REPORTING if option.field == BEFORE_REPORTING else []
+        return declared
 
     def perform(self, ctx: Any) -> None:
         """Run the job until it is done or a signal ends it."""
@@ -100,37 +98,3 @@ def add_job(app: typer.Typer, kind: type[DeclaredJob[Any]], part: str, live: Liv
         epilog=examples(*kind.EXAMPLES),
         rich_help_panel=part,
     )(command)
-
-
-def _parameter(option: Option, job: type[DeclaredJob[Any]]) -> Parameter:
-    """An option as typer reads it."""
-    about: dict[str, Any] = {
-        "metavar": option.metavar or (option.unit.metavar if option.unit else None),
-        "envvar": option.env or None,
-        "help": option.about.replace("{done}", job.DONE),
-        "hidden": option.hidden,
-    }
-    kind: Any = Literal[option.choices] if option.choices else option.kind
-    if option.unit is not None:
-        about["parser"] = _reader(option)
-    elif option.kind in (int, float):
-        about |= {"min": option.least, "max": option.most}
-    default = option.default
-    if option.many:
-        kind, default = list[kind] | None, None if default is not ... else ...
-    elif default is None:
-        kind |= None
-    made = typer.Argument(**about) if option.positional else typer.Option(f"--{option.flag or option.name}", **about)
-    return option.field, Annotated[kind, made], default
-
-
-def _reader(option: Option) -> Callable[[Any], Any]:
-    """The reader of a duration or a size, which has the words of the command line for what it refuses."""
-
-    def read(text: Any) -> Any:
-        try:
-            return option.parse(str(text))
-        except OptionError as error:
-            raise typer.BadParameter(f"{str(text)!r} is not {error.allowed}.") from None
-
-    return read

@@ -33,7 +33,8 @@ class Meter:
         line: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
         self._quiet = forms().quiet if quiet is None else quiet
-        self._name, self._unit, self._clock, self._line = name, unit, clock, line
+        self.unit = unit
+        self._name, self._clock, self._line = name, clock, line
         self._began = self._told = clock()
         self._last: tuple[object, ...] = ()
         console = err()
@@ -68,7 +69,7 @@ class Meter:
             note: what else is to be told.
         """
         if self._task is not None:
-            told = rate(done if made is None else made, self.seconds, self._unit)
+            told = rate(done if made is None else made, self.seconds, self.unit)
             self._bar.update(
                 self._task, completed=done, total=total or None, description=name or self._name, rate=told, note=note
             )
@@ -86,10 +87,10 @@ class Meter:
         parts = [f"{name or self._name}: {count(counted)}"]
         if total and made is None:
             parts[0] += f" of {count(total)}"
-        parts[0] += f" {self._unit}"
+        parts[0] += f" {self.unit}"
         if total and made is not None:
             parts.append(f"{100 * done // total} %")
-        parts.append(rate(counted, self.seconds, self._unit))
+        parts.append(rate(counted, self.seconds, self.unit))
         if total and done:
             parts.append(f"{(total - done) * self.seconds / done:,.0f} s left")
         return ", ".join([*parts, *filter(None, [note])])

@@ -12,6 +12,9 @@ from rich.progress import (
 )
 
 from headwater.cli.forms import forms
+from headwater.cluster.work.declared import several
+
+__all__ = ["count", "err", "out", "progress", "rate", "several"]
 
 
 def out() -> Console:
@@ -45,11 +48,6 @@ def progress(console: Console, *fields: str) -> Progress:
 def count(number: int) -> str:
     """336776 as `336,776`."""
     return f"{number:,}"
-
-
-def several(number: int, noun: str) -> str:
-    """`1 vbucket`, `1,024 vbuckets`."""
-    return f"{count(number)} {noun}" + "s" * (number != 1)
 
 
 def rate(number: int, seconds: float, unit: str = "documents") -> str:

@@ -12,4 +12,5 @@ plan.py       what a rebalance is going to do; rebalance.py does it, with publis
               level?) and repair.py (what an earlier run left open)
 founding.py   the first map; failover.py: a member is dead, refusals.py: why not; promotion.py: a pair without a map
 status.py     how a cluster is
+work/         what operators do with all this: each kind declared once, for commands and the console's forms
 """

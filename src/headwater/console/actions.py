@@ -7,19 +7,17 @@ import secrets
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from headwater.cluster.work import DeclaredWork, WorkPlan
 from headwater.console import figures
-from headwater.console.chores import asked_work
+from headwater.console.chores import OF_TABLES, requested_work
 from headwater.console.desk import PAGES, Desk, desk_of, status_of
 from headwater.console.guard import form_of
 from headwater.console.lookout import SURVEY_SECONDS, plain
 from headwater.console.tables import heads_of
-from headwater.console.work import Shown, Work
 from headwater.errors import HeadwaterError, NoAccess
 
 CHANGED = "The nodes are not as they were: this is the plan now."
 ENDED = "The work that this page showed has ended, and nothing was stopped. This is the work of now."
-OF_TABLES = frozenset({"fold", "vacuum"})
-"""Work in folders, which needs no node."""
 HOMES = {
     "bucket-create": "/buckets",
     "bucket-quota": "/buckets",
@@ -106,28 +104,35 @@ def _refused(request: Request, kind: str, error: HeadwaterError) -> Response:
 
 
 def _confirm(
-    request: Request, fields: dict[str, str], work: Work, shown: Shown, *, problem: str = "", status: int = 200
+    request: Request,
+    fields: dict[str, str],
+    work: DeclaredWork,
+    shown: WorkPlan,
+    *,
+    problem: str = "",
+    status: int = 200,
 ) -> Response:
     desk = desk_of(request)
     kept = {name: value for name, value in fields.items() if name not in ("words", "digest", "ticket", "token")}
     context = {
         "title": work.title,
-        "kind": work.kind,
+        "kind": work.KIND,
         "fields": kept,
         "shown": shown,
+        "remarks": work.REMARKS,
         "ticket": secrets.token_hex(8),
         "words": work.confirmation(desk.settings.target.bucket),
         "problem": problem,
-        "home": _home(work.kind),
+        "home": _home(work.KIND),
     }
     return desk.render(request, "plan.html", context, status)
 
 
-async def _planned(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[Work, Shown]:
+async def _planned(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[DeclaredWork, WorkPlan]:
     """Return the work that a form describes, if the user may do it, and its present plan."""
     if kind not in OF_TABLES:
         await check_rights(desk, kind)
-    work = asked_work(kind, fields, desk.settings)
+    work = requested_work(kind, fields, desk.settings)
     return work, await desk.foreman.plan(work)
 
 

@@ -17,12 +17,13 @@ from headwater.client import aio
 from headwater.client.lines import printable, text
 from headwater.client.routing import Target
 from headwater.cluster.members import Members
+from headwater.cluster.work import WORKS
 from headwater.console.guard import Secrets
 from headwater.console.lookout import Lookout, Said, all_rights
 from headwater.console.rates import RateWatch
 from headwater.console.tables import MirrorTables
 from headwater.console.work import Foreman
-from headwater.errors import HeadwaterError, KeyNotFound, NoAccess, OptionError
+from headwater.errors import HeadwaterError, KeyNotFound, NoAccess, OptionError, WorkRefused
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.datatype import Datatype
 
@@ -154,7 +155,7 @@ class Desk:
 
 def status_of(error: HeadwaterError) -> int:
     """Return the HTTP status of a page that reports an error."""
-    kinds = {OptionError: 400, NoAccess: 403, KeyNotFound: 404}
+    kinds = {OptionError: 400, WorkRefused: 400, NoAccess: 403, KeyNotFound: 404}
     return next((status for kind, status in kinds.items() if isinstance(error, kind)), 502)
 
 
@@ -175,7 +176,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals["may"] = may
+    templates.globals |= {"may": may, "works": WORKS}
     templates.filters |= {
         "count": count,
         "clock": clock,

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import signal
-from types import SimpleNamespace
 
 import pytest
 import typer
 
 from headwater.cli.cluster.running import Place, addresses, agreed, run, table_of
 from headwater.cli.stopping import Stopped
+from headwater.cluster.work import WorkPlan
 from headwater.errors import ClusterError, ConnectionLost, OptionError
 from headwater.tls.settings import TlsSettings
 
@@ -111,9 +111,9 @@ def test_tables_begin_with_the_node():
 def asked(is_empty=False, **options):
     """Whether the work begins, and what was shown."""
     shown = []
-    plan = SimpleNamespace(is_empty=is_empty)
+    plan = WorkPlan(is_empty=is_empty)
     options = {"dry_run": False, "yes": False} | options
-    return agreed(plan, shown.append, lambda _: {}, "Begin?", **options), len(shown)
+    return agreed(plan, shown.append, "Begin?", **options), len(shown)
 
 
 def test_a_plan_without_work_is_not_shown_and_nothing_is_asked(capsys):

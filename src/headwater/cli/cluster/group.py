@@ -2,17 +2,11 @@
 
 import typer
 
-from headwater.cli.cluster.failover import EXAMPLES as FAILOVER_EXAMPLES
-from headwater.cli.cluster.failover import failover
-from headwater.cli.cluster.init import EXAMPLES as INIT_EXAMPLES
-from headwater.cli.cluster.init import init
-from headwater.cli.cluster.rebalance import EXAMPLES as REBALANCE_EXAMPLES
-from headwater.cli.cluster.rebalance import rebalance
 from headwater.cli.cluster.status import EXAMPLES as STATUS_EXAMPLES
 from headwater.cli.cluster.status import status
-from headwater.cli.cluster.tls import EXAMPLES as TLS_EXAMPLES
-from headwater.cli.cluster.tls import tls
+from headwater.cli.cluster.work import NODE_ARGUMENT, add_work
 from headwater.cli.options import examples, paragraphs
+from headwater.cluster.work import EncryptCluster, FailOver, InitCluster, SpreadVbuckets
 
 HELP = """Several nodes as one bucket: make a cluster, look at it, spread its vbuckets, take a dead node out.
 
@@ -24,11 +18,7 @@ EXAMPLES = examples(
 )
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-for _name, _command, _examples in (
-    ("init", init, INIT_EXAMPLES),
-    ("status", status, STATUS_EXAMPLES),
-    ("rebalance", rebalance, REBALANCE_EXAMPLES),
-    ("failover", failover, FAILOVER_EXAMPLES),
-    ("tls", tls, TLS_EXAMPLES),
-):
-    group.command(_name, help=paragraphs(_command.__doc__), epilog=_examples)(_command)
+add_work(group, InitCluster, None)
+group.command("status", help=paragraphs(status.__doc__), epilog=STATUS_EXAMPLES)(status)
+for _work in (SpreadVbuckets, FailOver, EncryptCluster):
+    add_work(group, _work, NODE_ARGUMENT)

@@ -8,13 +8,14 @@ the nodes.
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
 from headwater.cli.forms import ask, forms, remark, report
 from headwater.cli.options import Password, User
 from headwater.cli.stopping import Stopped, signals
+from headwater.cluster.work import WorkPlan
 from headwater.errors import OptionError
 
 if TYPE_CHECKING:
@@ -27,15 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Password", "User", "Yes", "addresses", "agreed", "run", "table_of"]
 
 
-class ShownPlan(Protocol):
-    """The part of a plan that these commands use."""
-
-    @property
-    def is_empty(self) -> bool: ...
-
-
 Result = TypeVar("Result")
-AnyPlan = TypeVar("AnyPlan", bound=ShownPlan)
 
 Node = Annotated[
     str,
@@ -175,23 +168,15 @@ async def _end_the_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def agreed(
-    plan: AnyPlan,
-    show: Callable[[AnyPlan], None],
-    facts: Callable[[AnyPlan], dict[str, Any]],
-    question: str,
-    *,
-    dry_run: bool,
-    yes: bool,
-) -> bool:
+def agreed(plan: WorkPlan, show: Callable[[WorkPlan], None], question: str, *, dry_run: bool, yes: bool) -> bool:
     """Show a plan and ask; False if nothing is to be done, or it was only to be shown. A no ends the command."""
     if plan.is_empty:
-        report("there is nothing to do", begun=False, **facts(plan))
+        report("there is nothing to do", begun=False, **plan.facts)
         return False
     show(plan)
     if dry_run:
         if forms().json:
-            report("", begun=False, **facts(plan))
+            report("", begun=False, **plan.facts)
         return False
     ask(question, yes)
     return True

@@ -1,0 +1,30 @@
+"""Operators' work, each kind declared once: its options, its words, its plan and what it does.
+
+    plan = await DropBucket("carts").plan(members, seeds)
+    outcome = await DropBucket("carts").run(members, seeds, WorkRun(plan=plan))
+
+The command line, its help, the man pages and the console's forms are made of these declarations. Nothing heavy is
+imported here, for `headwater --help` reads them.
+"""
+
+from headwater.cluster.work.buckets import CreateBucket, DropBucket, SetQuota
+from headwater.cluster.work.collections import CreateCollection, DropCollection
+from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
+from headwater.cluster.work.nodes import EncryptCluster, InitCluster
+from headwater.cluster.work.placing import FailOver, SpreadVbuckets
+from headwater.cluster.work.upkeep import Compact, Flush
+
+__all__ = [
+    "NODE", "WORKS", "Compact", "CreateBucket", "CreateCollection", "DeclaredWork", "DropBucket", "DropCollection",
+    "EncryptCluster", "FailOver", "Flush", "InitCluster", "SetQuota", "SpreadVbuckets", "WorkOutcome", "WorkPlan",
+    "WorkRun",
+]  # fmt: skip
+
+WORKS: dict[str, type[DeclaredWork]] = {
+    each.KIND: each
+    for each in (
+        SpreadVbuckets, FailOver, Compact, Flush, CreateBucket, DropBucket, SetQuota, CreateCollection, DropCollection,
+        InitCluster, EncryptCluster,
+    )
+}  # fmt: skip
+"""All kinds of work, by their names in addresses."""

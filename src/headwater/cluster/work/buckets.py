@@ -1,0 +1,158 @@
+"""Work on buckets: one is made, dropped, or given another quota."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun, several
+from headwater.errors import OptionError, WorkRefused
+from headwater.options import option
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.members import Members
+
+__all__ = ["NAME", "CreateBucket", "DropBucket", "SetQuota"]
+
+NAME = "a name"
+NO_WAY_BACK = "There is no way back but a backup."
+QUOTA = "How much its files on a node may take; 0: no limit."
+
+
+@dataclass(frozen=True)
+class CreateBucket(DeclaredWork):
+    """Make a bucket.
+
+    On a cluster each node gets it, and its vbuckets are dealt out. Over its quota a bucket refuses documents as on a
+    full disk, and goes on once deletions and compaction made room.
+    """
+
+    KIND = "bucket-create"
+    HEADING, TITLE = "Make a bucket", "Make bucket {0.name}"
+    EXAMPLES = ("headwater bucket create orders", "headwater bucket create carts --vbuckets 64 --quota-mib 2048")
+    EXITS: ClassVar[Mapping[int, str]] = {1: "there is one with other vbuckets, or a node does not answer"}
+
+    name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
+    vbuckets: int | None = option(None, "A power of two, up to 1024; as the first bucket.", metavar="N", least=1)
+    quota_mib: int = option(0, QUOTA, metavar="MIB", least=0)
+    replicas: int | None = option(
+        None, "Of each vbucket of a cluster; as the first bucket.", metavar="N", least=0, most=3
+    )
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return what would be made; raises OptionError for a bucket that is there."""
+        from headwater.cluster.buckets import names
+
+        if self.name in (known := await names(members, seeds)):
+            raise OptionError("bucket", self.name, f"none of {', '.join(known)}, which are there")
+        room = f"{self.quota_mib:,} MiB on each node" if self.quota_mib else "as much as the disk has"
+        many = "as many vbuckets as the first bucket" if self.vbuckets is None else f"{self.vbuckets} vbuckets"
+        return WorkPlan((f"Bucket {self.name} is made on all nodes, with {many}", f"It may take {room}"))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Make it on all nodes."""
+        from headwater.cluster.buckets import BucketWish, create
+
+        wish = BucketWish(self.name, self.vbuckets, self.quota_mib, self.replicas)
+        nodes = await create(members, seeds, wish)
+        return WorkOutcome(f"{self.name} is there, on {several(nodes, 'node')}", {"name": self.name, "nodes": nodes})
+
+
+@dataclass(frozen=True)
+class DropBucket(DeclaredWork):
+    """Drop a bucket and all that is in it, on all nodes.
+
+    Its clients are disconnected, and its files removed. Nothing brings it back.
+    """
+
+    KIND = "bucket-drop"
+    HEADING, TITLE = "Drop a bucket", "Drop bucket {0.name}"
+    QUESTION = "{0.title} with all its documents?"
+    CONFIRMATION = HARMED = "{0.name}"
+    EXAMPLES = ("headwater bucket drop carts --dry-run", "headwater bucket drop carts --yes")
+    EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, it is the first, or a node does not answer"}
+    REMARKS = (NO_WAY_BACK,)
+    HAS_DRY_RUN = ASKS = HARMS = True
+
+    name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return what would go; raises WorkRefused for a bucket that is not there, or the first."""
+        from headwater.cluster.buckets import names
+
+        known = await names(members, seeds)
+        if self.name not in known:
+            raise WorkRefused(f"there is no bucket {self.name}", "see headwater bucket list")
+        if self.name == known[0]:
+            folder = "it is the folder of the node, where users and the other buckets are kept as well"
+            raise WorkRefused(
+                f"{self.name} is the first bucket: {folder}",
+                "to empty it: flush_all; to be rid of it: serve another folder",
+            )
+        return WorkPlan(
+            (f"{self.name} would be dropped, with all its documents",), {"name": self.name, "dropped": False}
+        )
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Drop it on all nodes."""
+        from headwater.cluster.buckets import drop
+
+        nodes = await drop(members, seeds, self.name)
+        facts = {"name": self.name, "nodes": nodes, "dropped": True}
+        return WorkOutcome(f"{self.name} is dropped, on {several(nodes, 'node')}", facts)
+
+
+@dataclass(frozen=True)
+class SetQuota(DeclaredWork):
+    """Change the quota of a bucket, or print it.
+
+    It is in force at once, on all nodes. One that is less than the bucket's files take already is refused: delete
+    documents, drop collections, compact. Over its quota a bucket refuses documents as on a full disk.
+    """
+
+    KIND = "bucket-quota"
+    HEADING = "Change a quota"
+    HARMED = "{0.name}"
+    EXAMPLES = ("headwater bucket quota carts", "headwater bucket quota carts 4096")
+    EXITS: ClassVar[Mapping[int, str]] = {
+        1: "there is none, it is the first, its files take more, or a node does not answer"
+    }
+    REMARKS = (
+        "Over its quota a bucket refuses documents as on a full disk. Less than its files take already is refused.",
+    )
+
+    name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
+    quota_mib: int | None = option(None, QUOTA, positional=True, metavar="MIB", least=0)
+
+    @property
+    def title(self) -> str:
+        """The work in a few words."""
+        return f"Quota of bucket {self.name}: {_room(self.quota_mib or 0, ',')}"
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return each node's quota of now and then."""
+        from headwater.cluster.buckets import quotas
+
+        before = await quotas(members, seeds, self.name)
+        then = "" if self.quota_mib is None else _room(self.quota_mib, ",")
+        rows = tuple((str(node), _room(mib, ","), then) for node, mib in before.items())
+        is_empty = self.quota_mib is None or set(before.values()) == {self.quota_mib}
+        return WorkPlan(heading=("node", "may take", "then"), rows=rows, is_empty=is_empty)
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Give it the quota on all nodes; without one, return that of each."""
+        from headwater.cluster.buckets import quotas, set_quota
+
+        if self.quota_mib is None:
+            known = {str(node): mib for node, mib in (await quotas(members, seeds, self.name)).items()}
+            lines = "\n".join(f"{node}: {_room(mib)}" for node, mib in known.items())
+            return WorkOutcome(lines, {"name": self.name, "quota_mib": known}, is_answer=True)
+        nodes = await set_quota(members, seeds, self.name, self.quota_mib)
+        facts = {"name": self.name, "quota_mib": self.quota_mib, "nodes": nodes}
+        return WorkOutcome(f"{self.name} may take {_room(self.quota_mib)}, on {several(nodes, 'node')}", facts)
+
+
+def _room(mib: int, form: str = "") -> str:
+    return f"{mib:{form}} MiB" if mib else "the disk"

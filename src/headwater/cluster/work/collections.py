@@ -1,0 +1,157 @@
+"""Work on the scopes and collections of a bucket: one is made or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from headwater.cluster.work.buckets import NO_WAY_BACK
+from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun
+from headwater.errors import OptionError, WorkRefused
+from headwater.options import option
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.collections import CollectionPath
+    from headwater.cluster.members import Members
+    from headwater.wire.manifest import CollectionsManifest
+
+__all__ = ["CreateCollection", "DropCollection"]
+
+NAME = "SCOPE or SCOPE.COLLECTION."
+TTL_MAX = 2**31 - 1
+
+
+class _OfCollections(DeclaredWork):
+    """Work on a scope or a collection by its name."""
+
+    name: str
+
+    @property
+    def path(self) -> CollectionPath:
+        """The scope or the collection that is meant."""
+        from headwater.cluster.collections import CollectionPath
+
+        return CollectionPath.parse(self.name)
+
+    @property
+    def noun(self) -> str:
+        """Its kind: a scope, or a collection."""
+        return "collection" if self.path.collection else "scope"
+
+
+@dataclass(frozen=True)
+class CreateCollection(_OfCollections):
+    """Make a scope, or a collection and its scope if need be.
+
+    What is there already stays as it is. Ends when it is durable on all nodes.
+    """
+
+    KIND = "collection-create"
+    HEADING, TITLE = "Make a collection", "Make {0.noun} {0.path}"
+    EXAMPLES = (
+        "headwater collection create shop",
+        "headwater collection create shop.orders",
+        "headwater collection create shop.carts --max-ttl 86400",
+    )
+    EXITS: ClassVar[Mapping[int, str]] = {1: "the manifest is refused, or a node does not answer"}
+
+    name: str = option(..., NAME, positional=True, metavar="NAME", allowed="a name")
+    max_ttl: int | None = option(
+        None,
+        "No document lives longer.",
+        metavar="SECONDS",
+        least=1,
+        most=TTL_MAX,
+        allowed=f"a whole number of seconds, 1 to {TTL_MAX}",
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_ttl is not None and not self.path.collection:
+            raise OptionError("max-ttl", self.max_ttl, "for a scope: it is of a collection; a scope has none")
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return what would be made."""
+        from headwater.cluster.collections import current
+
+        manifest = await current(members, seeds)
+        lines = [f"{self.path} is made in this bucket, on all nodes"]
+        if self.max_ttl is not None:
+            lines.append(f"No document in it lives longer than {self.max_ttl:,} s")
+        return WorkPlan(tuple(lines), is_empty=self.path.is_in(manifest))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Make it on all nodes."""
+        from headwater.cluster.collections import change, creation
+        from headwater.wire.manifest import ManifestRefused
+
+        try:
+            manifest = await change(members, seeds, creation(self.path, self.max_ttl))
+        except ManifestRefused as error:
+            raise WorkRefused(str(error)) from None
+        facts = {"name": str(self.path), "manifest": f"{manifest.uid:x}"}
+        return WorkOutcome(f"{self.path} is there; manifest {manifest.uid:x}", facts)
+
+
+@dataclass(frozen=True)
+class DropCollection(_OfCollections):
+    """Drop a collection, or a scope and all that is in it.
+
+    Its documents are gone for everybody at once; what they took on the disk comes back with the next compaction.
+    """
+
+    KIND = "collection-drop"
+    HEADING, TITLE = "Drop a collection", "Drop {0.noun} {0.path}"
+    QUESTION = "Drop {0.path} with all its documents?"
+    CONFIRMATION, HARMED = "{0.path}", "{bucket}"
+    EXAMPLES = ("headwater collection drop shop --dry-run", "headwater collection drop shop.carts --yes")
+    EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, or a node does not answer"}
+    REMARKS = (NO_WAY_BACK,)
+    HAS_DRY_RUN = ASKS = HARMS = True
+
+    name: str = option(..., NAME, positional=True, metavar="NAME", allowed="a name")
+    force: bool = option(False, "Although other nodes have another name for its id, which is dropped, too.")
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return the collections that would go; raises WorkRefused for a name that is not there."""
+        from headwater.cluster.collections import current
+
+        manifest = await current(members, seeds)
+        if not self.path.is_in(manifest):
+            raise WorkRefused(f"there is no {self.path}", "see headwater collection list")
+        ids = self._ids(manifest)
+        lines = (*ids, f"{self.path} would be dropped with all documents of these")
+        return WorkPlan(lines, {"name": str(self.path), "would_drop": list(ids)}, ids=ids)
+
+    def _ids(self, manifest: CollectionsManifest) -> dict[str, str]:
+        """Return the ids, as hexadecimal digits, of the collections that go, by name."""
+        return {
+            f"{scope.name}.{each.name}": f"{each.id:x}"
+            for scope, each in manifest.each_collection()
+            if scope.name == self.path.scope and self.path.collection in ("", each.name)
+        }
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Drop it on all nodes; raises WorkRefused if it is not what the plan showed."""
+        from headwater.cluster.collections import change, current, drop_everywhere, removal
+        from headwater.wire.manifest import ManifestRefused
+
+        def check(manifest: CollectionsManifest) -> None:
+            if run.plan is not None and self.path.is_in(manifest) and run.plan.ids != self._ids(manifest):
+                raise ManifestRefused(f"{self.path} is not what was shown: it, or what is in it, was made anew since")
+
+        def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
+            check(manifest)
+            return removal(self.path)(manifest, ids)
+
+        try:
+            if self.force:
+                check(await current(members, seeds))
+                manifest = await drop_everywhere(members, seeds, self.path)
+            else:
+                manifest = await change(members, seeds, edit)
+        except ManifestRefused as error:
+            raise WorkRefused(str(error)) from None
+        facts = {"name": str(self.path), "manifest": f"{manifest.uid:x}", "dropped": True}
+        return WorkOutcome(f"{self.path} is dropped; manifest {manifest.uid:x}", facts)

@@ -1,0 +1,174 @@
+"""The frame of operators' work: its options and words as fields of a dataclass, its plan, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from headwater.options import Option, options_of
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.members import Members
+
+__all__ = ["NODE", "DeclaredWork", "WorkOutcome", "WorkPlan", "WorkRun", "several"]
+
+NODE = "NODE"
+"""The metavar of options that name nodes: their values are addresses, read as the command line or the console does."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPlan:
+    """The effect of work: lines for people, and rows of figures with their heading; `digest` distinguishes plans.
+
+    Attributes:
+        facts: the same as JSON types.
+        title: what the rows are about. amount: how much is to be done, in the unit of the work.
+        is_empty: True if there is nothing to do.
+        ids: the ids of what goes, by name; what is made anew under a name has another one.
+        bucket, uuids: the bucket that the work harms, and its uuids on the nodes; whoever runs the work as it was shown
+            reaches no other bucket of this name. Empty where it harms none, or nobody looked.
+    """
+
+    lines: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    heading: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    title: str = ""
+    amount: int = 0
+    is_empty: bool = False
+    ids: Mapping[str, str] = field(default_factory=dict)
+    bucket: str = ""
+    uuids: frozenset[str] = frozenset()
+
+    @property
+    def digest(self) -> str:
+        """A short digest of what is shown."""
+        shown = [self.heading, self.rows, self.lines, self.ids, self.bucket, sorted(self.uuids)]
+        return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOutcome:
+    """The end of work: a line for people, and the same as JSON types.
+
+    Attributes:
+        state: done, or stopped before all was done.
+        is_answer: True if the line answers a question, and says of nothing that it was done.
+        details: more lines, such as one for each loss.
+    """
+
+    line: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    state: str = "done"
+    is_answer: bool = False
+    details: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class WorkRun:
+    """Work under way.
+
+    Attributes:
+        now: what happens. done, total: how much of how much, in the unit of the work; 0 of 0 while that is unknown.
+        plan: as it was confirmed; None where nobody was shown one.
+        stop: tells whether to begin nothing more.
+        report: called after each step.
+    """
+
+    now: str = "looking at the nodes"
+    done: int = 0
+    total: int = 0
+    plan: WorkPlan | None = None
+    stop: Callable[[], bool] = lambda: False
+    report: Callable[[WorkRun], None] = lambda run: None
+
+    def step(self, now: str, done: int, total: int) -> None:
+        """Note what happens, and report it."""
+        self.now, self.done, self.total = now, done, total
+        self.report(self)
+
+
+@dataclass(frozen=True)
+class DeclaredWork:
+    """Work of one kind. Its docstring is the help of its command; its fields are its options.
+
+    A subclass has `plan` and `run`, which get the nodes to begin with, and raise ClusterError, OptionError,
+    TransportError or StatusError where it is impossible.
+    """
+
+    KIND: ClassVar[str]
+    """Its name in addresses of pages; the last part is that of its command."""
+    HEADING: ClassVar[str]
+    """The heading of its form."""
+    EXAMPLES: ClassVar[tuple[str, ...]]
+    EXITS: ClassVar[Mapping[int, str]] = {}
+    """The meaning of exit statuses of its command in particular."""
+    REMARKS: ClassVar[tuple[str, ...]] = ()
+    """Sentences about any plan of this kind, for pages that ask for a confirmation."""
+    HAS_DRY_RUN: ClassVar[bool] = False
+    SHOWS_PLAN: ClassVar[bool] = False
+    """Whether its command looks for the plan first, shows it and does nothing where there is nothing to do."""
+    ASKS: ClassVar[bool] = False
+    """Whether its command asks before it begins."""
+    TITLE: ClassVar[str]
+    """The work in a few words, with its fields in braces, as in the next three."""
+    QUESTION: ClassVar[str] = "{0.title}?"
+    """The question before it begins."""
+    CONFIRMATION: ClassVar[str] = ""
+    """The words to type on a page before it begins; empty if it can do no harm."""
+    HARMED: ClassVar[str] = ""
+    """The bucket that must be the one which was shown, with the bucket of the nodes as {bucket}; or nothing."""
+    HARMS: ClassVar[bool] = False
+    """Whether documents go."""
+    UNIT: ClassVar[str] = ""
+    """The unit of its progress; work that has one can be stopped in order."""
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        """Return the table of its options."""
+        return options_of(cast("type", cls))
+
+    @classmethod
+    def about(cls) -> str:
+        """Return the first paragraph of its help."""
+        return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
+
+    @property
+    def title(self) -> str:
+        """The work in a few words."""
+        return self.TITLE.format(self)
+
+    @property
+    def question(self) -> str:
+        """The question before it begins."""
+        return self.QUESTION.format(self)
+
+    @property
+    def is_patient(self) -> bool:
+        """True if a node may still be starting."""
+        return False
+
+    def confirmation(self, bucket: str) -> str:
+        """Return the words to type on a page before it begins; empty if it can do no harm."""
+        return self.CONFIRMATION.format(self, bucket=bucket)
+
+    def harmed(self, bucket: str) -> str:
+        """Return the name of the bucket, this one or another, that must be the one which was shown; or nothing."""
+        return self.HARMED.format(self, bucket=bucket)
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return what would be done, without changing anything."""
+        return WorkPlan((self.title,))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Do the work, and report progress to `run`."""
+        raise TypeError(f"{type(self).__name__} does nothing")
+
+
+def several(number: int, noun: str) -> str:
+    """Return `1 node` or `1,024 nodes`."""
+    return f"{number:,} {noun}" + "s" * (number != 1)

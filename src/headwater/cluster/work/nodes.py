@@ -1,0 +1,128 @@
+"""Work on the nodes of a cluster: they become one, or speak TLS with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun, several
+from headwater.options import option
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.founding import Founded
+    from headwater.cluster.members import Members
+
+__all__ = ["AGAIN", "EncryptCluster", "InitCluster"]
+
+AGAIN: Mapping[int, str] = {1: "a node does not answer, or the cluster does not allow it; typed again, it goes on"}
+
+
+@dataclass(frozen=True)
+class InitCluster(DeclaredWork):
+    """Make a cluster of nodes: give them a map and, if they are empty, their vbuckets.
+
+    Start nodes of a cluster with `serve --vbucket-state none`; empty ones with vbuckets will do as well. One of the
+    nodes may have data: then it owns all vbuckets until `headwater cluster rebalance` spreads them. A node that is
+    still starting is waited for, up to a minute. Killed in the middle, it goes on when typed again.
+    """
+
+    KIND = "init"
+    HEADING, CONFIRMATION = "Make a cluster", "yes"
+    EXAMPLES = (
+        "headwater cluster init 10.0.0.1:11210 10.0.0.2:11210 10.0.0.3:11210 --replicas 1",
+        "headwater cluster init couchbase://10.0.0.1:11210/orders",
+    )
+    EXITS: ClassVar[Mapping[int, str]] = AGAIN
+    HAS_DRY_RUN = True
+
+    nodes: Sequence[Address] = option(
+        ...,
+        "host:port of each; all with the same bucket.",
+        positional=True,
+        metavar=NODE,
+        many=True,
+        allowed="at least one node",
+    )
+    replicas: int = option(0, "How many replicas each vbucket is to have.", metavar="N", least=0, most=3)
+    tls: bool = option(False, "Nodes speak TLS with each other.")
+
+    @property
+    def title(self) -> str:
+        """The work in a few words."""
+        return f"Make a cluster of {', '.join(map(str, self.nodes))}"
+
+    @property
+    def is_patient(self) -> bool:
+        """True: a node may still be starting."""
+        return True
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return who would own how much."""
+        from headwater.cluster.founding import planned
+
+        plan = await planned(members, self.nodes, self.replicas, encrypted=self.tls)
+        rows = [(str(each), *(f"{len(held):,}" for held in plan.map.held_by(each))) for each in plan.map.servers]
+        lines, facts = self._lines(plan)
+        return WorkPlan(lines, facts | {"begun": False}, ("node", "active", "replicas"), tuple(rows))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Give them the map, and their vbuckets."""
+        from headwater.cluster.founding import found
+
+        lines, facts = self._lines(await found(members, self.nodes, self.replicas, encrypted=self.tls))
+        return WorkOutcome("\n".join(lines), facts | {"begun": True})
+
+    def _lines(self, cluster: Founded) -> tuple[tuple[str, ...], dict[str, object]]:
+        map_, on = cluster.map, cluster.data_on
+        version, nodes = f"{map_.epoch}:{map_.rev}", [str(each) for each in map_.servers]
+        lines = [
+            f"{map_.vbuckets:,} vbuckets of {map_.bucket} on {several(len(nodes), 'node')}, "
+            f"{several(map_.replica_count, 'replica')} of each, map {version}"
+        ]
+        if on is not None and (len(self.nodes) > 1 or self.replicas):
+            lines.append(f"{on} owns them all; spread them: headwater cluster rebalance {on}")
+        facts = {"vbuckets": map_.vbuckets, "replicas": map_.replica_count, "map": version, "nodes": nodes}
+        return tuple(lines), {"bucket": map_.bucket} | facts | {"data_on": None if on is None else str(on)}
+
+
+@dataclass(frozen=True)
+class EncryptCluster(DeclaredWork):
+    """Let the nodes of a cluster speak TLS with each other, or without.
+
+    Each needs --tls-certificate, and --tls-ca by which it knows the others. Type it again after ports for TLS have
+    changed: clients learn them from the map. All members must answer.
+    """
+
+    KIND = "tls"
+    HEADING, CONFIRMATION = "TLS among the nodes", "yes"
+    EXAMPLES = (
+        "headwater cluster tls couchbases://10.0.0.1:11207?trust_store=ca.pem --on",
+        "headwater cluster tls 10.0.0.1:11210 --off",
+    )
+    EXITS: ClassVar[Mapping[int, str]] = AGAIN
+    REMARKS = ("Ports for TLS are taken up as they are now.",)
+
+    encrypted: bool = option(True, "With TLS, or without.", flag="on/--off")
+
+    @property
+    def title(self) -> str:
+        """The work in a few words."""
+        return f"Nodes speak {'TLS' if self.encrypted else 'without TLS'} with each other"
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return how the nodes call each other, and will."""
+        map_ = (await members.survey(seeds)).map
+        now, then = ("by" if each else "without" for each in (map_.encrypted, self.encrypted))
+        return WorkPlan((f"The {len(map_.servers):,} nodes call each other {now} TLS now, and then {then} TLS",))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Give them the map that says so."""
+        from headwater.cluster.encryption import set_encryption
+
+        known = await set_encryption(members, seeds, encrypted=self.encrypted)
+        how, version = "by" if known.encrypted else "without", f"{known.epoch}:{known.rev}"
+        return WorkOutcome(
+            f"the nodes call each other {how} TLS, map {version}", {"encrypted": known.encrypted, "map": version}
+        )

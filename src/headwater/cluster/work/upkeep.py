@@ -1,0 +1,88 @@
+"""Work on the documents of a bucket where they are stored: its tombstones are dropped, or all its documents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.cluster.work.buckets import NO_WAY_BACK
+from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun
+from headwater.errors import OptionError
+from headwater.options import option
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.members import Members
+
+__all__ = ["Compact", "Flush"]
+
+HOURS_MAX = 24 * 365 * 10
+
+
+@dataclass(frozen=True)
+class Compact(DeclaredWork):
+    """Nodes compact their logs by themselves. This does it now, and drops old tombstones of one vbucket."""
+
+    KIND = "compaction"
+    HEADING = "Compaction"
+    TITLE = "Compaction, dropping tombstones of vbucket {0.vbucket} older than {0.hours} h"
+    CONFIRMATION, HARMED = "yes", "{bucket}"
+    REMARKS = (
+        "Its log is read and written anew where that frees room; requests go on. Readers that were away for longer than"
+        " that begin again.",
+    )
+
+    vbucket: int = option(..., "Its owner compacts.", least=0, most=1023)
+    hours: int = option(..., "Tombstones that are older go.", least=0, most=HOURS_MAX)
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return who would compact."""
+        return WorkPlan((f"{self.title}, on {await self._owner(members, seeds)}",))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Let the owner compact its log."""
+        owner = await self._owner(members, seeds)
+        run.step(f"{owner} compacts its log", 0, 0)
+        await members.admin(owner).purge(self.vbucket, int(time.time()) - 3600 * self.hours)
+        return WorkOutcome(f"{owner} has compacted its log")
+
+    async def _owner(self, members: Members, seeds: Sequence[Address]) -> Address:
+        async for address in _owners(members, seeds):
+            states = await members.admin(address).states()
+            if self.vbucket in states and states[self.vbucket].name == "ACTIVE":
+                return address
+        raise OptionError("vbucket", self.vbucket, "one that a node has active")
+
+
+@dataclass(frozen=True)
+class Flush(DeclaredWork):
+    """Delete every document of the bucket."""
+
+    KIND = "flush"
+    HEADING, TITLE = "Flush", "Flush: delete every document"
+    CONFIRMATION = HARMED = "{bucket}"
+    REMARKS = ("Streams and replicas see the deletions.", NO_WAY_BACK)
+    HARMS = True
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return the nodes that have documents."""
+        owners = [str(each) async for each in _owners(members, seeds)]
+        return WorkPlan((f"Every document of this bucket is deleted, on {', '.join(owners)}",))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Let each owner delete its documents."""
+        owners = [each async for each in _owners(members, seeds)]
+        for done, owner in enumerate(owners):
+            run.step(f"{owner} deletes its documents", done, len(owners))
+            await members.admin(owner).flush()
+        run.done = run.total
+        return WorkOutcome(f"{len(owners)} nodes have deleted their documents")
+
+
+async def _owners(members: Members, seeds: Sequence[Address]) -> AsyncIterator[Address]:
+    """Yield the nodes that have active vbuckets."""
+    for address in await members.identified(seeds):
+        if any(state.name == "ACTIVE" for state in (await members.admin(address).states()).values()):
+            yield address

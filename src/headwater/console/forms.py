@@ -1,0 +1,55 @@
+"""Reads forms of the console by the table of options that work is declared with; templates/forms.html shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headwater.client.routing import Address, Target, parse
+from headwater.cluster.work import NODE, DeclaredWork
+from headwater.errors import OptionError
+
+if TYPE_CHECKING:
+    from headwater.options import Option
+
+__all__ = ["Fields", "addresses_of", "work_of"]
+
+Fields: TypeAlias = Mapping[str, str]
+
+
+def work_of(kind: type[DeclaredWork], fields: Fields, target: Target) -> DeclaredWork:
+    """Make work of the fields of its form; an empty field means the option's default.
+
+    Raises:
+        OptionError: an invalid value, or none where one is needed.
+    """
+    values = {each.field: _value(each, fields.get(each.field, "").strip(), target) for each in kind.options()}
+    return kind(**values)
+
+
+def _value(option: Option, text: str, target: Target) -> Any:
+    if option.kind is bool:
+        return text == (option.flag.partition("/")[0] or "yes")
+    if not text:
+        if option.default is ...:
+            raise option.refusal(text, option.field)
+        return option.default
+    if option.metavar == NODE:
+        return addresses_of(option.field, text, target)
+    if option.many:
+        return tuple(option.parse(part, option.field) for part in text.replace(",", " ").split())
+    return option.parse(text, option.field)
+
+
+def addresses_of(name: str, text: str, target: Target) -> tuple[Address, ...]:
+    """Read addresses separated by blanks or commas; with TLS the ports are those for TLS, as in the console's own URL.
+
+    Raises:
+        OptionError: one of them has a bucket or a login.
+    """
+    addresses: list[Address] = []
+    for part in text.replace(",", " ").split():
+        if set(part) & set("/@?"):
+            raise OptionError(name, part, "host:port, without a bucket or a login")
+        addresses += parse(("couchbases://" if target.tls is not None else "couchbase://") + part).seeds
+    return tuple(dict.fromkeys(addresses))

@@ -1,0 +1,46 @@
+"""Work on collections, on one node."""
+
+import asyncio
+
+import pytest
+
+from headwater import testing
+from headwater.cluster.members import Members
+from headwater.cluster.work import CreateCollection, DropCollection, WorkRun
+from headwater.errors import OptionError, WorkRefused
+from tests.cluster.nodes import at
+
+
+def test_a_collection_is_made_and_dropped_by_the_ids_that_were_shown() -> None:
+    async def doing(node: testing.Node) -> None:
+        async with Members() as members:
+            seeds, orders = at(node), CreateCollection("shop.orders", max_ttl=60)
+            assert (await orders.plan(members, seeds)).lines[1] == "No document in it lives longer than 60 s"
+            assert (await orders.run(members, seeds, WorkRun())).line == "shop.orders is there; manifest 2"
+            assert (await orders.plan(members, seeds)).is_empty
+            drop = DropCollection("shop")
+            shown = await drop.plan(members, seeds)
+            assert shown.lines == ("shop.orders", "shop would be dropped with all documents of these")
+            assert (shown.ids, shown.facts["would_drop"]) == ({"shop.orders": "8"}, ["shop.orders"])
+            await DropCollection("shop.orders").run(members, seeds, WorkRun())
+            await CreateCollection("shop.orders").run(members, seeds, WorkRun())
+            for forced in (False, True):
+                with pytest.raises(WorkRefused, match="shop is not what was shown"):
+                    await DropCollection("shop", force=forced).run(members, seeds, WorkRun(plan=shown))
+            outcome = await drop.run(members, seeds, WorkRun(plan=await drop.plan(members, seeds)))
+            assert outcome.facts["dropped"]
+            with pytest.raises(WorkRefused, match="there is no shop; see headwater collection list"):
+                await drop.plan(members, seeds)
+            with pytest.raises(WorkRefused, match="is not found"):
+                await drop.run(members, seeds, WorkRun())
+
+    with testing.node(vbuckets=4) as node:
+        asyncio.run(doing(node))
+
+
+def test_a_scope_and_a_collection_are_named_by_their_kinds() -> None:
+    assert CreateCollection("shop").title == "Make scope shop"
+    assert DropCollection("shop.carts").title == "Drop collection shop.carts"
+    assert DropCollection("shop.carts").question == "Drop shop.carts with all its documents?"
+    with pytest.raises(OptionError, match="a scope has none"):
+        CreateCollection("shop", max_ttl=5)

@@ -1,0 +1,53 @@
+import pytest
+
+from headwater.client.routing import Address, parse
+from headwater.cluster.work import (
+    Compact,
+    CreateBucket,
+    DeclaredWork,
+    EncryptCluster,
+    FailOver,
+    InitCluster,
+    SetQuota,
+    SpreadVbuckets,
+)
+from headwater.console.forms import work_of
+from headwater.errors import OptionError
+
+PLAIN, SECURE = parse("couchbase://h:1/default"), parse("couchbases://h:1/default")
+
+
+def test_a_form_is_read_by_the_table_of_options() -> None:
+    work = work_of(SpreadVbuckets, {"add": "a:1, b:2 a:1", "remove": "", "replicas": "1"}, PLAIN)
+    assert work == SpreadVbuckets(add=(Address("a", 1), Address("b", 2)), replicas=1)
+    assert work.title == "Rebalance: add a:1, add b:2, 1 replicas"
+    assert work_of(SpreadVbuckets, {}, PLAIN).title == "Rebalance: spread evenly"
+    assert work_of(SpreadVbuckets, {"add": "a b:2"}, SECURE) == SpreadVbuckets((Address("a", 11207), Address("b", 2)))
+    dead = work_of(FailOver, {"dead": "a:1", "force": "yes", "accept": "behind, part"}, PLAIN)
+    assert dead == FailOver((Address("a", 1),), force=True, accept=("behind", "part"))
+    assert work_of(Compact, {"vbucket": "3", "hours": "0"}, PLAIN) == Compact(3, 0)
+    assert work_of(EncryptCluster, {"encrypted": "off"}, PLAIN) == EncryptCluster(encrypted=False)
+    assert work_of(EncryptCluster, {"encrypted": "on"}, PLAIN) == EncryptCluster(encrypted=True)
+    assert work_of(CreateBucket, {"name": " b ", "quota_mib": ""}, PLAIN) == CreateBucket("b")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (SpreadVbuckets, {"replicas": "4"}),
+        (SpreadVbuckets, {"add": "http://a:1"}),
+        (SpreadVbuckets, {"add": "ann:secret@a:1"}),
+        (SpreadVbuckets, {"add": "a:99999"}),
+        (FailOver, {"dead": " "}),
+        (FailOver, {"dead": "a:1", "accept": "everything"}),
+        (InitCluster, {"nodes": ""}),
+        (Compact, {"vbucket": "1024", "hours": "1"}),
+        (Compact, {"vbucket": "1", "hours": ""}),
+        (Compact, {"vbucket": "-1", "hours": "1"}),
+        (SetQuota, {"name": "b", "quota_mib": "much"}),
+        (CreateBucket, {"name": ""}),
+    ],
+)
+def test_what_can_not_be_asked_is_refused(kind: type[DeclaredWork], fields: dict[str, str]) -> None:
+    with pytest.raises(OptionError):
+        work_of(kind, fields, PLAIN)
