@@ -90,3 +90,9 @@ def test_a_flaw_is_told_in_words():
     assert answers.flaw(3, whole | {"vb_3:damaged_changes": "2"}) == answers.IS_DAMAGED
     assert answers.flaw(3, behind) == answers.HAS_GAP
     assert answers.flaw(3, whole | {"vb_3:refused_changes": "1"}) == answers.flaw(3, whole) == answers.flaw(3, {}) == ""
+
+
+def test_a_statistic_that_is_not_told_is_none():
+    assert answers.number_of({"a": "12"}, "a") == 12
+    for stats in (None, {}, {"a": ""}, {"a": "x"}, {"a": "-1"}, {"a": "9" * 21}):
+        assert answers.number_of(stats, "a") is None

@@ -56,9 +56,3 @@ def test_pages_have_ends() -> None:
     assert figures.paged(rows, -1, 4).page == 1
     empty = figures.paged([], 1, 4)
     assert (empty.pages, empty.first, empty.last) == (1, 0, 0)
-
-
-def test_a_statistic_that_is_not_told_is_none() -> None:
-    assert figures.number_of({"a": "12"}, "a") == 12
-    for stats in (None, {}, {"a": ""}, {"a": "x"}, {"a": "-1"}, {"a": "9" * 21}):
-        assert figures.number_of(stats, "a") is None

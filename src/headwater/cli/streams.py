@@ -13,13 +13,13 @@ from headwater.cli.screen import count, several
 from headwater.client.lines import printable
 
 if TYPE_CHECKING:
-    from headwater.console.streams import ConnectionRow
+    from headwater.cluster.streams import ConnectionRow
     from headwater.errors import TransportError
 
 EXAMPLES = examples(
     "headwater streams", "headwater streams --worst 3", "headwater streams --json | jq '.connections[].backlog'"
 )
-_TOLD = ("node", "name", "part", "dialect", "peer", "count", "backlog", "worst", "unacked", "window", "paused")
+_FIELDS = ("node", "name", "part", "dialect", "peer", "count", "backlog", "worst", "unacked", "window", "paused")
 
 
 def streams(
@@ -39,20 +39,20 @@ def streams(
     1 a node does not answer.
     """
     from headwater.client.routing import parse
-    from headwater.console.streams import connections
+    from headwater.cluster.streams import connections
 
     silent: dict[str, TransportError] = {}
     with connect(node, user, password) as client:
         dcp, tap = client.stats_by_node("dcp", silent), client.stats_by_node("tap", silent)
     seeds = {address: parse(address).seeds[0] for address in dcp}
-    found = [row for each, told in dcp.items() for row in connections(seeds[each], told, tap.get(each, {}))]
-    found.sort(key=lambda row: -(row.backlog or 0))
+    rows = [row for each, stats in dcp.items() for row in connections(seeds[each], stats, tap.get(each, {}))]
+    rows.sort(key=lambda row: -(row.backlog or 0))
     if as_json:
-        told: dict[str, Any] = {"connections": [_json(row, worst) for row in found]}
-        told |= {"silent": {address: _why(error) for address, error in silent.items()}} if silent else {}
-        typer.echo(json.dumps(told))
-    elif found:
-        typer.echo("\n".join(line for row in found for line in _lines(row, worst)))
+        facts: dict[str, Any] = {"connections": [_json(row, worst) for row in rows]}
+        facts |= {"silent": {address: _why(error) for address, error in silent.items()}} if silent else {}
+        typer.echo(json.dumps(facts))
+    elif rows:
+        typer.echo("\n".join(line for row in rows for line in _lines(row, worst)))
     else:
         typer.echo(f"nobody reads from {several(len(dcp), 'node')}")
     if silent:
@@ -82,5 +82,5 @@ def _lines(row: "ConnectionRow", worst: int) -> Iterator[str]:
 
 
 def _json(row: "ConnectionRow", worst: int) -> dict[str, Any]:
-    told: dict[str, Any] = {name: getattr(row, name) for name in _TOLD} | {"node": str(row.node)}
-    return told | ({"streams": [asdict(each) for each in row.streams[:worst]]} if worst else {})
+    facts: dict[str, Any] = {name: getattr(row, name) for name in _FIELDS} | {"node": str(row.node)}
+    return facts | ({"streams": [asdict(each) for each in row.streams[:worst]]} if worst else {})

@@ -11,6 +11,6 @@ survey.py     what all nodes are and have, and what that means; members.py asks 
 plan.py       what a rebalance is going to do; rebalance.py does it, with publisher.py (the map), watch.py (are copies
               level?) and repair.py (what an earlier run left open)
 founding.py   the first map; failover.py: a member is dead, refusals.py: why not; promotion.py: a pair without a map
-status.py     how a cluster is
+status.py     how a cluster is; streams.py: who reads from its nodes, and how far behind
 work/         what operators do with all this: each kind declared once, for commands and the console's forms
 """

@@ -176,3 +176,9 @@ def number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
         raise RemoteProtocolError(f"{what}: {text[:40]!r} is no number")
     return int(text)
+
+
+def number_of(stats: Mapping[str, str] | None, name: str) -> int | None:
+    """Return a statistic that is an integer; None if it is missing."""
+    text = (stats or {}).get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None

@@ -139,9 +139,3 @@ def paged(rows: Sequence[Row], page: int, size: int = PAGE_ROWS) -> Paged[Row]:
     part = rows[(page - 1) * size : page * size]
     first = (page - 1) * size + 1 if part else 0
     return Paged(part, page, pages, first, first + len(part) - 1 if part else 0, len(rows))
-
-
-def number_of(stats: Mapping[str, str] | None, name: str) -> int | None:
-    """Return a statistic that is an integer; None if it is missing."""
-    text = (stats or {}).get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None

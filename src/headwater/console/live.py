@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from headwater.client.routing import Address
+from headwater.cluster import streams as reading
 from headwater.cluster.answers import FollowingReport
+from headwater.cluster.streams import ConnectionRow
 from headwater.console import figures
-from headwater.console import streams as reading
 from headwater.console import tail as tailing
 from headwater.console.desk import Desk, desk_of
 from headwater.console.lookout import STREAMS_SECONDS, Said, plain
 from headwater.console.rates import MEASURES, TICK_SECONDS
-from headwater.console.streams import ConnectionRow
 from headwater.errors import HeadwaterError
 
 TAILS_MAX = 4

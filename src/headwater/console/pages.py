@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from headwater.cluster.answers import number_of
 from headwater.cluster.status import status
 from headwater.console import editing, figures
 from headwater.console.desk import Desk, desk_of, may, status_of
@@ -48,7 +49,7 @@ async def overview(request: Request) -> Response:
         "general": general,
         "cells": figures.owner_classes(rows, said.answer.survey.map.servers),
         "troubled": sum(bool(row.trouble) for row in rows),
-        "number_of": figures.number_of,
+        "number_of": number_of,
     }
     return desk.render(request, "overview.html", context)
 

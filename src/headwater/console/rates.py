@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.client.routing import Address
-from headwater.console.figures import number_of
+from headwater.cluster.answers import number_of
 from headwater.console.lookout import Lookout, Said
 
 TICK_SECONDS = 2.0

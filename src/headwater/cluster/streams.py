@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from headwater.client.routing import Address
 from headwater.cluster import answers
-from headwater.cluster.answers import FollowingReport
-from headwater.console.figures import number_of
+from headwater.cluster.answers import FollowingReport, number_of
 from headwater.errors import RemoteProtocolError
 
 DCP, TAP = "eq_dcpq:", "eq_tapq:"

@@ -1,5 +1,5 @@
 from headwater.client.routing import Address
-from headwater.console import streams
+from headwater.cluster import streams
 
 NODE = Address("127.0.0.1", 1)
 DCP = {
