@@ -110,8 +110,9 @@ def check_equal(world: World) -> None:
 
 def check_rights(world: World) -> None:
     """No guest was told, or has stored, what its rights do not show."""
-    if world.guests is not None:
-        world.guests.judge()
+    for part in (world.guests, world.tenants):
+        if part is not None:
+            part.judge()
 
 
 def check_buckets(world: World) -> None:
@@ -181,9 +182,11 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "rights",
         "from when a node has acknowledged a change of rights, it answers nobody who has no right to it by then: no"
-        " value is read, no write takes effect, no stream shows a change that was written later; over restarts,"
-        " failovers and changes that went to some nodes alone",
-        "`harness.world.rights`, over all that guests were answered and shown",
+        " value is read, no write takes effect, no stream shows a change that was written later; of those with rights"
+        " in single collections no scan lists keys, and no stream that began later shows a change or an event; over"
+        " restarts, failovers and changes that went to some nodes alone",
+        "`harness.world.rights`, over all that guests were answered and shown; `harness.world.tenants` of single"
+        " collections",
         check_rights,
     ),
     Invariant(

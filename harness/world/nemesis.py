@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from harness.world.world import World
 
 Undo = Callable[[], None]
+TENANTS_SHARE = 0.7
+"""Of the changes of rights, where there are tenants."""
 KILLED_SECONDS = 0.3
 """An operator who is killed at a failover of the second bucket has at most so long before that."""
 
@@ -44,6 +46,9 @@ def _put_off(world: World, step: Step) -> str:
 
 
 def _rights(world: World, step: Step) -> Undo | None:
+    """Let an operator change the rights of a guest, or of a tenant where there are some."""
+    if world.tenants is not None and step.amount < TENANTS_SHARE:
+        return world.tenants.change(step)
     return None if world.guests is None else world.guests.change(step)
 
 

@@ -15,7 +15,8 @@ class WorldPlan:
     Attributes:
         operations: of all clients together. seconds: for how long faults come.
         clock_error_seconds: how far clocks may jump. has_users: whether nodes want logins, and there are guests.
-        has_orders: whether a second bucket has clients.
+        has_orders: whether a second bucket has clients. has_tenants: whether some users have rights in single
+            collections alone.
     """
 
     seed: int
@@ -30,6 +31,7 @@ class WorldPlan:
     steps: tuple[Step, ...]
     has_users: bool = False
     has_orders: bool = False
+    has_tenants: bool = False
 
 
 def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
@@ -62,4 +64,5 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
         steps,
         has_users,
         has_orders,
+        has_users and Random(f"tenants {seed}").random() < 0.5,  # noqa: S311 - must be repeatable
     )

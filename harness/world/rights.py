@@ -20,7 +20,7 @@ from headwater.client.routing import Address
 from headwater.cluster import users
 from headwater.errors import HeadwaterError
 from headwater.node.users.file import Account, accounts_of, edited
-from headwater.node.users.roles import CLUSTER_USER, Grant
+from headwater.node.users.roles import CLUSTER_USER, read_grants
 from headwater.node.users.scram import HASHES, derive
 from headwater.wire.users import UserList
 
@@ -82,17 +82,23 @@ class RightsOperator:
     """Changes the rights of guests.
 
     Args:
-        nodes: all machines. now: seconds since the beginning.
+        nodes: all machines. now: seconds since the beginning. roles: what a guest may have at a time.
     """
 
-    def __init__(self, nodes: Sequence[Address], guests: Sequence[Guest], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Address],
+        guests: Sequence[Guest],
+        now: Callable[[], float],
+        roles: Sequence[tuple[str, ...]] = ROLES,
+    ) -> None:
         self.guests = guests
-        self._nodes, self._now = nodes, now
+        self._nodes, self._now, self._roles = nodes, now, roles
 
     async def change(self, node: Address, random: Random) -> bool:
         """Give a guest other rights, take it out, or give it another password; whether that came to its end."""
         guest = random.choice(self.guests)
-        roles = None if random.random() < 0.15 else random.choice(ROLES)
+        roles = None if random.random() < 0.15 else random.choice(self._roles)
         password = f"p{random.randrange(1 << 30)}" if random.random() < 0.3 else guest.password
         salt = random.randbytes(16)
         seeds = [each for each in self._nodes if each != node] or [node]
@@ -126,7 +132,7 @@ def _edited(known: UserList, guest: Guest, roles: tuple[str, ...] | None, passwo
     after = {name: account for name, account in before.items() if name != guest.name}
     if roles is not None:
         keys = {name: derive(name, password, salt) for name in HASHES}
-        after[guest.name] = Account(tuple(map(Grant, roles)), keys)
+        after[guest.name] = Account(read_grants(",".join(roles)) if roles else (), keys)
     return edited(known, before, after)
 
 

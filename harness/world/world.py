@@ -34,6 +34,7 @@ from harness.world.programs import Program
 from harness.world.readers import WorldReader
 from harness.world.rights import APPLICATION, KNOWN
 from harness.world.system import simulated
+from harness.world.tenants import Tenants
 from harness.world.watcher import Watcher
 from harness.world.workload import WorkloadClient, keys_of
 from headwater.client.routing import Address
@@ -82,6 +83,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.damage = Damages(self)
         self.guests: Guests | None = None
+        self.tenants: Tenants | None = None
         self.orders: Orders | None = None
         self.judged = History()
         self.verdicts: dict[str, Word] = {}
@@ -282,6 +284,9 @@ class World:
             self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown, login=login))
         if self.plan.has_users:
             self.guests = Guests(self, Random(f"guests {self.plan.seed}"))  # noqa: S311 - must be repeatable
+        if self.plan.has_tenants:
+            self.tenants = Tenants(self, Random(f"tenants of {self.plan.seed}"))  # noqa: S311 - must be repeatable
+            self.tenants.found()
         if self.plan.has_orders:
             chance = Random(f"orders {self.plan.seed}")  # noqa: S311 - must be repeatable
             self.orders = Orders(self, chance, login)
@@ -293,10 +298,8 @@ class World:
         each, pause = plan.operations // plan.clients, plan.seconds * plan.clients / plan.operations
         working = [self.run(f"client-{one.number}", partial(one.run, each, pause)) for one in self.clients]
         self._reading = [self.run(reader.name, reader.run) for reader in self.readers]
-        if self.guests is not None:
-            self.guests.begin()
-        if self.orders is not None:
-            self.orders.begin()
+        for part in self._parts:
+            part.begin()
         for step in plan.steps:
             self.schedule.after(step.at, partial(self._begin, begin, step))
         self.schedule.run(plan.seconds)
@@ -304,10 +307,12 @@ class World:
         for program in working:
             if program.error is not None:
                 raise program.error
-        if self.guests is not None:
-            self.guests.end()
-        if self.orders is not None:
-            self.orders.end()
+        for part in self._parts:
+            part.end()
+
+    @property
+    def _parts(self) -> Iterator[Guests | Tenants | Orders]:
+        return (each for each in (self.guests, self.tenants, self.orders) if each is not None)
 
     def _begin(self, begin: Begin, step: Step) -> None:
         self.counts[step.fault.name.lower()] += 1
