@@ -50,14 +50,18 @@ def test_a_user_is_added_given_roles_and_a_password_and_removed(as_ann: TestClie
 @pytest.mark.parametrize(
     ("form", "fields", "told"),
     [
-        ("add", {"name": "ann", "roles": "read", "password": "x", "again": "x"}, "there is a user of this name"),
+        (
+            "add",
+            {"name": "ann", "roles": "read", "password": "x", "again": "x"},
+            "change it: headwater user",
+        ),
         ("add", {"name": "a:b", "roles": "read", "password": "x", "again": "x"}, "without a colon"),
         ("add", {"name": "app", "roles": "cook", "password": "x", "again": "x"}, "cook"),
         ("add", {"name": "app", "roles": "read", "password": "se-cret", "again": "x"}, "the same both times"),
         ("add", {"name": "app", "roles": "read", "password": "", "again": ""}, "1 to 512 bytes"),
-        ("roles", {"name": "ann", "roles": "read"}, "role administer is left"),
-        ("roles", {"name": "nobody", "roles": "read"}, "one that is there"),
-        ("remove", {"name": "ann", "words": "ann"}, "role administer is left"),
+        ("roles", {"name": "ann", "roles": "read"}, "no user would be left with the role administer"),
+        ("roles", {"name": "nobody", "roles": "read"}, "see: headwater user list"),
+        ("remove", {"name": "ann", "words": "ann"}, "no user would be left with the role administer"),
     ],
 )
 def test_what_can_not_be_is_said_and_leaves_the_users_as_they_were(

@@ -1,5 +1,6 @@
 """`headwater user`: who may log in to a node or to a cluster, kept in the folder of each node's store."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from headwater.cli.passwords import new_password
 from headwater.cli.users_place import Accounts, UsersPlace, placed
 
 if TYPE_CHECKING:
-    from headwater.node.users.file import Account
+    from headwater.node.users.roles import Grant
 
 HELP = """Who may log in to a node or to a cluster, and what each may do.
 
@@ -59,34 +60,23 @@ def add(
     for all buckets or, in brackets, for one: read[orders]. Read, write and stream can be for a scope or a collection of
     it as well: read[orders:shop], stream[orders:shop:carts].
     """
-    from headwater.node.users.file import Account, check_name, check_password
+    from headwater.node.users.file import Account, add_account, check_new, check_password
     from headwater.node.users.roles import read_grants
 
     grants = read_grants(roles)
-    if check_name(name) in (place.accounts() or {}):
-        raise _is_there(name)
-    made = Account.made(check_password(new_password(password_file, name)), grants)
-
-    def edit(accounts: Accounts) -> None:
-        if name in accounts:
-            raise _is_there(name)
-        accounts[name] = made
-
-    where = place.change(edit)
-    report(f"{name}: {_told(made)}{where.line}", user=name, roles=_grants(made), **where.facts)
+    check_new(place.accounts() or {}, name)
+    account = Account.made(check_password(new_password(password_file, name)), grants)
+    where = place.change(partial(add_account, name=name, account=account))
+    report(f"{name}: {_listed(grants)}{where.line}", user=name, roles=list(map(str, grants)), **where.facts)
 
 
 def password(place: UsersPlace, name: Name, password_file: PasswordFile = None) -> None:
     """Give a user another password. Who is logged in stays so."""
-    from headwater.node.users.file import Account, check_password
+    from headwater.node.users.file import Account, account_of, change_account, check_password
 
-    _existing(place.accounts(), name, place)
-    fresh = Account.made(check_password(new_password(password_file, name)), ())
-
-    def edit(accounts: Accounts) -> None:
-        accounts[name] = Account(_existing(accounts, name, place).grants, fresh.keys)
-
-    where = place.change(edit)
+    account_of(place.accounts() or {}, name)
+    keys = Account.made(check_password(new_password(password_file, name)), ()).keys
+    where = place.change(partial(change_account, name=name, keys=keys))
     report(f"{name} has another password{where.line}", user=name, **where.facts)
 
 
@@ -97,71 +87,41 @@ def roles(
     force: Force = False,
 ) -> None:
     """Give a user other roles, in place of those it has."""
-    from dataclasses import replace
-
+    from headwater.node.users.file import change_account
     from headwater.node.users.roles import read_grants
 
     grants = read_grants(given)
-
-    def edit(accounts: Accounts) -> None:
-        before = dict(accounts)
-        accounts[name] = replace(_existing(accounts, name, place), grants=grants)
-        _check_left(before, accounts, force)
-
-    where, told = place.change(edit), list(map(str, grants))
-    report(f"{name}: {', '.join(told)}{where.line}", user=name, roles=told, **where.facts)
+    where = place.change(partial(change_account, name=name, grants=grants, force=force))
+    report(f"{name}: {_listed(grants)}{where.line}", user=name, roles=list(map(str, grants)), **where.facts)
 
 
 def remove(place: UsersPlace, name: Name, force: Force = False) -> None:
     """Remove a user. Its connections are closed."""
+    from headwater.node.users.file import remove_account
+
     left = 0
 
-    def edit(accounts: Accounts) -> None:
+    def change(accounts: Accounts) -> None:
         nonlocal left
-        before = dict(accounts)
-        _existing(accounts, name, place)
-        del accounts[name]
-        _check_left(before, accounts, force)
+        remove_account(accounts, name, force=force)
         left = len(accounts)
 
-    where = place.change(edit)
+    where = place.change(change)
     nobody = "" if left else "; nobody is left, and nobody comes in"
     report(f"{name} is removed{where.line}{nobody}", user=name, left=left, **where.facts)
 
 
 def show(place: UsersPlace) -> None:
     """Print the users and their roles."""
-    found = place.accounts()
-    if found is None:
+    accounts = place.accounts()
+    if accounts is None:
         raise CommandError(f"{place}: no users were added here; a node without any listens to its own machine only")
-    told = {name: _grants(account) for name, account in sorted(found.items())}
-    answer("\n".join(f"{name}: {', '.join(roles)}" for name, roles in told.items()), users=told)
+    users = {name: list(map(str, account.grants)) for name, account in sorted(accounts.items())}
+    answer("\n".join(f"{name}: {', '.join(roles)}" for name, roles in users.items()), users=users)
 
 
-def _told(account: "Account") -> str:
-    return ", ".join(_grants(account))
-
-
-def _grants(account: "Account") -> list[str]:
-    return [str(each) for each in account.grants]
-
-
-def _is_there(name: str) -> CommandError:
-    return CommandError(f"there is a user {name!r}; change it: headwater user password, headwater user roles")
-
-
-def _existing(accounts: "Accounts | None", name: str, place: UsersPlace) -> "Account":
-    if name not in (accounts or {}):
-        raise CommandError(f"{place}: there is no user {name!r}; see: headwater user list")
-    return (accounts or {})[name]
-
-
-def _check_left(before: Accounts, after: Accounts, force: bool) -> None:
-    """Raise CommandError, which leaves all as it was, when the last user goes who may do everything."""
-    from headwater.node.users.file import has_administrator
-
-    if not force and has_administrator(before) and not has_administrator(after):
-        raise CommandError("no user would be left with the role administer; give it to another first, or --force")
+def _listed(grants: "tuple[Grant, ...]") -> str:
+    return ", ".join(map(str, grants))
 
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")

@@ -15,6 +15,7 @@ from headwater.cli.failures import CommandError
 from headwater.cli.forms import remark
 from headwater.cli.passwords import OF_FILE, came_from, password_of, typed_password
 from headwater.cli.screen import several
+from headwater.errors import WorkRefused
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
@@ -60,8 +61,8 @@ class UsersPlace:
         async def work(members: "Members", _: StopRequest) -> "UserList":
             return await current(members, seeds)
 
-        found = self._run(work)
-        return accounts_of(found) if found.entries else None
+        users = self._run(work)
+        return accounts_of(users) if users.entries else None
 
     def change(self, edit: "Callable[[Accounts], None]") -> Where:
         """Change the users by a function, which may refuse: then all is as it was."""
@@ -80,18 +81,12 @@ class UsersPlace:
 
     def _spread(self, edit: "Callable[[Accounts], None]") -> "Spread":
         from headwater.cluster.users import change
-        from headwater.node.users.file import accounts_of, edited
+        from headwater.node.users.file import on_list
 
         seeds, _ = addresses([self.node or ""])
 
-        def edit_list(found: "UserList") -> "UserList":
-            before = accounts_of(found)
-            accounts = dict(before)
-            edit(accounts)
-            return edited(found, before, accounts)
-
         async def work(members: "Members", _: StopRequest) -> "Spread":
-            return await change(members, seeds, edit_list)
+            return await change(members, seeds, on_list(edit))
 
         spread: Spread = self._run(work)
         return spread
@@ -146,7 +141,11 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
             file = None
         if node is None and file is not None and "HEADWATER_PASSWORD_FILE" not in os.environ:
             raise CommandError("--by-password-file is for --node; a folder is changed without a login")
-        command(UsersPlace(store_folder(str(data)), node, by, None if node is None else _password(by, file)), **given)
+        place = UsersPlace(store_folder(str(data)), node, by, None if node is None else _password(by, file))
+        try:
+            command(place, **given)
+        except WorkRefused as error:
+            raise WorkRefused(f"{place}: {error.problem}", error.advice) from None
 
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

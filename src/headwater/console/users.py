@@ -6,7 +6,7 @@ Its forms take effect at once and without a plan, for a plan would carry a passw
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlencode
 
@@ -19,7 +19,15 @@ from headwater.console.desk import desk_of, status_of
 from headwater.console.guard import form_of
 from headwater.console.lookout import plain
 from headwater.errors import HeadwaterError, NoAccess, OptionError
-from headwater.node.users.file import Account, accounts_of, check_name, check_password, edited, has_administrator
+from headwater.node.users.file import (
+    Account,
+    accounts_of,
+    add_account,
+    change_account,
+    check_password,
+    on_list,
+    remove_account,
+)
 from headwater.node.users.roles import read_grants
 
 if TYPE_CHECKING:
@@ -34,8 +42,8 @@ DONE = {
     "remove": "{} is removed; its connections are closed.",
 }
 """Messages about a finished operation, by the word in the address."""
-Accounts: TypeAlias = dict[str, Account]
 Fields: TypeAlias = dict[str, str]
+Change: TypeAlias = Callable[[dict[str, Account]], None]
 
 
 async def users(request: Request) -> Response:
@@ -67,57 +75,47 @@ async def _page(
     return desk.render(request, "users.html", context, status)
 
 
-def _changing(name: str, edit: Callable[[Accounts, Fields], None]) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler of a form that changes the users by `edit`; if that refuses, nothing changes."""
+def _changing(name: str, change_of: Callable[[Fields], Change]) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler of a form that changes the users; if the change is refused, nothing changes."""
 
     async def change(request: Request) -> Response:
         desk = desk_of(request)
         fields = await form_of(request, desk.secrets.token)
 
-        def edit_list(users: UserList) -> UserList:
+        def edit(users: UserList) -> UserList:
             _check_shown(users, fields)
-            before = accounts_of(users)
-            accounts = dict(before)
-            edit(accounts, fields)
-            _check_left(before, accounts)
-            return edited(users, before, accounts)
+            return on_list(change_of(fields))(users)
 
         try:
             await check_rights(desk, f"user {name}")
             async with desk.members() as members:
-                spread = await known_users.change(members, desk.lookout.dialled(), edit_list)
+                spread = await known_users.change(members, desk.lookout.dialled(), edit)
         except HeadwaterError as error:
             return await _page(request, problem=plain(error), status=status_of(error), typed=fields)
-        params = {"done": name, "name": fields["name"]} | (
-            {"away": ", ".join(map(str, spread.away))} if spread.away else {}
-        )
-        return RedirectResponse("/users?" + urlencode(params), 303)
+        away = {"away": ", ".join(map(str, spread.away))} if spread.away else {}
+        return RedirectResponse("/users?" + urlencode({"done": name, "name": fields["name"]} | away), 303)
 
     return change
 
 
-def _add(accounts: Accounts, fields: Fields) -> None:
-    name = check_name(fields.get("name", ""))
-    if name in accounts:
-        raise OptionError("name", name, "another one: there is a user of this name")
-    accounts[name] = Account.made(_password_in(fields), read_grants(fields.get("roles", "")))
+def _addition(fields: Fields) -> Change:
+    account = Account.made(_password_in(fields), read_grants(fields.get("roles", "")))
+    return partial(add_account, name=fields.get("name", ""), account=account)
 
 
-def _give_roles(accounts: Accounts, fields: Fields) -> None:
-    name = _known(accounts, fields)
-    accounts[name] = replace(accounts[name], grants=read_grants(fields.get("roles", "")))
+def _other_roles(fields: Fields) -> Change:
+    return partial(change_account, name=fields.get("name", ""), grants=read_grants(fields.get("roles", "")))
 
 
-def _give_password(accounts: Accounts, fields: Fields) -> None:
-    name = _known(accounts, fields)
-    accounts[name] = Account.made(_password_in(fields), accounts[name].grants)
+def _other_password(fields: Fields) -> Change:
+    return partial(change_account, name=fields.get("name", ""), keys=Account.made(_password_in(fields), ()).keys)
 
 
-def _remove(accounts: Accounts, fields: Fields) -> None:
-    name = _known(accounts, fields)
-    if fields.get("words", "") != name:
-        raise OptionError("words", fields.get("words", "")[:128], f"{name}, typed again; nobody was removed")
-    del accounts[name]
+def _removal(fields: Fields) -> Change:
+    name, words = fields.get("name", ""), fields.get("words", "")
+    if words != name:
+        raise OptionError("words", words[:128], f"{name}, typed again; nobody was removed")
+    return partial(remove_account, name=name)
 
 
 def _check_shown(users: UserList, fields: Fields) -> None:
@@ -127,18 +125,6 @@ def _check_shown(users: UserList, fields: Fields) -> None:
         raise OptionError("user", fields["name"][:128], "as the page showed; it was changed since: look at it again")
 
 
-def _check_left(before: Accounts, after: Accounts) -> None:
-    """Refuse to remove the last user with all rights."""
-    if has_administrator(before) and not has_administrator(after):
-        raise OptionError("roles", "...", "such that a user with the role administer is left; give it to another first")
-
-
-def _known(accounts: Accounts, fields: Fields) -> str:
-    if (name := fields.get("name", "")) not in accounts:
-        raise OptionError("user", name[:128], "one that is there")
-    return name
-
-
 def _password_in(fields: Fields) -> str:
     """Return the new password, which was typed twice; no message has it."""
     if fields.get("password", "") != fields.get("again", ""):
@@ -146,7 +132,7 @@ def _password_in(fields: Fields) -> str:
     return check_password(fields.get("password", ""))
 
 
-add = _changing("add", _add)
-roles = _changing("roles", _give_roles)
-password = _changing("password", _give_password)
-remove = _changing("remove", _remove)
+add = _changing("add", _addition)
+roles = _changing("roles", _other_roles)
+password = _changing("password", _other_password)
+remove = _changing("remove", _removal)

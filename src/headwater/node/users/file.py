@@ -20,11 +20,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from headwater.errors import CorruptStore, OptionError, StorageError, UnsureFile
+from headwater.errors import CorruptStore, OptionError, StorageError, UnsureFile, WorkRefused
 from headwater.node.storage.disk import Disk, RealDisk
 from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
 from headwater.node.users.roles import Grant, read_grants
@@ -32,7 +32,10 @@ from headwater.node.users.scram import HASHES, Keys, derive
 from headwater.wire.json_text import read_json
 from headwater.wire.users import UserEntry, UserList
 
-__all__ = ["NAME", "Account", "UsersFile", "accounts_of", "check_name", "check_password", "edited", "has_administrator"]
+__all__ = [
+    "NAME", "Account", "UsersFile", "account_of", "accounts_of", "add_account", "change_account", "check_name",
+    "check_new", "check_password", "edited", "has_administrator", "on_list", "remove_account",
+]  # fmt: skip
 
 NAME: Final = "USERS"
 _NEXT_NAME: Final = "USERS.new"
@@ -232,6 +235,58 @@ def accounts_of(found: UserList) -> dict[str, Account]:
 def has_administrator(accounts: Accounts) -> bool:
     """Return whether somebody may do everything, at least in one bucket."""
     return any(each.role == "administer" for account in accounts.values() for each in account.grants)
+
+
+def add_account(accounts: dict[str, Account], name: str, account: Account) -> None:
+    """Add a user of a name that `check_new` lets pass."""
+    check_new(accounts, name)
+    accounts[name] = account
+
+
+def change_account(accounts: dict[str, Account], name: str, *, force: bool = False, **fields: Any) -> None:
+    """Give a user other grants or keys; `force`: even if nobody is left who may do everything. Raises WorkRefused."""
+    with _an_administrator_left(accounts, force):
+        accounts[name] = replace(account_of(accounts, name), **fields)
+
+
+def remove_account(accounts: dict[str, Account], name: str, *, force: bool = False) -> None:
+    """Remove a user; `force`: even if nobody is left who may do everything. Raises WorkRefused."""
+    with _an_administrator_left(accounts, force):
+        account_of(accounts, name)
+        del accounts[name]
+
+
+@contextmanager
+def _an_administrator_left(accounts: Accounts, force: bool) -> Iterator[None]:
+    was_there = has_administrator(accounts)
+    yield
+    if was_there and not force and not has_administrator(accounts):
+        raise WorkRefused("no user would be left with the role administer", "give it to another first, or --force")
+
+
+def check_new(accounts: Accounts, name: str) -> None:
+    """Check the name of a user who is to be added. Raises WorkRefused: there is one; OptionError: it can't be one."""
+    if check_name(name) in accounts:
+        raise WorkRefused(f"there is a user {name!r}", "change it: headwater user password, headwater user roles")
+
+
+def account_of(accounts: Accounts, name: str) -> Account:
+    """Return the account of a user who must be there. Raises WorkRefused."""
+    if name not in accounts:
+        raise WorkRefused(f"there is no user {name!r}", "see: headwater user list")
+    return accounts[name]
+
+
+def on_list(change: Callable[[dict[str, Account]], None]) -> Callable[[UserList], UserList]:
+    """Return a change of accounts as one of a list; what it raises leaves both as they were."""
+
+    def changed(users: UserList) -> UserList:
+        before = accounts_of(users)
+        accounts = dict(before)
+        change(accounts)
+        return edited(users, before, accounts)
+
+    return changed
 
 
 def _account(entry: UserEntry) -> Account:
