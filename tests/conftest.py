@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from multiprocessing.util import Finalize
@@ -20,6 +21,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from headwater import invariants
+from headwater.errors import InvariantBroken
 
 # No deadline: workers share few cores, a kernel's first call compiles it. `ci` draws the same examples each
 # time and writes no database, so that a red run can be repeated and workers do not meet in one directory.
@@ -109,6 +113,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("spark") is None:
             raise pytest.UsageError(f"{item.nodeid} takes the fixture `spark`: mark it with pytest.mark.spark")
     items.sort(key=lambda item: turn_of(item.nodeid))
+
+
+@pytest.fixture(autouse=True)
+def broken_invariants() -> Iterator[list[InvariantBroken]]:
+    """The invariants that a test broke in this process: it fails for them, unless it clears this."""
+    broken: list[InvariantBroken] = []
+
+    def hear(error: InvariantBroken, of_node: bool) -> None:
+        broken.append(error)
+
+    invariants.listeners.append(hear)
+    yield broken
+    invariants.listeners.remove(hear)
+    assert not broken
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -79,6 +79,11 @@ EXAMPLES = [
         "and the next run goes on from there",
     ),
     (
+        errors.InvariantBroken("vbucket {}: {} rows, room for {}", 7, 20, 16),
+        "vbucket 7: 20 rows, room for 16: a rule of headwater's own is broken, and nothing was written or acknowledged "
+        "past it; keep the log, report this line, and start again from what is on disk",
+    ),
+    (
         errors.OptionError("vbuckets", "0-1024", "within 0 to 1023"),
         'option "vbuckets": "0-1024" is not within 0 to 1023',
     ),

@@ -28,6 +28,8 @@ from harness.simulation.host import FIRST_BUCKET, Crash, Host, later_buckets
 from harness.simulation.lines import PLACE
 from harness.simulation.scheduler import Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
+from headwater import invariants
+from headwater.errors import InvariantBroken
 from headwater.node import calling
 from headwater.node.connections.connection import Connection
 from headwater.node.membership import own_address, peers
@@ -60,6 +62,20 @@ class Errors(logging.Handler):
 
 
 @contextmanager
+def no_broken_invariants(schedule: Schedule) -> Iterator[None]:
+    """In a block: an invariant that does not hold fails the run, whoever would catch it."""
+
+    def hear(broken: InvariantBroken, of_node: bool) -> None:
+        schedule.failures.insert(0, broken)
+
+    invariants.listeners.append(hear)
+    try:
+        yield
+    finally:
+        invariants.listeners.remove(hear)
+
+
+@contextmanager
 def no_exits(schedule: Schedule) -> Iterator[None]:
     """In a block: a node that ends its process fails the run, and does not end that without a word."""
 
@@ -67,7 +83,7 @@ def no_exits(schedule: Schedule) -> Iterator[None]:
         # Before the traceback that led there, for that is no broken promise in itself.
         schedule.failures.insert(0, Broken(f"up: a node ended itself with status {status}, and nothing had killed it"))
 
-    with mock.patch.object(os, "_exit", ends):
+    with mock.patch.object(os, "_exit", ends), no_broken_invariants(schedule):
         yield
 
 

@@ -30,6 +30,7 @@
     +-- RowsRefused              nodes refused rows of a DataFrame for good
     +-- OutputLost               the output of a command can't be written any more
     +-- OptionError              a setting has a value it can't have
+    +-- InvariantBroken          a rule of headwater's own does not hold: a fault of ours
 
 Fields come first and are the exception's `args`, so that every error survives pickling (Spark moves them between
 processes); the text is made from the fields, with numbers and, where there is one, the next step.
@@ -58,6 +59,7 @@ __all__ = [
     "DiskFull",
     "HeadwaterError",
     "HistoryChanged",
+    "InvariantBroken",
     "LedgerError",
     "LocalProtocolError",
     "MoveError",
@@ -739,3 +741,22 @@ class OptionError(HeadwaterError, ValueError):
     def __str__(self) -> str:
         shown = f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)
         return f'option "{self.name}": {shown} is not {self.allowed}'
+
+
+class InvariantBroken(HeadwaterError):
+    """A rule of headwater's own does not hold, by a fault of it or of the memory it runs in; nothing went past it.
+
+    Args:
+        rule: what is wrong, with a `{}` for each of `numbers`.
+    """
+
+    def __init__(self, rule: str, *numbers: object) -> None:
+        super().__init__(rule, *numbers)
+        self.rule: str = rule
+        self.numbers: tuple[object, ...] = numbers
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rule.format(*self.numbers)}: a rule of headwater's own is broken, and nothing was written or "
+            "acknowledged past it; keep the log, report this line, and start again from what is on disk"
+        )

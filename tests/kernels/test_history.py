@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.kernels import history
+from headwater.kernels import history, index
 from headwater.kernels.guard import registered
 from headwater.kernels.jit import debug_copy
 from headwater.node.storage.columns import Index
@@ -75,3 +76,23 @@ def test_frames_are_counted_only_when_they_fill_the_bytes_exactly() -> None:
     for used in (len(data) - 1, len(data) - 23, 23, len(data) + 1):
         assert history.count_frames(data, used) == -1
     assert history.count_frames(data, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [
+        (index.DURABLE_ROWS, 3),
+        (index.FROZEN_ROWS, 4),
+        (index.ROWS, 9),
+        (index.KEYS, 4),
+        (index.DURABLE_HIGH, 6),
+        (index.FROZEN_HIGH, 8),
+    ],
+)
+def test_a_vbucket_whose_numbers_are_in_disorder_is_found(field: int, number: int) -> None:
+    table = np.zeros((3, index.FIELDS), np.uint64)
+    table[:, [index.DURABLE_ROWS, index.FROZEN_ROWS, index.ROWS, index.CAPACITY, index.KEYS]] = 1, 2, 3, 8, 3
+    table[:, [index.DURABLE_HIGH, index.FROZEN_HIGH, index.HIGH]] = 4, 5, 7
+    assert history.out_of_order(table) == -1
+    table[1, field] = number
+    assert history.out_of_order(table) == 1

@@ -8,9 +8,10 @@ import re
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from struct import unpack_from
+from struct import pack, unpack_from
 from threading import Thread
 from zlib import crc32
 
@@ -276,3 +277,78 @@ def test_a_node_that_is_up_has_loaded_what_an_upgrade_may_replace_under_it(tmp_p
         finally:
             process.terminate()
             assert process.wait(60) == 0
+
+
+SERVE_BROKEN = """if True:
+    import sys
+    from headwater.node import main
+    from headwater.kernels import index
+    from headwater.node.storage.columns import Index
+    from headwater.node.streams.snapshot import SnapshotSender
+
+    check, move = Index.check, SnapshotSender.move
+
+    def check_wrong(self):
+        if self.rows(0) > 1:  # as if memory had lost what is on disk
+            self.table[0, index.DURABLE_ROWS] = self.rows(0) + 1
+        check(self)
+
+    def move_wrong(self, *arguments):
+        moved = move(self, *arguments)
+        return moved._replace(last_seqno=self.last_seqno + 1)
+
+    {patch}
+    sys.exit(main.serve(sys.argv[1:]))
+"""
+
+
+@contextmanager
+def broken_node(folder: Path, patch: str) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
+    """A node that breaks a rule of its own: its process, its port, and what it says on stderr."""
+    command = [sys.executable, "-c", SERVE_BROKEN.format(patch=patch), "--port", "0", "--vbuckets", "2"]
+    command += ["--data", str(folder / "data")]
+    told = folder / "said"
+    with (
+        told.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            yield process, int(process.stdout.readline().split()[1].rpartition(":")[2]), told
+        finally:
+            process.kill()
+
+
+def test_a_node_whose_index_breaks_an_invariant_ends_with_a_line_and_acknowledges_nothing(tmp_path: Path) -> None:
+    with broken_node(tmp_path, "Index.check = check_wrong") as (process, port, told), Client(port) as client:
+        assert client.ask(0x01, key=b"a", extras=bytes(8), value=b"1").status == 0
+        client.send(Frame(0x80, 0x01, key=b"b", extras=bytes(8), value=b"2").encode())
+        assert client.read() is None
+        assert process.wait(60) == 1
+        lines = [line for line in told.read_text().splitlines() if " CRITICAL " in line]
+        assert len(lines) == 1 and "vbucket 0: 3 rows are durable, 1 were frozen: a rule of headwater's own" in lines[0]
+    running = Node(tmp_path / "data", {"vbuckets": 2})
+    running.start()
+    try:
+        with Client(running.port) as client:
+            assert client.ask(0x00, key=b"a").value == b"1"
+            assert client.ask(0x00, key=b"b").status == 1
+    finally:
+        running.stop()
+
+
+def test_an_invariant_of_one_stream_ends_its_connection_and_no_other(tmp_path: Path) -> None:
+    with broken_node(tmp_path, "SnapshotSender.move = move_wrong") as (process, port, told), Client(port) as client:
+        for number in range(100):
+            assert client.ask(0x01, key=b"%d" % number, extras=bytes(8), value=b"1").status == 0
+        with Client(port) as reader:
+            assert reader.ask(Opcode.DCP_OPEN, key=b"reader", extras=pack(">II", 0, 1)).status == 0
+            extras = pack(">II5Q", 0, 0, 0, (1 << 64) - 1, 0, 0, 0)
+            assert reader.ask(Opcode.DCP_STREAM_REQ, extras=extras).status == 0
+            seen = []
+            while (frame := reader.read()) is not None:
+                seen.append(frame.opcode)
+            assert Opcode.DCP_MUTATION not in seen
+        until(lambda: "the session failed" in told.read_text(), "it is told")
+        assert "seqno 101 of a snapshot to 100: a rule of headwater's own" in told.read_text()
+        assert client.ask(0x00, key=b"1").value == b"1" and process.poll() is None

@@ -24,6 +24,7 @@ from headwater.client.foothold import Foothold
 from headwater.client.kv import Valued
 from headwater.client.losses import ReadAgain
 from headwater.client.progress import Positions
+from headwater.invariants import invariant
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.events import (
     CollectionsChanged,
@@ -387,6 +388,7 @@ class ChangeFeed:
             rows = _rows(handout.records, self._names)
         done = 0
         for row, occurrence in handout.events:
+            invariant(done <= row, "an event before row {} comes behind row {}", row, done)
             for _ in range(row - done):
                 yield self._moved(next(rows))
             done = row

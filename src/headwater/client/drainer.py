@@ -37,6 +37,7 @@ from headwater.errors import (
     TransportError,
     error_for,
 )
+from headwater.invariants import invariant
 from headwater.kernels.columns import Arena
 from headwater.protocol.dcp.consumer_stream import ConsumerStream
 from headwater.protocol.dcp.coverage import Coverage
@@ -348,6 +349,8 @@ class Drainer:
         parts = [worker.part() for worker in self._workers.values() if worker.drain]
         self.positions = Positions(self._resting, parts, self._logs, self._coverage)
         events, self._events = self._events, []
+        last, rows = events[-1][0] if events else 0, self.arena.rows
+        invariant(last <= rows, "an event before row {} of {}", last, rows)
         return Handout(self.arena.batch(), events, self.positions, self.streamed)
 
     # ------------------------------------------------------------------ what waits for copies to have it on disk
@@ -523,7 +526,9 @@ class Drainer:
             self.progress[vbucket].position = self._gate.cut(vbucket)
             self._events.append((row, Cut(ConsumerStream(vbucket))))
             return
+        before = self.progress[vbucket].position.seqno
         self.progress[vbucket].position = position = worker.position(vbucket)
+        invariant(before <= position.seqno, "vbucket {}: from {} back to {}", vbucket, before, position.seqno)
         if self._resting is self.positions.resting:
             self._resting = dict(self._resting)
         self._resting[vbucket] = position

@@ -6,6 +6,7 @@ decoder's numbers run ahead then; these follow the rows that were passed on.
 
 from __future__ import annotations
 
+from headwater.invariants import invariant
 from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
@@ -43,6 +44,9 @@ class Foothold:
             self.enter(start, end)
         elif self.held_end < seqno:
             self.held_end = end  # the first one behind a boundary
+        last, held = self.last, (self.held_start, self.held_end)
+        invariant(last < seqno, "seqno {} is passed on behind seqno {}", seqno, last)
+        invariant(held[0] <= seqno <= held[1], "seqno {} is passed on outside of its snapshot, {}", seqno, held)
         self.last = seqno
 
     def advance(self, seqno: int, snapshot: tuple[int, int]) -> None:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from headwater.client.foothold import Foothold
 from headwater.client.routing import Address, ClusterMap
 from headwater.errors import NotPersisted
+from headwater.invariants import invariant
 from headwater.protocol.dcp.events import (
     Advanced,
     CollectionsChanged,
@@ -216,6 +217,9 @@ class Gate:
         while state.is_ready and room > 0:
             held = state.queue.popleft()
             state.size -= held.size
+            needs, persisted = held.needs, state.persisted
+            invariant(needs <= persisted, "seqno {} goes, seqno {} is on enough disks", needs, persisted)
+            invariant(state.size >= 0 and (state.queue or not state.size), "{} bytes wait for nothing", state.size)
             room -= held.size
             if held.event is not None:
                 state.place.occur(held.event)

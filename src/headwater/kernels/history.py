@@ -13,6 +13,7 @@ import numpy as np
 
 from headwater.kernels.choices import choice_of, place_in
 from headwater.kernels.index import (
+    CAPACITY,
     DURABLE_HIGH,
     DURABLE_ROWS,
     EXPIRY,
@@ -162,6 +163,19 @@ def _undo(table: Table, vb: Any, segments: Table, keep: Any) -> None:
 
 
 @kernel
+def out_of_order(table: Table) -> Any:
+    """Return the first vbucket with more rows durable than frozen, frozen than staged, or staged than there is room
+    for; with more keys than rows; or with seqnos in such a disorder. -1: all are in order."""
+    for vb in range(len(table)):
+        rows, frozen, high = table[vb, ROWS], table[vb, FROZEN_ROWS], table[vb, FROZEN_HIGH]
+        if table[vb, DURABLE_ROWS] > frozen or frozen > rows or rows > table[vb, CAPACITY] or table[vb, KEYS] > rows:
+            return vb
+        if table[vb, DURABLE_HIGH] > high or high > table[vb, HIGH]:
+            return vb
+    return -1
+
+
+@kernel
 def undo_rows(table: Table, vb: Any, segments: Table, keep: Any) -> None:
     """Take back the rows of one vbucket from `keep` on, newest first; the version before each is the newest again."""
     _undo(table, vb, segments, U(keep))
@@ -288,6 +302,7 @@ def warm_up() -> None:
     segments, pairs = np.zeros((1, 2), np.uint64), np.zeros((1, 2), np.int64)
     prepare(fill_slots, u32, u32, u32, 0)
     prepare(make_durable, table, 0, 0, 0)
+    prepare(out_of_order, table)
     prepare(undo_rows, table, 0, segments, 0)
     prepare(undo_staged, table, segments)
     prepare(count_frames, np.zeros(0, np.uint8), 0)

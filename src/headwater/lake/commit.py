@@ -24,6 +24,7 @@ from pyroaring import BitMap
 
 from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
+from headwater.invariants import invariant
 from headwater.lake import upkeep, vectors
 from headwater.lake.index import Indexes
 from headwater.lake.log import DOMAIN, Action, DataFile, TableLog, TableState, data_file, record, removal, transaction
@@ -153,9 +154,13 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
     now = int(time.time() * 1000)
     dead = _merged(batch.written)
     fresh = {add["path"]: add for written in batch.written for add in written.files}
+    known = fresh.keys() & state.files.keys()
+    invariant(not known, "new files of a batch are in the table already: {}", known)
     actions, revised = [], {}
     for path, rows in dead.items():
         if path in fresh:
+            total = _rows(fresh[path])
+            invariant(rows.max() < total, "row {} of {} is dead, it has {}", rows.max(), path, total)
             revised[path] = rows
         elif (file := state.files.get(path)) is not None:
             after = _after(log, file, rows)
@@ -170,6 +175,8 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
     for path in [path for path in revised if path not in fresh]:
         file = state.files[path]
         actions.append({"add": _loose(file.add, _rows_in(log, file)) | _vector(described, path)})
+    added = [action["add"]["path"] for action in actions if "add" in action]
+    invariant(len({*added}) == len(added), "a commit adds a file twice: {}", added)
     return [transaction(*batch.transaction), batch.then.to_action(), *actions]
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headwater.invariants import invariant
 from headwater.lake.store import TableStore
 from headwater.lake.vectors import positions_of
 
@@ -112,6 +113,7 @@ class DataWriter:
             self._finish_file()
             self.schema = batch.schema
             self.files.append(NewFile(f"{self.label}-{uuid.uuid4()}.parquet"))
+        invariant(batch.num_rows, "a batch without a row goes to {}", self.files[-1].path)
         file = self.files[-1]
         first = file.rows
         for name in self._statistics:

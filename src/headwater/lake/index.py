@@ -20,6 +20,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from headwater.invariants import invariant
 from headwater.lake.store import TableStore
 
 FOLDER, SUFFIX = "_index", ".idx"
@@ -179,6 +180,9 @@ class Indexes:
 
     def write(self, path: str, index: KeyIndex, rows: int) -> None:
         """Write the index of a data file with `rows` rows, and keep it."""
+        count, high = len(index.rows), index.hashes.high
+        invariant(count == len(high) <= rows, "{}: an index of {} rows, {} hashes, of {}", path, count, len(high), rows)
+        invariant((high[1:] >= high[:-1]).all(), "{}: an index that is not sorted", path)
         parts = [np.ascontiguousarray(part).data for part in (index.hashes.high, index.hashes.low, index.rows)]
         checksum = xxhash.xxh3_64()
         for part in parts:

@@ -28,6 +28,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
+from headwater.invariants import invariant
 from headwater.lake import checkpoints, vectors
 from headwater.lake.shape import VARIANT, arrow_type
 from headwater.lake.store import Before, TableStore
@@ -393,6 +394,8 @@ class TableLog:
         self._check_files(actions)
         if not self._put(version, content):
             return False
+        last = self.state.version
+        invariant(last == version - 1, "{}: version {} is written behind {}", self.store.root, version, last)
         self.state.apply(actions)
         self.state.version, self._last = version, _digest(content)
         self._note(actions)

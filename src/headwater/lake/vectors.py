@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from headwater.errors import CorruptStore
+from headwater.invariants import invariant
 from headwater.lake.store import TableStore
 
 MAGIC = 1681511377
@@ -110,6 +111,7 @@ def write(store: TableStore, vectors: Mapping[str, BitMap]) -> dict[str, Descrip
     large: dict[str, bytes] = {}
     for path, rows in vectors.items():
         body = encode(rows)
+        invariant(len(rows), "{} gets a vector without a dead row", path)
         described[path] = {"storageType": "i", "pathOrInlineDv": "", "sizeInBytes": len(body), "cardinality": len(rows)}
         if len(body) <= INLINE_BYTES_MAX:
             described[path]["pathOrInlineDv"] = z85(body)

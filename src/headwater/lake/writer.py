@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from headwater.invariants import invariant
 from headwater.lake.files import DataWriter, NewFile
 from headwater.lake.index import Hashes, Indexes, hashes_of, index_of_sorted, joined, lasts_of, order_of
 from headwater.lake.log import DataFile, TableState
@@ -151,6 +152,8 @@ def write(
         batches: their changes, in order within each vbucket, with the columns of `shape.SOURCE`. No rollback rows.
         aside: the quarantine for documents that do not fit; None for none.
     """
+    strangers = (portion.fresh | portion.replaced) - portion.vbuckets
+    invariant(not strangers, "vbuckets {} are no part of what is written", strangers)
     out = DataWriter(store, shape.schema)
     quarantine_out = DataWriter(aside.store, aside.shape.schema, "quarantine") if aside else None
     try:
@@ -251,6 +254,8 @@ def _placed(
     kept = batch if count == batch.num_rows else batch.filter(pa.array(stored))
     number, first = out.add(rows_of(kept))
     rows[stored] = np.arange(first, first + count)
+    held = out.files[number].rows
+    invariant(first + count == held, "rows {} to {} of a file that has {}", first, first + count, held)
     return number, rows
 
 
@@ -310,6 +315,8 @@ class _Seen:
         if (falls & ~lasts[:-1]).any():
             order = np.lexsort((seqnos, hashes.low, hashes.high))
         kept, gone = order[lasts], order[~lasts]
+        changes = len(seqnos)
+        invariant(len(hashes) == len(order) == changes, "{} keys of {} changes", len(hashes), changes)
         places = [_places(files, rows, kept, gone) for files, rows in zip(columns[::2], columns[1::2], strict=True)]
         return _Newest(hashes.take(kept), vbuckets[kept], places)
 
@@ -342,6 +349,8 @@ def _index_new(
     for number, file in enumerate(files):
         mine = (places.files == number) & (places.rows != NO_ROW)
         hashes = newest.hashes if mine.all() else newest.hashes.take(mine)
+        live, old = int(mine.sum()), len(outdated.get(number, ()))
+        invariant(live + old == file.rows, "{}: {} rows, {} live and {} not", file.path, file.rows, live, old)
         indexes.write(file.path, index_of_sorted(hashes, places.rows[mine]), file.rows)
         gone = outdated.get(number)
         if gone is not None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
+from headwater.invariants import node_invariant
 from headwater.node.process import threads
 from headwater.node.reporting.durations import Durations
 from headwater.node.reporting.log_lines import event
@@ -111,6 +112,7 @@ class Committer:
         """Wait until batch `gate` is durable; False when it was lost instead."""
         if gate <= self.durable:
             return True
+        node_invariant(gate <= self.open, "a gate of batch {}, batch {} is open", gate, self.open)
         future: asyncio.Future[bool] = self._loop.create_future()
         watcher = gate, future
         self._watchers.append(watcher)
@@ -130,6 +132,7 @@ class Committer:
         """Commit what is staged before returning: for start and stop, when nobody else runs."""
         while (batch := self._store.freeze()) is not None:
             self._dirty = False
+            node_invariant(self.durable < self.open, "batch {} is durable, batch {} open", self.durable, self.open)
             self.open += 1
             self._store.write(batch)
             self._store.settle(batch)
@@ -165,6 +168,7 @@ class Committer:
         self._dirty = False
         batch = self._store.freeze()
         number, self.open = self.open, self.open + 1
+        node_invariant(self.durable < number, "batch {} is frozen, batch {} is durable", number, self.durable)
         if batch is None:  # nothing came of it: durable as it stands
             self.durable = number
             self._release()
@@ -187,6 +191,9 @@ class Committer:
         """The batch is on disk, or lost. Whatever happens here, none is in flight afterwards, or the node ends."""
         lost: list[int] = []
         try:
+            in_flight, durable = self._in_flight, self.durable
+            node_invariant(durable < in_flight, "batch {} ends, batch {} is durable", in_flight, durable)
+            node_invariant(in_flight < self.open, "batch {} ends, batch {} gathers", in_flight, self.open)
             if error is None:
                 self._store.settle(batch)
             else:

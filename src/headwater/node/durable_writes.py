@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headwater.errors import StorageError
+from headwater.invariants import node_invariant
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.refused import CommandRefused
 from headwater.node.storage.staging import ArenaFull
@@ -311,12 +312,15 @@ class DurableWrites:
             key, seqno = first
             if seqno > (by_majority if (vbucket.id, key) in self._writes else by_all_left):
                 return
+            durable = vbucket.durable_seqno
+            node_invariant(seqno <= durable, "vbucket {}: prepare {} commits at {}", vbucket.id, seqno, durable)
             self._commit(vbucket, key)
 
     def _reached(self, vbucket: VBucket, copies: Copies, needed: int) -> int:
         """The seqno up to which so many of the copies have everything on disk, this node among them."""
         if not copies.is_member or needed > copies.there:
             return 0
+        node_invariant(needed > 0, "vbucket {}: no copy is needed of {}", vbucket.id, copies.there)
         durable, known = vbucket.durable_seqno, self._acknowledged.get(vbucket.id, {})
         others = sorted((known.get(name, 0) for name in copies.others), reverse=True)
         return durable if needed == 1 else min(durable, others[needed - 2])
@@ -327,8 +331,11 @@ class DurableWrites:
             self._bucket.committer.wrote()
             self._settled(vbucket)
             return
+        node_invariant(vbucket.state is State.ACTIVE, "vbucket {} commits, and is not active", vbucket.id)
         seqno = vbucket.prepares.commit(key, self._bucket.now())
         gate = self._bucket.committer.wrote()
+        durable = self._bucket.committer.durable
+        node_invariant(gate > durable, "a commit in batch {}, batch {} is durable", gate, durable)
         write = self._writes.pop((vbucket.id, key), None)
         if write is not None:
             self._commits.append((gate, seqno, write))

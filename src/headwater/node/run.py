@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TextIO
 
-from headwater.errors import DiskFull
+from headwater import invariants
+from headwater.errors import DiskFull, InvariantBroken
 from headwater.kernels import cached
 from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.catalog import open_store
@@ -57,6 +58,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
         cached.compiling.tell(lambda told: log.warning(told, extra=event("kernels.compiling")))
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
+    invariants.listeners.append(_end_for)
     try_addresses(config)
     store = open_store(config)
     clean = False
@@ -69,6 +71,14 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
         store.close(clean=clean)
     log.info("stopped, and all is on disk", extra=event("node.stopped"))
     return 0
+
+
+def _end_for(broken: InvariantBroken, of_node: bool) -> None:
+    """End the process where its own log, index or vbuckets are not as they must be: memory can't be trusted, and what
+    is on disk is whole. One that only concerns a connection ends that connection."""
+    if of_node:
+        log.critical("%s; the node ends as in a crash", broken, extra=event("invariant.broken"))
+        os._exit(1)
 
 
 async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:

@@ -25,6 +25,7 @@ _LASTING = (
     "DataLoss",
     "OutputLost",
     "SparkUnavailable",
+    "InvariantBroken",
 )
 """Failures that another try meets again: somebody has to do something first. All else is tried again: a node that
 starts, a lake that is full or read-only for a while, a Python worker that was late."""

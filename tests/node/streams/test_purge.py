@@ -73,8 +73,7 @@ def test_a_backfill_of_which_nothing_is_left_is_made_up_for_by_the_first_marker(
     desk.delete(0, "a")
     desk.commit()
     desk.store.rollback(0, 0)
-    desk.store.table[0, index.HIGH] = desk.store.table[0, index.DURABLE_HIGH] = 2
-    desk.store.table[0, index.PURGE] = 2
+    desk.store.table[0, [index.HIGH, index.FROZEN_HIGH, index.DURABLE_HIGH, index.PURGE]] = 2
     reader = follower(desk)
     reader.stream()
     assert told(reader.read()) == []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from headwater.invariants import node_invariant
+
 
 class Outbox:
     """A first-in first-out queue of (bytes, gate). Sizes are in bytes; gates are batch numbers, 0 for none."""
@@ -52,6 +54,7 @@ class Outbox:
 
     def sent(self, count: int) -> None:
         """`count` bytes from the front have left."""
+        node_invariant(0 <= count <= self.queued_bytes, "{} bytes left of {}", count, self.queued_bytes)
         if count == self.queued_bytes:
             self.clear()
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headwater.invariants import node_invariant
 from headwater.kernels import apply as kernel
 from headwater.wire.dcp import SnapshotFlag
 
@@ -66,6 +67,8 @@ class Intake:
             count += int(taken)
             if code == kernel.GROW:
                 store.staging.grow(int(vb), self._consumer.announced(int(vb)))
+        size = len(data)
+        node_invariant(begun <= offset <= size, "changes of bytes {} to {} of {} are taken", begun, offset, size)
         self.is_full = code == kernel.ARENA_FULL
         if count:
             self._took(count, int(offset) - begun, now, is_bulk=len(data) >= BULK_BYTES)

@@ -12,6 +12,7 @@ good, somebody has to say so. Time plays no part in it.
 
 from __future__ import annotations
 
+from headwater.invariants import node_invariant
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.durability import majority_of
@@ -31,7 +32,8 @@ class Fence:
         self._peers = frozenset(known.peers)
         # A majority, this node counted: it shares a node with every other majority, and so with one that has a newer
         # map.
-        self._needed = majority_of(len(known.servers))
+        self._needed, members = majority_of(len(known.servers)), len(known.servers)
+        node_invariant(2 * self._needed > members, "{} of {} nodes are to be a majority", self._needed, members)
         self.is_open = is_open or self._needed <= 1 or known.this is None  # one that is no member has nobody to ask
 
     @property

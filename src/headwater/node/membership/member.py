@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
+from headwater.invariants import node_invariant
 from headwater.node.calling import ProducerAddress, call
 from headwater.node.membership.fence import Fence
 from headwater.node.membership.file import MapFile
@@ -254,6 +255,8 @@ class Membership:
         if found.here is None:  # what nobody owns is about to be somebody's: the others go on without this node
             self._bucket.fence(filter(self._is_served, range(self._bucket.vbucket_count)))
         before, self.map = self.map, found
+        older = before is not None and found.version < before.version
+        node_invariant(not older, "map {} is to follow map {}", found.version, before and before.version)
         told = news(before, found)
         _tell_of_departures(before, found)
         self.reconciler.known = found

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from headwater.invariants import node_invariant
 from headwater.node.membership.following import Following
 from headwater.node.membership.roles import News, role
 from headwater.node.reporting.log_lines import event
@@ -138,6 +139,7 @@ class Reconciler:
         return wanted.source
 
     def _become(self, vb: int, state: State) -> None:
+        node_invariant(state is not State.ACTIVE, "a map makes vbucket {} active", vb)
         found = self._bucket.vbuckets.get(vb)
         if found is None:
             self._bucket.create_vbucket(vb, state)

@@ -48,6 +48,7 @@ EVENTS: Mapping[str, str] = {
     "file.settled": "such a file is the one of before again",
     "batch.lost": "a batch could not be written; those who waited for it were disconnected",
     "index.lost": "memory and disk differ; the node ends as in a crash",
+    "invariant.broken": "a rule of headwater's own does not hold, by a fault of it or of memory; the node ends",
     "log.cut": "the torn end of a file of the log, which nobody was told of, was cut at the start",
     "log.damaged": "a batch on disk is damaged, and not served any more",
     "log.verified": "all of the log was verified",

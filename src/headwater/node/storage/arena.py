@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from headwater.invariants import node_invariant
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
 from headwater.node.storage.batch import BATCH_HEADER_BYTES
@@ -49,6 +50,8 @@ class StagingArena:
     def append(self, frame: bytes) -> int:
         """Copy a frame in; returns where. The caller has seen that there is room."""
         at = self.used
+        room = len(self.data) - at
+        node_invariant(len(frame) <= room, "a frame of {} bytes, the arena has room for {}", len(frame), room)
         self.data[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
         self.used = at + len(frame)
         return at

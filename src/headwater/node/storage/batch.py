@@ -20,6 +20,7 @@ from typing import Final
 
 import xxhash
 
+from headwater.invariants import node_invariant
 from headwater.node.storage.disk import Buffer
 
 __all__ = [
@@ -76,6 +77,7 @@ def _seed(salt: int, offset: int) -> int:
 
 def header_of(number: int, frames: int, body: Buffer, salt: int, offset: int) -> bytes:
     """The 48 bytes that go in front of `body` when the batch is written at `offset`."""
+    node_invariant(0 < frames <= len(body), "batch {} has {} frames in {} bytes", number, frames, len(body))
     seed = _seed(salt, offset)
     checksum = xxhash.xxh3_64_intdigest(body, seed)
     fields = _LAYOUT.pack(MAGIC, BATCH_HEADER_BYTES, 0, number, len(body), frames, checksum)

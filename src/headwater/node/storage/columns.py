@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import StorageError
+from headwater.invariants import node_invariant
 from headwater.kernels import index
 from headwater.kernels.guard import register
-from headwater.kernels.history import fill_slots
+from headwater.kernels.history import fill_slots, out_of_order
 from headwater.kernels.jit import debugging
 
 __all__ = ["Columns", "Index"]
@@ -28,6 +29,8 @@ ROWS_FIRST: Final = 16
 SLOTS_FIRST: Final = 32
 GROWTH: Final = 1.25
 _NIL: Final = 0xFFFFFFFF
+_COUNTS: Final = (index.ROWS, index.FROZEN_ROWS, index.DURABLE_ROWS, index.CAPACITY)
+_KEYS_AND_SEQNOS: Final = (index.KEYS, index.HIGH, index.FROZEN_HIGH, index.DURABLE_HIGH)
 
 
 def _array(count: int, kind: type[Any]) -> NDArray[Any]:
@@ -61,6 +64,8 @@ class Columns:
 
     def copy(self, rows: int, capacity: int, slots: int) -> Columns:
         """The first `rows` rows in new arrays of the given sizes."""
+        most = min(capacity, self.capacity)
+        node_invariant(rows <= most, "{} rows are to be copied, there is room for {}", rows, most)
         made = Columns(capacity, slots)
         for name in ("seq", "loc", "hash", "prev", "next"):
             getattr(made, name)[:rows] = getattr(self, name)[:rows]
@@ -135,6 +140,8 @@ class Index:
             slots = _slots_for(wanted)
         if capacity != columns.capacity or slots != len(columns.slots):
             self.adopt(vbucket, columns.copy(had, capacity, slots))
+        room = self.columns[vbucket].capacity
+        node_invariant(need <= room, "vbucket {}: room for {} rows, {} are needed", vbucket, room, need)
 
     def sized(self, rows: int, keys: int) -> Columns:
         """New columns for so many rows and keys and some more."""
@@ -187,6 +194,20 @@ class Index:
         if seqno == 0:
             return 0  # and one that begins
         return int(self.columns[vbucket].seq[: self.rows(vbucket)].searchsorted(np.uint64(seqno), "right"))
+
+    def check(self) -> None:
+        """Check the order of each vbucket's numbers: what is durable was frozen before, what is frozen was staged."""
+        if (vb := int(out_of_order(self.table))) < 0:
+            return
+        row = self.table[vb]
+        rows, frozen, durable, room = (int(row[field]) for field in _COUNTS)
+        node_invariant(durable <= frozen, "vbucket {}: {} rows are durable, {} were frozen", vb, durable, frozen)
+        node_invariant(frozen <= rows, "vbucket {}: {} rows are frozen, {} were staged", vb, frozen, rows)
+        node_invariant(rows <= room, "vbucket {}: {} rows, room for {}", vb, rows, room)
+        keys, high, frozen, durable = (int(row[field]) for field in _KEYS_AND_SEQNOS)
+        node_invariant(keys <= rows, "vbucket {}: {} keys, {} rows", vb, keys, rows)
+        node_invariant(durable <= frozen, "vbucket {}: seqno {} is durable, {} was frozen", vb, durable, frozen)
+        node_invariant(frozen <= high, "vbucket {}: seqno {} is frozen, {} is the high one", vb, frozen, high)
 
     def nbytes(self) -> int:
         """Bytes of memory, the table of addresses included."""
@@ -241,6 +262,9 @@ class Index:
     def lower(self, vbucket: int, rows: int, high: int) -> None:
         """Lower the counts of rows and the high seqnos after a rollback that left `rows` rows up to `high`."""
         row = self.table[vbucket]
+        had, was = int(row[index.ROWS]), int(row[index.HIGH])
+        node_invariant(rows == had, "vbucket {}: a rollback left {} rows, {} were to stay", vbucket, had, rows)
+        node_invariant(high <= was, "vbucket {}: a rollback raises the high seqno from {} to {}", vbucket, was, high)
         row[index.HIGH] = high
         row[[index.DURABLE_ROWS, index.FROZEN_ROWS]] = np.minimum(row[[index.DURABLE_ROWS, index.FROZEN_ROWS]], rows)
         row[[index.DURABLE_HIGH, index.FROZEN_HIGH]] = np.minimum(row[[index.DURABLE_HIGH, index.FROZEN_HIGH]], high)

@@ -10,6 +10,7 @@ of it; when the first is lost, both are.
 from __future__ import annotations
 
 from headwater.errors import StorageError
+from headwater.invariants import node_invariant
 from headwater.kernels import history, index
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import Batch
@@ -52,6 +53,7 @@ class Committing:
             return None
         batch = self._in_flight = Batch(self._staging.arena)
         table = self._index.table
+        self._index.check()
         table[:, index.FROZEN_ROWS] = table[:, index.ROWS]
         table[:, index.FROZEN_HIGH] = table[:, index.HIGH]
         self._staging.hand_over(batch.bytes_on_disk)
@@ -70,6 +72,9 @@ class Committing:
         self._end(batch)
         if batch.segment is None:
             raise StorageError(f"{self._log.folder}: the batch was not written")
+        end, used = batch.segment.end, batch.arena.used
+        rule = "a batch of {} bytes at byte {} is settled in a segment that ends at {}"
+        node_invariant(batch.body + used == end, rule, used, batch.body, end)
         self.written_bytes += batch.bytes_on_disk
         self._slots.register(batch.segment)
         # The arena is cleared below and gathers again: until then every row that points into it must point into the
@@ -98,6 +103,8 @@ class Committing:
             for vb in lost:
                 restore(self._index, vb, self.records.get(vb, VBucketRecord(0)))
         self._staging.forget(self.records)
+        rows, durable = self._index.table[:, index.ROWS], self._index.table[:, index.DURABLE_ROWS]
+        node_invariant((rows == durable).all(), "a batch was lost, and rows of it are still in the index")
         return sorted(lost)
 
     def _end(self, batch: Batch) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.invariants import node_invariant
 from headwater.kernels.compact import copy_rows
 from headwater.kernels.history import count_frames
 from headwater.node.process.threads import pool_or_inline
@@ -78,6 +79,7 @@ class CompactedWriter:
                     self._room_for(int(size))
                     done += self._copy(locs, rows[: done + 1], done, places, table, int(size))
                 self._flush()
+        node_invariant(done == len(rows), "compaction wrote {} rows of {}", done, len(rows))
 
     def write_out(self) -> None:
         """Write what has gathered; on return nothing is under way."""
@@ -87,6 +89,8 @@ class CompactedWriter:
     def finish(self) -> int:
         """Sync and seal all files, and bring them into memory for who reads on in them; returns their bytes."""
         self.write_out()
+        under_way = len(self._under_way)
+        node_invariant(under_way == 0, "{} batches are not written, and their files are sealed", under_way)
         self.close()
         for segment in self.segments:
             segment.writable().sync()
@@ -145,6 +149,8 @@ class CompactedWriter:
         if not self._used:
             return
         segment, body = self.segments[-1], self._buffer[: self._used]
+        end = segment.end + batches.BATCH_HEADER_BYTES + self._used
+        node_invariant(end <= segment.size, "{}: a batch to byte {} of {}", segment.path, end, segment.size)
         self._under_way.append(self._thread.submit(_write, segment, segment.next_number, segment.end, body))
         segment.end += batches.BATCH_HEADER_BYTES + self._used
         segment.batches += 1

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
+from headwater.invariants import node_invariant
 from headwater.kernels import compact as kernels
 from headwater.kernels import index
 from headwater.kernels.history import fill_slots
@@ -311,6 +312,8 @@ class Compaction:
         self._announced = True
         for vb, share in self._shares.items():
             row = self._index.table[vb]
+            purge, limit = share.purge, share.limit
+            node_invariant(purge <= limit, "vbucket {}: purged to {}, readers lack all from {}", vb, purge, limit)
             known = share.floor <= int(row[index.FLOOR]) and share.purge <= int(row[index.PURGE])
             if known and not self._staging.lags_behind(vb):
                 continue
@@ -342,6 +345,8 @@ class Compaction:
         for share in self._shares.values():
             self._check_wanted()
             share.places = np.empty(len(share.keep), np.uint64)
+            kept, rows = len(share.keep), share.end - share.first
+            node_invariant(kept <= rows, "compaction keeps {} rows of {}", kept, rows)
             writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
         writer.write_out()
         failpoint("compact.copied")
@@ -402,6 +407,10 @@ class Compaction:
         first = min(share.first, end)
         kept = int(np.searchsorted(share.keep, end))
         gone, old = end - first - kept, into.columns[vb]
+        durable, places = int(row[index.DURABLE_ROWS]), len(share.places)
+        node_invariant(end <= durable, "vbucket {}: {} rows compacted, {} are durable", vb, end, durable)
+        node_invariant(gone >= 0, "vbucket {}: {} rows stay of {}", vb, kept, end - first)
+        node_invariant(kept <= places, "vbucket {}: {} rows stay, {} were written", vb, kept, places)
         if end == first:
             return
         rows = int(row[index.ROWS]) - gone
@@ -418,6 +427,7 @@ class Compaction:
             share.places[:kept],
             slots,
         )
+        node_invariant(rows <= new.capacity, "vbucket {}: {} rows, room for {}", vb, rows, new.capacity)
         fill_slots(new.slots, new.hash, new.next, rows)
         into.adopt(vb, new)
         for count in (index.ROWS, index.DURABLE_ROWS, index.FROZEN_ROWS):

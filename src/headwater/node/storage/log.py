@@ -32,6 +32,7 @@ from typing import Final, TypeVar
 
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
+from headwater.invariants import node_invariant
 from headwater.kernels.history import count_frames
 from headwater.node.storage import batch as batches
 from headwater.node.storage.arena import Batch
@@ -263,6 +264,8 @@ class Log:
     def _append(self, batch: Batch, frames: int) -> None:
         failpoint("log.append")
         segment, body = self.current, batch.frames
+        node_invariant(batch.segment is None, "a batch of {} bytes is written twice", len(body))
+        node_invariant(segment.end >= SEGMENT_HEADER_BYTES, "{}: ends at byte {}", segment.path, segment.end)
         if segment.end + batches.BATCH_HEADER_BYTES + len(body) > segment.size:
             raise StorageError(f"{segment.path}: a batch of {len(body)} bytes was staged, {self.room} were promised")
         header = batches.header_of(segment.next_number, frames, body, segment.header.salt, segment.end)
@@ -396,6 +399,8 @@ class Log:
                 self.remove(fresh)
             raise
         with self._lock:
+            newest = max((each.header.id for each in self.segments[-1:]), default=0)
+            node_invariant(fresh.header.id > newest, "segment {} follows segment {}", fresh.header.id, newest)
             old, self.segments = self.segments[-1:], [*self.segments, fresh]
         self.failed = False
         self.look_at_disk()
@@ -474,9 +479,13 @@ class Log:
                 raise StorageError(f"{self.folder}: the log no longer has the segments that were compacted")
             return replace(manifest, segments=(*manifest.segments[:first], *entries, *manifest.segments[end:]))
 
+        node_invariant(self.segments[-1] not in old, "the open segment is to be compacted")
+        unsealed = [each.header.id for each in new if each.file is not None]
+        node_invariant(not unsealed, "segments {} are to replace others, and are not sealed", unsealed)
         self._change(edit, "compact")
         with self._lock:
             first = self.segments.index(old[0])
+            node_invariant(self.segments[first : first + len(old)] == old, "segments {} are no stretch", gone)
             self.segments = [*self.segments[:first], *new, *self.segments[first + len(old) :]]
 
     def close(self, clean: bool) -> None:

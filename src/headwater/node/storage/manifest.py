@@ -26,6 +26,7 @@ from typing import Final
 
 from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
+from headwater.invariants import node_invariant
 from headwater.node.storage.disk import Disk
 from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
 
@@ -147,6 +148,7 @@ class ManifestFile:
             return number
 
     def _write(self, content: Manifest, point: str) -> None:
+        _check_change(self.content, content)
         fresh = self._folder / NEXT_NAME
         write_synced(self._disk, fresh, content.encode())
         failpoint("segment.before_manifest" if point == "segment" else "compact.before_rename")
@@ -155,3 +157,20 @@ class ManifestFile:
         failpoint("segment.after_manifest" if point == "segment" else "compact.after_rename")
         self._disk.sync_directory(self._folder)
         self.content, self.unsure = content, False
+
+
+def _check_change(before: Manifest, after: Manifest) -> None:
+    """Check the manifest that is about to take the place of another: what it names is the store."""
+    same = (before.store, before.vbuckets) == (after.store, after.vbuckets)
+    node_invariant(same, "the manifest of store {} is to name another", before.store.hex())
+    numbers = [entry.id for entry in after.segments]
+    node_invariant(len({*numbers}) == len(numbers), "the manifest is to name a segment twice: {}", numbers)
+    newest = max(numbers, default=0)
+    node_invariant(newest < after.next_segment, "segment {} is named, {} is the next", newest, after.next_segment)
+    is_open = [entry.id for entry in after.segments[:-1] if entry.bytes is None]
+    node_invariant(not is_open, "segments {} are open, and not the last", is_open)
+    facts = ("member", "collections", "prepares", "users")
+    gone = [fact for fact in facts if getattr(before, fact) and not getattr(after, fact)]
+    node_invariant(not gone, "the manifest is to forget {}, which it keeps for good", gone)
+    newer = after.generation > before.generation
+    node_invariant(newer, "manifest {} is to follow manifest {}", after.generation, before.generation)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.invariants import node_invariant
 from headwater.kernels import choices, index
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ class NewestSeqnos:
         for at in chosen[np.argsort(bounds.seqnos[chosen])[::-1]].tolist():
             if bounds.seqnos.item(at) <= found:
                 break
-            bounds.seqnos[at] = exact = self._last(vbucket, bounds.numbers[at : at + 1], bounds.seqnos.item(at))
+            bound = bounds.seqnos.item(at)
+            exact = self._last(vbucket, bounds.numbers[at : at + 1], bound)
+            node_invariant(exact <= bound, "vbucket {}: the newest seqno {} is above {}", vbucket, exact, bound)
+            bounds.seqnos[at] = exact
             found = max(found, exact)
         return found
 

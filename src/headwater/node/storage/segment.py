@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headwater.errors import CorruptStore
+from headwater.invariants import node_invariant
 from headwater.kernels.guard import register
 from headwater.kernels.jit import debugging
 from headwater.node.storage.disk import Disk, File
@@ -144,6 +145,8 @@ class Segment:
 
     def seal(self) -> None:
         """End writing: cut the file at its last batch. OSError when that fails, which does no harm."""
+        size = self.size
+        node_invariant(self.end <= size, "{}: sealed at byte {} of {}", self.path, self.end, size)
         try:
             self.writable().truncate(self.end)
             self.memory = self._allowed(self.memory[: self.end])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import StorageError
+from headwater.invariants import node_invariant
 from headwater.kernels.index import FIRST_SEGMENT
 from headwater.node.storage.segment import UNREGISTERED, Segment
 from headwater.wire.header import frame_bytes
@@ -54,6 +55,8 @@ class Slots:
             if segment.slot == LOST_SLOT:
                 segment.slot = UNREGISTERED
                 raise StorageError(f"{segment.path}: {LOST_SLOT} segments are open; compact the store")
+            taken = segment.slot in self._memory or segment.slot < FIRST_SEGMENT
+            node_invariant(not taken, "slot {} is given to a second file, {}", segment.slot, segment.path)
             self._fresh = max(self._fresh, segment.slot + 1)
             segment.born = self._time
         self.place(segment.slot, segment.memory, len(segment.memory))
@@ -109,6 +112,7 @@ class Slots:
         self._retired = [(when, segment) for when, segment in self._retired if segment not in gone]
         for segment in gone:
             if segment.slot != UNREGISTERED:
+                node_invariant(segment.slot >= FIRST_SEGMENT, "slot {}, of staging, is given back", segment.slot)
                 self.table[segment.slot] = 0
                 del self._memory[segment.slot]
                 self._free.append(segment.slot)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import DiskFull, StorageError
+from headwater.invariants import node_invariant
 from headwater.kernels import index
 from headwater.node.storage.arena import StagingArena
 from headwater.node.storage.batch import BATCH_HEADER_BYTES
@@ -153,6 +154,8 @@ class Staging:
 
     def use(self, used: int, *, unread: bool = False) -> None:
         """Take the arena's first `used` bytes as frames. `unread`: no one will read the new ones soon (a hint)."""
+        before, size = self.arena.used, len(self.arena.data)
+        node_invariant(before <= used <= size, "an arena of {} bytes goes from {} used to {}", size, before, used)
         self.arena.unread_bytes += (used - self.arena.used) * unread
         self.arena.used = used
 
@@ -185,10 +188,14 @@ class Staging:
             ArenaFull: there is none in this batch.
         """
         self._check_room(len(frame) + len(value), self._control_reserve)
+        rows, high = self._index.rows(vbucket), self._index.high_seqno(vbucket)
         offset = self.arena.append(frame)
         self.arena.append(value)
         while not index.index_frame(self._index.table, vbucket, self._slots.table, self.arena.slot, offset):
             self._index.grow(vbucket)
+        now, seqno = self._index.rows(vbucket), self._index.high_seqno(vbucket)
+        node_invariant(now == rows + 1, "vbucket {}: {} rows after a change, {} before", vbucket, now, rows)
+        node_invariant(seqno >= high, "vbucket {}: a change of seqno {} behind seqno {}", vbucket, seqno, high)
 
     def mutation(
         self,
@@ -277,7 +284,10 @@ class Staging:
     def record(self, vbucket: int, record: VBucketRecord) -> None:
         """Stage what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
         record = current(self._index, vbucket, record)
-        self.control(record_frame(vbucket, record))
+        _check_record(vbucket, record)
+        frame = record_frame(vbucket, record)
+        node_invariant(len(frame) <= RECORD_BYTES, "vbucket {}: a record of {} bytes", vbucket, len(frame))
+        self.control(frame)
         restore(self._index, vbucket, record)
         self.records[vbucket] = self.arena.records[vbucket] = record
 
@@ -376,9 +386,12 @@ class Staging:
         """The arena goes to the disk, where it takes so many bytes; the other one gathers from here on."""
         if 2 * bytes_on_disk > self._room:
             self._log.crowded()
+        node_invariant(self._handed_over is None, "two batches are on their way to the disk")
         self._handed_over = self.arena
         self._room -= bytes_on_disk
         self.arena = self._arenas[1 - self.arena.slot]
+        node_invariant(self.arena.used == 0, "the arena that gathers holds {} bytes of a batch", self.arena.used)
+        node_invariant(not self.arena.records, "the arena that gathers holds {} records", len(self.arena.records))
 
     def take_back(self) -> None:
         """Learn that no batch is on its way to the disk; the log knows how much room there is now."""
@@ -400,3 +413,16 @@ class Staging:
         self.records = dict(durable)
         for arena in self._arenas:
             arena.clear()
+
+
+def _check_record(vbucket: int, record: VBucketRecord) -> None:
+    """Check the numbers of a record, by which the vbucket goes on after a restart."""
+    start, end, high = record.snapshot_start, record.snapshot_end, record.high_seqno
+    node_invariant(start <= end, "vbucket {}: a record of a snapshot from {} to {}", vbucket, start, end)
+    last = 0
+    for first, until in record.consistent:
+        node_invariant(
+            last <= first <= until, "vbucket {}: states from {} to {} behind {}", vbucket, first, until, last
+        )
+        last = until
+    node_invariant(last <= high, "vbucket {}: a state at seqno {} above the high seqno {}", vbucket, last, high)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
+from headwater.invariants import node_invariant
 from headwater.kernels import history, index, live, sweep
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import ARENA_BYTES, Batch
@@ -237,10 +238,13 @@ class Store:
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
         columns = self.index.columns[vbucket]
+        node_invariant(rows <= columns.capacity, "vbucket {}: a view of {} rows of {}", vbucket, rows, columns.capacity)
         if not self.index.is_mixed(vbucket):
             return View(self.slots, vbucket, columns, first, rows, after_seqno)
         is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
         last = self._newest.seqno(vbucket, shown) if is_whole else None
+        durable = self.index.durable_seqno(vbucket)
+        node_invariant(last is None or last <= durable, "vbucket {}: seqno {} above {}", vbucket, last, durable)
         return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last)
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them
@@ -297,7 +301,9 @@ class Store:
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
         """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""
+        high = self.index.high_seqno(vbucket)
         self.staging.next_seqno(vbucket, seqno)
+        node_invariant(seqno > high, "vbucket {}: seqno {} is passed behind seqno {}", vbucket, seqno, high)
         self.table[vbucket, index.HIGH] = seqno
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
@@ -324,6 +330,9 @@ class Store:
             seqno = 0
         keep = self.index.rows_up_to(vbucket, seqno) if seqno else 0
         high = self.index.high_after(vbucket, keep, seqno)
+        rows, was = self.index.rows(vbucket), self.index.high_seqno(vbucket)
+        node_invariant(keep <= rows, "vbucket {}: a rollback keeps {} rows of {}", vbucket, keep, rows)
+        node_invariant(high <= seqno < was, "vbucket {}: back from {} to {} leads to {}", vbucket, was, seqno, high)
         self.staging.rollback(vbucket, seqno, high)
         if self._compaction is not None:
             self._compaction.cut(vbucket, keep)
@@ -334,6 +343,8 @@ class Store:
                 self.index.fork(vbucket)
             history.undo_rows(self.table, vbucket, self.segments, keep)
             self.index.lower(vbucket, keep, high)
+        left = self.index.high_seqno(vbucket)
+        node_invariant(left == high, "vbucket {}: rolled back to seqno {}, {} was written down", vbucket, left, high)
         self.staging.renumbered(vbucket)
         self._newest.cut(vbucket, seqno)
         self.index.look_for_expired(vbucket)
@@ -354,6 +365,8 @@ class Store:
         if self._compaction is not None:
             self._compaction.cut(vbucket, 0)
         self.index.forget(vbucket)
+        rows = self.index.rows(vbucket)
+        node_invariant(rows == 0, "vbucket {} is dropped, and {} rows of it are left", vbucket, rows)
         self._newest.cut(vbucket, 0)
         failpoint("drop.staged")
 

@@ -22,6 +22,7 @@ from typing import Final
 import xxhash
 
 from headwater.errors import CorruptStore
+from headwater.invariants import node_invariant
 from headwater.node.storage.disk import Disk, File, is_full
 from headwater.node.storage.text_file import write_synced
 
@@ -112,6 +113,9 @@ class SyncedFile:
 
     def write(self, segment: int, end: int, next_number: int) -> None:
         """Note that a batch is on disk, before it is acknowledged. Where that fails the note before stays true."""
+        last = self._last
+        is_later = segment != last.segment or (end > last.end and next_number > last.next_number)
+        node_invariant(is_later, "segment {} is synced to byte {}, it was to {}", segment, end, last.end)
         note = replace(self._last, segment=segment, end=end, next_number=next_number, sequence=self._last.sequence + 1)
         if self._file is not None:
             with contextlib.suppress(OSError):

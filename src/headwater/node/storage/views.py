@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.invariants import invariant
 from headwater.kernels import choices
 from headwater.kernels import gather as kernels
 from headwater.node.storage.columns import Columns
@@ -75,6 +76,8 @@ class View:
         is_empty = last_seqno is not None and last_seqno <= after_seqno
         self._row = self._rows if is_empty else self._next_visible(columns, first)
         self.end_seqno = self._last_seqno(columns, after_seqno) if last_seqno is None or is_empty else last_seqno
+        end = self.end_seqno
+        invariant(end >= after_seqno, "vbucket {}: a view from {} ends at {}", vbucket, after_seqno, end)
         # Rows and ticket are taken within one turn of the loop, where nothing is retired: whatever segment a row up to
         # `_rows` points into is retired later than this ticket, and so is kept for it.
         self._ticket = slots.enter()
@@ -125,6 +128,7 @@ class View:
             int(self._shown is not None),
         )
         self._move(columns, int(row))
+        invariant(count <= len(out), "vbucket {}: {} bytes filled of {}", self.vbucket, count, len(out))
         return Filled(int(count), int(frames), self._row >= self._rows, bool(stop == kernels.PLAIN))
 
     def next_frame(self) -> memoryview:
@@ -193,7 +197,10 @@ class View:
     def _move(self, columns: Columns, row: int) -> None:
         """The rows before `row` are handed over."""
         if row > self._row:
+            before, rows = self.cursor, self._rows
+            invariant(row <= rows, "vbucket {}: row {} of a view of {}", self.vbucket, row, rows)
             self.cursor = columns.seq.item(row - 1)
+            invariant(self.cursor >= before, "vbucket {}: seqno {} behind {}", self.vbucket, self.cursor, before)
         self._row = self._next_visible(columns, row)
 
     def _next_visible(self, columns: Columns, row: int) -> int:

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.failpoints import failpoint
+from headwater.invariants import node_invariant
 from headwater.wire.dcp import EndReason
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -110,6 +111,10 @@ class Handover:
         if self.stage is HandoverStage.CATCHING_UP:
             self.stage = HandoverStage.ASKED_PENDING
             return State.PENDING
+        state = self._vbucket.state
+        is_drained = self.stage is HandoverStage.DRAINING
+        node_invariant(is_drained, "vbucket {} is handed over while {}", self._vbucket.id, self.stage.value)
+        node_invariant(state is State.DEAD, "vbucket {} is handed over while {}", self._vbucket.id, state.name)
         # Were this node to crash and forget that it is dead, there would be two owners.
         self._hold_until(self._vbucket.gate)
         self.stage = HandoverStage.ASKED_ACTIVE
@@ -126,6 +131,8 @@ class Handover:
 
         "A careful implementation treats a non-success status as failed takeover: end the stream, restore."
         """
+        is_asked = self.stage in (HandoverStage.ASKED_PENDING, HandoverStage.ASKED_ACTIVE)
+        node_invariant(is_asked, "vbucket {}: a state is answered while {}", self._vbucket.id, self.stage.value)
         if self.stage is HandoverStage.ASKED_PENDING:
             if status != Status.SUCCESS:
                 return EndReason.STATE_CHANGED

@@ -22,6 +22,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from headwater.invariants import invariant
 from headwater.node.reporting.log_lines import event
 from headwater.node.streams.snapshot import UNLIMITED_BYTES, SnapshotSender, UnreadableChange
 from headwater.protocol.dcp.markers import NOTHING_PURGED, Purged, Visible
@@ -259,7 +260,12 @@ class Stream:
 
     def _send_state(self) -> None:
         if self.handover is not None:
-            self._producer.set_state(self.entry, self.handover.next_state())
+            unanswered, vb = self.entry.unanswered_markers, self.vbucket.id
+            invariant(not unanswered, "vbucket {}: a state behind {} markers without an answer", vb, unanswered)
+            state = self.handover.next_state()
+            lacks = state is _ACTIVE and self.vbucket.high_seqno - self.position
+            invariant(not lacks, "vbucket {} is handed over without its last {} seqnos", vb, lacks)
+            self._producer.set_state(self.entry, state)
             self._enter(StreamPhase.TAKEOVER_WAIT)
             self.handover.sent()
 
@@ -273,6 +279,8 @@ class Stream:
     def _begin_snapshot(self, outlet: Outlet) -> None:
         """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
         snapshot = self._take_snapshot()
+        vb, covers, durable = self.vbucket.id, snapshot.covers_seqno, self.vbucket.durable_seqno
+        invariant(covers <= durable, "vbucket {}: seqno {} is sent, {} is durable", vb, covers, durable)
         is_inside = self.entry.state is ProducerState.INSIDE
         passes = self._wanted.aware and (is_inside or self._skip_deletes or self._store.index.is_mixed(self.vbucket.id))
         if snapshot.last_seqno <= self.position and (not passes or self._goes_on_inside):
@@ -458,6 +466,8 @@ class Stream:
             log.error("vbucket %d: %s; a stream ends there: write or delete the document", vb, unreadable, extra=told)
             self.end(EndReason.BACKFILL_FAIL)
             return
+        last, end = moved.last_seqno, snapshot.last_seqno
+        invariant(last <= end, "vbucket {}: seqno {} of a snapshot to {}", self.vbucket.id, last, end)
         if moved.bytes:
             self._producer.sent_changes(self.entry, moved.bytes, moved.last_seqno)
             self.sent_bytes += moved.bytes
@@ -490,6 +500,8 @@ class Stream:
         is_whole = self.entry.state is _BETWEEN and self.entry.last_seqno > self.entry.accepted.start_seqno
         if is_whole:  # at the last seqno that the consumer knows; it may not have heard of `seqno`
             self._next_start = self.entry.last_seqno
+        before, vb = self.position, self.vbucket.id
+        invariant(before <= seqno, "vbucket {}: a stream goes from seqno {} back to {}", vb, before, seqno)
         self.position = seqno
         if self.vbucket.collections.is_over(self._wanted, seqno):
             self.end(EndReason.FILTER_EMPTY if self._wanted.aware else EndReason.OK)

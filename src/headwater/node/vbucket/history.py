@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headwater.invariants import node_invariant
+
 RANGES_MAX = 16
 """Enough for a branch and, far back, an end for about every halving of the distance."""
 
@@ -36,12 +38,14 @@ class ConsistentSeqnos:
         """Note seqnos at which what is held is (or was) a consistent state; the range lies above all so far, or in the
         last one."""
         last = first if last is None else last
+        node_invariant(first <= last, "states from seqno {} to {} are to be kept", first, last)
         if self._ranges and first <= self._ranges[-1][1] + 1:
             first, last = self._ranges[-1][0], max(last, self._ranges.pop()[1])
         if last:
             self._ranges.append((first, last))
         if len(self._ranges) > RANGES_MAX:
             self._thin_out()
+        node_invariant(len(self._ranges) <= RANGES_MAX, "{} ranges of states are kept", len(self._ranges))
 
     def at_or_below(self, seqno: int) -> int:
         """The newest place at or below `seqno`; 0 if there is none."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headwater.invariants import node_invariant
 from headwater.wire import dcp, leb128
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class VBucketPrepares:
         seqno = self._store.prepares.stage(self._vbucket, prepare)
         key = key_of(prepare.key)
         self.pending.pop(key, None)
+        last = next(reversed(self.pending.values()), 0)
+        node_invariant(last < seqno, "vbucket {}: prepare {} behind prepare {}", self._vbucket, seqno, last)
         self.pending[key] = seqno
         return seqno
 
@@ -80,6 +83,8 @@ class VBucketPrepares:
         # The document and the mark behind it go into one batch, or neither does: staged alone, it would come again.
         self._store.prepares.check_room(len(found.value) + 2 * (FRAME_BYTES + len(key.key)))
         committed = self._stage(key, found, seqno, now)
+        begun = found.by_seqno
+        node_invariant(begun < committed, "vbucket {}: prepare {} commits at {}", self._vbucket, begun, committed)
         self._store.prepares.stage_over(self._vbucket, joined(key), now)
         del self.pending[key]
         self._note(committed, found.by_seqno)

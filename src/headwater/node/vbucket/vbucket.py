@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import StorageError
+from headwater.invariants import node_invariant
 from headwater.kernels import index
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.vbucket.collection_events import VBucketCollections, message_of
@@ -303,6 +304,10 @@ class VBucket:
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
             self._store.lacks_tombstones(self.id, 0)  # of what never came, nothing is missing
             self.stop_following("it became active")
+            begun, high = self.failover.newest.seqno, self.high_seqno
+            is_right = begun <= high or not new_branch  # that of a takeover is its former owner's
+            node_invariant(is_right, "vbucket {}: a branch from {}, above seqno {}", self.id, begun, high)
+            node_invariant(not self.is_receiving_snapshot, "vbucket {} is active inside a snapshot", self.id)
         self._leave_active()
         self.state = state
         self._stage()
@@ -333,6 +338,7 @@ class VBucket:
 
     def take_back(self) -> None:
         """The node that was to take over refused to: serve again. Nothing was written elsewhere, so no new branch."""
+        node_invariant(self.state is State.DEAD, "vbucket {}: taken back while {}", self.id, self.state.name)
         self.state = State.ACTIVE
         self._stage()
         self._tell(lambda reader: reader.state_changed())
@@ -392,11 +398,15 @@ class VBucket:
         do we then, and whoever goes on here from below must be told (failover 2, step 2). Their revisions went up to
         `deleted_rev`: new keys start above it here too.
         """
+        node_invariant(start_seqno <= end_seqno, "vbucket {}: snapshot [{}, {}]", self.id, start_seqno, end_seqno)
+        node_invariant(self.state is not State.ACTIVE, "vbucket {} is active, and receives a snapshot", self.id)
         if self.is_receiving_snapshot:
             start_seqno = min(self.snapshot_start, start_seqno)
         else:
             self.consistent.note(self.high_seqno)
-        self._complete_seqno = self.complete_seqno
+        self._complete_seqno = complete = self.complete_seqno
+        high = self.high_seqno
+        node_invariant(complete <= high, "vbucket {}: complete up to {}, above seqno {}", self.id, complete, high)
         self.snapshot_start, self.snapshot_end = start_seqno, end_seqno
         self._store.lacks_tombstones(self.id, purge_seqno, deleted_rev)
         self._stage()
@@ -503,10 +513,14 @@ class VBucket:
         "It may roll back further than asked, never less" (dcp 9): further if `seqno` lies within a snapshot that was
         received, or if the store can not go back that far; then to nothing at all.
         """
-        self._store.rollback(self.id, self._nearest(seqno))
+        nearest, before = self._nearest(seqno), self.high_seqno
+        node_invariant(nearest <= seqno, "vbucket {}: back to {}, {} was asked for", self.id, nearest, seqno)
+        self._store.rollback(self.id, nearest)
         self._store.lacks_tombstones(self.id, 0)
         self.read_events()
         reached = self.high_seqno
+        most = min(before, seqno)
+        node_invariant(reached <= most, "vbucket {}: back to {} leads to {}", self.id, most, reached)
         if reached <= self.gap.whole_seqno or not reached:
             self.gap = Gap()
         self.consistent.cut(reached)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headwater.errors import BadMessage, RemoteProtocolError
+from headwater.invariants import invariant
 from headwater.kernels.follow import COUNTED_OPCODES
 from headwater.kernels.tracker import END, IN_SNAPSHOT, LAST, STATE
 from headwater.protocol.dcp.answers import label
@@ -250,7 +251,10 @@ class Consumer:
 
     def applied(self, change: Changed | Advanced | CollectionsChanged | DurabilityChanged) -> None:
         """Report that a change that came as an event is staged."""
-        self.table.rows[change.stream.vbucket, LAST] = change.seqno
+        vb, seqno = change.stream.vbucket, change.seqno
+        last = self._core.last(vb)
+        invariant(last < seqno, "vbucket {}: seqno {} is applied behind seqno {}", vb, seqno, last)
+        self.table.rows[vb, LAST] = seqno
 
     @property
     def takes_durable_writes(self) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.errors import RemoteProtocolError
+from headwater.invariants import invariant
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.protocol.dcp.answers import label, read_failover_log, read_rollback
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Step
@@ -106,6 +107,7 @@ class ConsumerCore:
             self._opaque = stream.opaque = opaque = self._opaque + 1
         stream.request_position = position
         stream.dialect = dialect = _UPR if self.dialect is _UPR else _DCP
+        invariant(opaque not in self.awaiting, "a second request has opaque {}", opaque)
         self.awaiting[opaque] = stream
         if self._runs_ahead:
             self.table.open(stream.vbucket, opaque, seqno, position.snapshot_start, position.snapshot_end)
@@ -166,6 +168,7 @@ class ConsumerCore:
             return Refused(stream, frame.status, b"it was sent back %d times" % stream.rollbacks)
         stream.step(Step.ROLLED_BACK)
         stream.histories = ()
+        invariant(seqno <= position.seqno, "vbucket {}: back from {} to {}", stream.vbucket, position.seqno, seqno)
         known = "another history begins after it" if seqno else "the node does not know our history"
         return RollbackNeeded(stream, seqno, known)
 

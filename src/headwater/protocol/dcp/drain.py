@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import RemoteProtocolError
+from headwater.invariants import invariant
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.dcp.answers import SystemNews, complaint, label, may_be_log, read_any_system_event
@@ -198,6 +199,7 @@ class Drain:
         rows, at = self.arena.rows, 0
         batch = self.arena.batch() if rows else None
         for row, event in (*events, (rows, None)):
+            invariant(at <= row <= rows, "an event before row {}, behind row {} of {}", row, at, rows)
             if batch is not None and row > at:
                 items.append(Rows(batch.slice(at, row - at)))
                 at = row
@@ -222,6 +224,7 @@ class Drain:
             counted += decoded.flow_bytes
             self._take_controls(view[at:], decoded, now)
             at += decoded.consumed
+            invariant(at <= len(view), "{} bytes are decoded of {}", at, len(view))
             if decoded.stop is Stop.FRAME_TOO_LARGE:
                 self.arena.grow(decoded.needed)
             elif decoded.stop is not Stop.CONTROLS_FULL:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headwater.invariants import invariant
 from headwater.wire.records import encode_log
 
 ENTRIES_MAX = 25
@@ -87,6 +88,8 @@ class FailoverTable:
         self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno) if seqno else ()
         if not self._entries:
             self._push(seqno)
+        highest = max(entry.seqno for entry in self._entries)
+        invariant(highest <= seqno, "a branch from seqno {} is left of a rollback to {}", highest, seqno)
 
     def replace(self, log: Iterable[tuple[int, int]]) -> None:
         """Take over the log of the producer that this replica now follows (at least one entry)."""
@@ -125,6 +128,8 @@ class FailoverTable:
         vb_uuid = 0
         while vb_uuid == 0 or vb_uuid in known:
             vb_uuid = self._new_uuid() & ((1 << VB_UUID_BITS) - 1)
+        highest = max((entry.seqno for entry in self._entries), default=0)
+        invariant(highest <= seqno, "a branch from seqno {} follows one from {}", seqno, highest)
         self._entries = (FailoverEntry(vb_uuid, seqno), *self._entries)[: self._entries_max]
         return self._entries[0]
 
@@ -210,6 +215,9 @@ def decide(
     # Hardly to be met, for whoever is ahead of us was sent back by now (failover 2, "after").
     if decision is None and claim.start_seqno > high_seqno:
         return Erange(f"start seqno {claim.start_seqno} lies above the high seqno {high_seqno}")
+    if decision is not None:
+        back, start = decision.seqno, claim.start_seqno
+        invariant(back <= start, "a consumer at seqno {} is sent back to {}", start, back)
     return decision or _OK
 
 

@@ -7,6 +7,8 @@ window are outstanding, so one message may overshoot it; it then counts with its
 
 from dataclasses import dataclass, field
 
+from headwater.invariants import invariant
+
 WINDOW_BYTES_MAX = 0xFFFF_FFFF
 """The window is an unsigned 32-bit number."""
 
@@ -65,3 +67,5 @@ class FlowLedger:
         self.is_full = self.window_bytes <= self.outstanding_bytes
         self.acknowledged_bytes += counted
         self.excess_bytes += size_bytes - counted
+        known, sent = self.acknowledged_bytes + self.outstanding_bytes, self.sent_bytes
+        invariant(known <= sent, "{} bytes are acknowledged or on their way, {} were sent", known, sent)

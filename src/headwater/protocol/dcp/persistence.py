@@ -19,6 +19,7 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import Literal, TypeAlias, TypeVar
 
 from headwater.errors import OptionError
+from headwater.invariants import invariant
 from headwater.wire.durability import majority_of
 from headwater.wire.meta import ObserveSeqnoFailedOver, ObserveSeqnoResponse
 
@@ -56,7 +57,9 @@ def copies_needed(wanted: MinPersisted, named: int, configured: int) -> int:
         configured: the bucket's configured number of copies, of which a majority is taken.
     """
     most = {"all": named, "majority": majority_of(configured)}
-    return min(wanted if isinstance(wanted, int) else most[wanted], named)
+    needed = min(wanted if isinstance(wanted, int) else most[wanted], named)
+    invariant(needed > 0 or not named, "no copy is needed of {}", named)
+    return needed
 
 
 def persisted(answer: ObserveSeqnoResponse, vb_uuid: int) -> int:
@@ -71,4 +74,7 @@ def persisted_by(count: int, copies: Collection[Copy], seqnos: Mapping[Copy, int
     """Return the seqno up to which `count` of these copies have everything; a copy without an answer counts as 0."""
     if not 0 < count <= len(copies):
         return 0
-    return sorted((seqnos.get(copy, 0) for copy in copies), reverse=True)[count - 1]
+    reached = sorted((seqnos.get(copy, 0) for copy in copies), reverse=True)[count - 1]
+    having = sum(seqnos.get(copy, 0) >= reached for copy in copies)
+    invariant(having >= count, "{} of {} copies have seqno {}, {} are needed", having, len(copies), reached, count)
+    return reached

@@ -23,6 +23,7 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from headwater.errors import OptionError
+from headwater.invariants import invariant
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.wire.vbucket import VBUCKET_MAX
 
@@ -193,7 +194,9 @@ def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position
     Returns: a saved position, or the beginning when none fits; the caller drops every change after it.
     """
     fitting = [p for p in saved if p.vbucket == vbucket and p.complete and p.seqno <= common]
-    return max(fitting, key=lambda p: p.seqno, default=Position.beginning(vbucket))
+    point = max(fitting, key=lambda p: p.seqno, default=Position.beginning(vbucket))
+    invariant(point.complete and point.seqno <= common, "vbucket {}: back to {}, not {}", vbucket, point.seqno, common)
+    return point
 
 
 def save_positions(positions: Mapping[int, Position]) -> str:

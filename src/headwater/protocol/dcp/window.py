@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headwater.invariants import invariant
+
 ACK_SHARE = 0.2
 ACK_SECONDS_MAX = 5.0
 ACK_BYTES_MAX = 0xFFFF_FFFF
@@ -41,6 +43,8 @@ class ConsumerWindow:
     def process(self, now: float, keep_bytes: int = 0) -> None:
         """Count all bytes received so far as processed, except for `keep_bytes`."""
         self.processed_bytes = max(self.processed_bytes, self.received_bytes - keep_bytes)
+        processed, received = self.processed_bytes, self.received_bytes
+        invariant(processed <= received, "{} bytes are processed, {} were received", processed, received)
         if self.owed_bytes and self._owed_since is None:
             self._owed_since = now
 
@@ -66,5 +70,7 @@ class ConsumerWindow:
         if not owed or not (late or owed > bearable):
             return 0
         self.acknowledged_bytes += owed
+        acked, processed = self.acknowledged_bytes, self.processed_bytes
+        invariant(acked <= processed, "{} bytes are acknowledged, {} were processed", acked, processed)
         self._owed_since = now if self.owed_bytes else None
         return owed

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
+from headwater.invariants import invariant
+
 OPAQUES: Final = 0xFFFF_FFFF
 ACK_INTERVAL: Final = 1000
 """The number of messages after which one requests an acknowledgement."""
@@ -129,6 +131,7 @@ class Ledger:
         """Acknowledge a message "and every earlier message"; return the runs of which something was acknowledged."""
         touched = []
         self.acked = max(self.acked, number)
+        invariant(self.acked <= self.sent, "message {} is acknowledged, {} were sent", self.acked, self.sent)
         while self._runs and self._runs[0].first <= self.acked:
             touched.append(self._runs[0])
             if self._runs[0].last > self.acked:
