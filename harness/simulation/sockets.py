@@ -53,6 +53,7 @@ class SimSocket:
         self._watch: dict[str, tuple[SimLoop, Callable[..., object]] | None] = {"read": None, "write": None}
         self._told: set[str] = set()
         self._parked: list[bytes] = []
+        self.is_held = False
         network.files.append(self)
 
     # --- socket.socket ----------------------------------------------------------------------------------------------
@@ -272,7 +273,9 @@ class Network:
         """Let what waited between two places arrive, where nothing stalls it any more."""
         for sock in [*self.sockets.get(one, ()), *self.sockets.get(other, ())]:
             peer = sock.peer
-            if peer is None or {sock.place, peer.place} != {one, other} or self.is_stalled(peer.place, sock.place):
+            if peer is None or {sock.place, peer.place} != {one, other} or sock.is_held:
+                continue
+            if self.is_stalled(peer.place, sock.place):
                 continue
             parked, sock._parked = sock._parked, []
             for piece in parked:
@@ -285,9 +288,38 @@ class Network:
                 self.reset(sock)
                 self.reset(sock.peer)
 
+    def callers(self, place: str) -> list[str]:
+        """The places that have a connection to one now."""
+        peers = (each.peer for each in self.sockets.get(place, ()) if each.peer is not None)
+        return sorted({peer.place for peer in peers if not peer.is_closed})
+
+    def hold(self, sender: str, receiver: str) -> list[SimSocket]:
+        """Keep what is on its way from one place to another on the connections that there are; new ones are as ever.
+
+        Returns: the ends that hear nothing until `release`, nor are heard: `lose` comes in between.
+        """
+        found = [each for each in self.sockets.get(receiver, ()) if each.peer is not None and each.peer.place == sender]
+        for each in found:
+            each.is_held = True
+        return found
+
+    def lose(self, held: list[SimSocket]) -> None:
+        """Let those who sent what is kept lose their connections; the other ends do not hear of it yet."""
+        for each in held:
+            if each.is_held and each.peer is not None:
+                self.reset(each.peer)
+
+    def release(self, held: list[SimSocket]) -> None:
+        """Let arrive what was kept, however late: also what somebody sent who has hung up since, and asked again."""
+        for each in held:
+            each.is_held = False
+            if each.peer is not None:
+                self.go_on(each.peer.place, each.place)
+
     def reset(self, sock: SimSocket) -> None:
         """Reset one end of a connection."""
         sock._parked.clear()
+        sock.is_held = False
         if not sock.is_closed:
             sock.end(errno.ECONNRESET)
         sock.peer = None if sock.peer is None else sock.peer
@@ -315,7 +347,7 @@ class Network:
             self.schedule.at(when, None, lambda: self._finish(sock, peer))
 
     def _finish(self, sock: SimSocket, peer: SimSocket) -> None:
-        if peer._parked or self.is_stalled(sock.place, peer.place):
+        if peer._parked or peer.is_held or self.is_stalled(sock.place, peer.place):
             self.schedule.after(1.0, lambda: self._finish(sock, peer))
         elif not peer.is_closed:
             peer.end()
@@ -334,6 +366,8 @@ class Network:
                 self.schedule.at(receiver._arrives_at, None, lambda piece=piece: self._deliver(sender, receiver, piece))  # type: ignore[misc]
 
     def _deliver(self, sender: SimSocket, receiver: SimSocket, piece: bytes) -> None:
+        if sender.is_held:  # its peer may believe by now that all is over
+            return
         if receiver.is_closed:
             if receiver.place in self.listeners and not sender.is_closed:
                 self.reset(sender)  # the machine is up again and knows nothing of this
@@ -342,7 +376,7 @@ class Network:
 
     def _arrive(self, sender: str, receiver: SimSocket, piece: bytes) -> None:
         """Let a piece arrive, as far as there is room for it; the rest waits, behind what waits already."""
-        if receiver._parked or self.is_stalled(sender, receiver.place):
+        if receiver._parked or receiver.is_held or self.is_stalled(sender, receiver.place):
             receiver._parked.append(piece)
             return
         way = sender, receiver.place

@@ -2,6 +2,7 @@
 
     python -m harness.world --minutes 10 --seed 1
     python -m harness.world --seed 17 --seeds 1 --without 0-3,7     one of them again, without some of its faults
+    python -m harness.world --faults                                how often each fault comes in 200, and each pair
 
 A failure is told with its seed, and made smaller; status 1, as where the two judges of what clients saw disagree.
 """
@@ -18,11 +19,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from multiprocessing import get_context
 
 from harness.numbers import numbers_of
+from harness.world.meetings import told
+from harness.world.plan import plan_of
 from harness.world.run import WorldOutcome
 from harness.world.second import BothJudges
 from harness.world.shrinking import run_seed, shrink
 
-OPERATIONS = 1000
+OPERATIONS, PLANS = 1000, 200
 WORLDS_OF_A_PROCESS = 50
 """A process that runs worlds keeps 10 to 50 MiB of each, in pieces too small to be given back."""
 TOLD_SECONDS = 30.0
@@ -38,9 +41,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--without", default="", help="numbers of steps to leave out, as 0-3,7")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--as-it-is", action="store_true", help="do not make a failure smaller")
+    parser.add_argument("--faults", action="store_true", help="run nothing: count the faults and their pairs")
     arguments = parser.parse_args(given)
+    if arguments.faults:
+        seeds_told = range(arguments.seed, arguments.seed + (arguments.seeds or PLANS))
+        print(told(plan_of(seed, arguments.operations) for seed in seeds_told))
+        return 0
     left_out = numbers_of(arguments.without) if arguments.without else ()
-    begun = told = time.monotonic()
+    begun = told_at = time.monotonic()
     seeds = operations = failed = 0
     counts: Counter[str] = Counter()
     judges = BothJudges()
@@ -51,9 +59,9 @@ def main(given: Sequence[str] | None = None) -> int:
         if outcome.broken:
             failed += 1
             _tell(outcome, arguments.operations, None if arguments.as_it_is or left_out else TOLD_SECONDS)
-        if time.monotonic() > told + TOLD_SECONDS:
-            told = time.monotonic()
-            print(_line(seeds, operations, failed, told - begun), flush=True)
+        if time.monotonic() > told_at + TOLD_SECONDS:
+            told_at = time.monotonic()
+            print(_line(seeds, operations, failed, told_at - begun), flush=True)
     print(_line(seeds, operations, failed, time.monotonic() - begun), flush=True)
     print("  " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())), flush=True)
     judges.finish()

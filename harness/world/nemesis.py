@@ -136,6 +136,19 @@ def _reset(world: World, one: str, other: str, _: Step) -> None:
     world.network.cut(one, other)
 
 
+def _duplicated(world: World, step: Step) -> Undo | None:
+    """Keep what somebody sends to a machine, and let him lose his connections after half of the time: what he asks
+    anew comes before what he had asked."""
+    network, machine = world.network, world.name(step.node)
+    callers = network.callers(machine)
+    if not callers:
+        return None
+    held = network.hold(callers[int(step.amount * len(callers))], machine)
+    world.counts["connections duplicated"] += len(held)
+    world.schedule.after(step.lasts / 2, lambda: network.lose(held))
+    return lambda: network.release(held)
+
+
 def _back_up(world: World, step: Step) -> Undo | None:
     return world.job(Backups).begin(step)
 
@@ -173,6 +186,7 @@ _TO_MACHINES: dict[Fault, Callable[[World, Step], Undo | None]] = {
     Fault.FAILING_DISK: _failing_disk,
     Fault.CLOCK_JUMPS: _clock_jumps,
     Fault.CLOCK_DRIFTS: _clock_drifts,
+    Fault.DUPLICATED: _duplicated,
 }
 _TO_LINKS: dict[Fault, Callable[[World, str, str, Step], Undo | None]] = {
     Fault.STALLED: _link_is(Link.STALLED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from harness.world.steps import Step, anew_of, flips_of, owners_of, rights_of, steps_of
+from harness.world.steps import Step, anew_of, duplicates_of, flips_of, owners_of, rights_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     anew = anew_of(chance, nodes, seconds) if has_orders else ()
     chance = Random(f"owners of orders {seed}")  # noqa: S311 - must be repeatable
     owners = owners_of(chance, nodes, seconds) if has_orders and chance.random() < 0.5 else ()
-    found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners)
+    twice = duplicates_of(Random(f"duplicates {seed}"), nodes, seconds)  # noqa: S311 - must be repeatable
+    found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners, *twice)
     steps = tuple(sorted(found, key=lambda step: step.at))
     return WorldPlan(
         seed,

@@ -40,6 +40,7 @@ class Fault(Enum):
     MAKE_BUCKET = ("a bucket is made", 1)
     DROP_BUCKET = ("a bucket is dropped", 1)
     PURGE = ("a node's log is compacted, its tombstones go", 2)
+    DUPLICATED = ("connections end for who called, and what he had sent arrives when he has asked again", 0)
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
     RIGHTS = ("the rights of a guest change", 0)
     ANEW = ("the second bucket is dropped and made anew", 0)
@@ -101,6 +102,13 @@ def steps_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
             found.append(_step(random, at + random.choice([0.0, 0.002, 0.1, 1.0]), each, nodes))
         at += random.expovariate(1 / mean)
     return tuple(sorted(found, key=lambda step: step.at))
+
+
+def duplicates_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when requests are duplicated: in a third of all worlds, a few times."""
+    count = random.choice([0, 0, 1 + int(seconds / 3)])
+    steps = (_step(random, random.uniform(0.5, seconds), Fault.DUPLICATED, nodes) for _ in range(count))
+    return tuple(steps)
 
 
 def flips_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:

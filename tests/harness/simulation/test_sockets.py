@@ -164,3 +164,28 @@ def test_peers_are_told_of_a_process_that_ends_but_not_of_a_power_cut(network: N
         passed(network)
     with pytest.raises(ConnectionResetError):
         near.recv(10)
+
+
+def test_what_was_sent_arrives_when_its_sender_has_asked_again_and_his_new_connection_is_as_ever(
+    network: Network,
+) -> None:
+    near, far = joined(network)
+    assert network.callers("n0") == ["client"]
+    held = network.hold("client", "n0")
+    near.send(b"once")
+    far.send(b"heard by nobody")
+    passed(network)
+    network.lose(held)
+    with pytest.raises(ConnectionResetError):
+        near.recv(20)
+    near.close()
+    again, anew = joined(network)
+    again.send(b"once more")
+    passed(network, 5.0)
+    assert anew.recv(20) == b"once more"
+    with pytest.raises(BlockingIOError):
+        far.recv(20)
+    network.release(held)
+    assert far.recv(20) == b"once"
+    passed(network, 2.0)
+    assert far.recv(20) == b""

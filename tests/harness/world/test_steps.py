@@ -3,7 +3,9 @@
 from random import Random
 
 from harness.world.plan import WorldPlan, plan_of
-from harness.world.steps import Fault, Step, anew_of, flips_of, owners_of, rights_of, steps_of
+from harness.world.steps import Fault, Step, anew_of, duplicates_of, flips_of, owners_of, rights_of, steps_of
+
+MAKERS = (steps_of, duplicates_of, flips_of, rights_of, anew_of, owners_of)
 
 
 def test_a_seed_decides_the_steps_and_they_come_in_the_order_of_time() -> None:
@@ -32,7 +34,7 @@ def test_what_comes_to_some_worlds_alone_changes_no_other_step_of_them() -> None
 
 
 def _all_of(seed: int) -> list[Step]:
-    chosen = (each(Random(seed), 3, 30.0) for each in (steps_of, flips_of, rights_of, anew_of, owners_of))
+    chosen = (each(Random(seed), 3, 30.0) for each in MAKERS)
     return [step for steps in chosen for step in steps]
 
 
