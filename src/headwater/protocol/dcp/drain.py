@@ -55,7 +55,11 @@ from headwater.wire.records import log_entries
 
 _MARKER, _END = dcp.SnapshotMarker.layout.extras_struct, dcp.StreamEnd.layout.extras_struct
 MARKER_EXTRAS_BYTES = _MARKER.size
-"""Extras of a snapshot marker V1; its flags are at their end."""
+MARKER_BYTES = HEADER_BYTES + MARKER_EXTRAS_BYTES
+"""A snapshot marker V1; its flags are at its end."""
+
+REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
+ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
 
 _ACK = int(dcp.SnapshotFlag.ACK)
 # By names of their own, as members are slow to look up and a drain may have a thousand streams.
@@ -261,50 +265,41 @@ class Drain:
     # ------------------------------------------------------------------ control frames
 
     def _take_controls(self, view: memoryview, decoded: Decoded, now: float) -> None:
-        unpack, short_for = HEADER.unpack_from, _SHORT.get
+        unpack, handler_of = HEADER.unpack_from, _HANDLERS.get
         for offset, row in decoded.controls.tolist():
             head = unpack(view, offset)
-            short = short_for(head[:2])
-            if short is None or not short(self, head, view[offset + HEADER_BYTES :], row):
-                self._take_control(view[offset:], row, now)
-
-    def _take_control(self, view: memoryview, row: int, now: float) -> None:
-        sizes = lengths(view)
-        frame = Frame.cut(view[: sizes.frame], sizes)
-        handler = _HANDLERS.get((frame.is_response, frame.opcode))
-        if handler is None or frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE):
-            raise RemoteProtocolError(
-                f"{label(frame.opcode)}: a frame with magic 0x{frame.magic:02x} that we did not ask for"
-            )
-        handler(self, frame, row, now)
+            handler = handler_of(head[:2])
+            if handler is None:
+                problem = f"a frame with magic 0x{head[0]:02x} that we did not ask for"
+                raise RemoteProtocolError(f"{label(head[1])}: {problem}")
+            handler(self, head, view[offset:], row, now)
 
     # A stream begins with an answer and a marker and ends with an end, and a drain may have a thousand of them: these
-    # three, as they nearly always are, are understood by their header. False: not so, and nothing has happened.
+    # three, as they nearly always are, are understood by their header, and the frame is not cut. Framing extras would
+    # show in the header as a key.
 
-    def _accepted_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+    def _stream_answer(self, head: Head, view: memoryview, row: int, now: float) -> None:
         _, _, key, extras, _, status, size, opaque, _ = head
         if status or key or extras or not may_be_log(size) or opaque not in self._awaiting:
-            return False
+            self._answered(_frame(view), row, now)
+            return
         stream = self._awaiting.pop(opaque)
         if stream is not None:
-            self._core.accept(stream, log_entries(body[:size]))
+            self._core.accept(stream, log_entries(view[HEADER_BYTES : HEADER_BYTES + size]))
             self._accepted(stream, opaque, row)
-        return True
 
-    def _marked_shortly(self, head: Head, body: memoryview, row: int) -> bool:
-        """Handle a marker without event or answer, which the kernel has followed; return False for others."""
-        if self._markers or head[3] != MARKER_EXTRAS_BYTES or body[MARKER_EXTRAS_BYTES - 1] & _ACK:
-            return False
-        if self._with_ids:
-            self._snapshots[head[5]] = _MARKER.unpack_from(body)[:2]
-        return True
+    def _marker(self, head: Head, view: memoryview, row: int, now: float) -> None:
+        """Handle a marker, which the kernel has followed: one without event or answer asks for no more."""
+        if self._markers or head[2] or head[3] != MARKER_EXTRAS_BYTES or view[MARKER_BYTES - 1] & _ACK:
+            self._marked(_frame(view), row)
+        elif self._with_ids:
+            self._snapshots[head[5]] = _MARKER.unpack_from(view, HEADER_BYTES)[:2]
 
-    def _ended_shortly(self, head: Head, body: memoryview, row: int) -> bool:
+    def _end(self, head: Head, view: memoryview, row: int, now: float) -> None:
         _, _, key, extras, _, vbucket, size, opaque, _ = head
-        if key or (extras, size) != (4, 4):
-            return False
-        self._ended(vbucket, opaque, _END.unpack_from(body)[0], row)
-        return True
+        is_plain = not key and (extras, size) == (4, 4)
+        reason = _END.unpack_from(view, HEADER_BYTES)[0] if is_plain else dcp.StreamEnd.decode(_frame(view)).status
+        self._ended(vbucket, opaque, reason, row)
 
     def _accepted(self, stream: ConsumerStream, opaque: int, row: int) -> None:
         if self._awaited is not None:
@@ -313,7 +308,7 @@ class Drain:
             self._awaited = (first + 1, vbuckets[1:], seqnos[1:]) if in_order else None
         self.events.append((row, Opened(stream, stream.failover_log)))
 
-    def _stream_answer(self, frame: Frame, row: int, now: float) -> None:
+    def _answered(self, frame: Frame, row: int, now: float) -> None:
         stream = self._awaiting.get(frame.opaque)
         if stream is not None and frame.status:
             self._expect_nothing_yet(stream)
@@ -335,7 +330,7 @@ class Drain:
         needed.stream.step(Step.CLOSED)
         self.events.append((row, needed))
 
-    def _marker(self, frame: Frame, row: int, now: float) -> None:
+    def _marked(self, frame: Frame, row: int) -> None:
         stream = self.streams[frame.vbucket]
         if frame.extras:
             numbers = frame.extras[1:] + frame.value if len(frame.extras) == 1 else frame.extras
@@ -350,9 +345,6 @@ class Drain:
         if self._markers:
             self.events.append((row, Marked(stream, start, end, flags)))
 
-    def _end(self, frame: Frame, row: int, now: float) -> None:
-        self._ended(frame.vbucket, frame.opaque, dcp.StreamEnd.decode(frame).status, row)
-
     def _ended(self, vbucket: int, opaque: int, reason: int, row: int) -> None:
         stream = self.streams.get(vbucket)
         # The end of a stream that is long gone is ignored (dcp.md 9).
@@ -364,13 +356,17 @@ class Drain:
             self.events.append((row, Boundary(stream, goes_on=False)))
         self.events.append((row, Ended(stream, reason)))
 
-    def _advance(self, frame: Frame, row: int, now: float) -> None:
+    def _advance(self, head: Head, view: memoryview, row: int, now: float) -> None:
+        self._advanced(_frame(view), row)
+
+    def _advanced(self, frame: Frame, row: int) -> None:
         snapshot = self._snapshots.get(frame.vbucket, (0, 0))
         self.events.append((row, Advanced(self.streams[frame.vbucket], dcp.seqno_of(frame.extras), snapshot)))
 
-    def _system_event(self, frame: Frame, row: int, now: float) -> None:
+    def _system_event(self, head: Head, view: memoryview, row: int, now: float) -> None:
+        frame = _frame(view)
         if not self._with_ids:
-            self._advance(frame, row, now)
+            self._advanced(frame, row)
             return
         message, stream = read_any_system_event(frame), self.streams[frame.vbucket]
         snapshot = self._snapshots.get(frame.vbucket, (0, 0))
@@ -379,10 +375,10 @@ class Drain:
         else:
             self.events.append((row, CollectionsChanged(stream, message, snapshot)))
 
-    def _succeed(self, frame: Frame, row: int, now: float) -> None:
-        self._core.succeed(frame)
+    def _succeed(self, head: Head, view: memoryview, row: int, now: float) -> None:
+        self._core.succeed(_frame(view))
 
-    def _ignore(self, frame: Frame, row: int, now: float) -> None:
+    def _ignore(self, head: Head, view: memoryview, row: int, now: float) -> None:
         """Ignore an answer that producers should not send, though some do (erratum P3)."""
 
     # ------------------------------------------------------------------ after a buffer
@@ -404,23 +400,27 @@ class Drain:
             )
 
 
-_SHORT: dict[tuple[int, int], Callable[[Drain, Head, memoryview, int], bool]] = {  # by magic and opcode
-    (Magic.CLIENT_RESPONSE, Opcode.DCP_STREAM_REQ): Drain._accepted_shortly,
-    (Magic.CLIENT_REQUEST, Opcode.DCP_SNAPSHOT_MARKER): Drain._marked_shortly,
-    (Magic.CLIENT_REQUEST, Opcode.DCP_STREAM_END): Drain._ended_shortly,
-}
+def _frame(view: memoryview) -> Frame:
+    """Return the frame that begins a view."""
+    sizes = lengths(view)
+    return Frame.cut(view[: sizes.frame], sizes)
 
-Handler = Callable[[Drain, Frame, int, float], None]
 
-_HANDLERS: dict[tuple[bool, int], Handler] = {
-    # (is it a response, opcode): what is not here was not negotiated. To skip it could mean to skip a change.
-    (True, Opcode.DCP_STREAM_REQ): Drain._stream_answer,
-    (True, Opcode.DCP_BUFFER_ACKNOWLEDGEMENT): Drain._ignore,
-    (False, Opcode.DCP_STREAM_END): Drain._end,
-    (False, Opcode.DCP_SNAPSHOT_MARKER): Drain._marker,
-    (False, Opcode.DCP_NOOP): Drain._succeed,
-    # Only a takeover sends this, and we never ask for one; but it must always be answered (dcp.md 2.12).
-    (False, Opcode.DCP_SET_VBUCKET_STATE): Drain._succeed,
-    (False, Opcode.DCP_SEQNO_ADVANCED): Drain._advance,
-    (False, Opcode.DCP_SYSTEM_EVENT): Drain._system_event,
+Handler = Callable[[Drain, Head, memoryview, int, float], None]
+
+_HANDLERS: dict[tuple[int, ...], Handler] = {
+    # By magic and opcode. What is not here was not negotiated: to skip it could mean to skip a change.
+    (int(magic), int(opcode)): handler
+    for magics, opcode, handler in (
+        (ANSWERS, Opcode.DCP_STREAM_REQ, Drain._stream_answer),
+        (ANSWERS, Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, Drain._ignore),
+        (REQUESTS, Opcode.DCP_STREAM_END, Drain._end),
+        (REQUESTS, Opcode.DCP_SNAPSHOT_MARKER, Drain._marker),
+        (REQUESTS, Opcode.DCP_NOOP, Drain._succeed),
+        # Only a takeover sends this, and we never ask for one; but it must always be answered (dcp.md 2.12).
+        (REQUESTS, Opcode.DCP_SET_VBUCKET_STATE, Drain._succeed),
+        (REQUESTS, Opcode.DCP_SEQNO_ADVANCED, Drain._advance),
+        (REQUESTS, Opcode.DCP_SYSTEM_EVENT, Drain._system_event),
+    )
+    for magic in magics
 }
