@@ -28,3 +28,24 @@ def test_a_folder_that_does_not_answer_is_told_with_its_place_and_the_seconds() 
     asyncio.run(read())  # which ends though the thread has not
     assert not back.is_set()
     back.set()
+
+
+def test_a_folder_that_hangs_has_one_thread_however_often_it_is_asked_for() -> None:
+    back, threads = threading.Event(), list[threading.Thread]()
+
+    def hang() -> None:
+        threads.append(threading.current_thread())
+        back.wait(120)
+
+    async def read() -> None:
+        for _ in range(5):
+            with pytest.raises(TableError, match="has not answered"):
+                await readings.bounded("/mnt/hangs", hang, 0.01)
+        assert await readings.bounded("/mnt/lake", lambda: 7) == 7, "another one is held up by nothing"
+        assert len(threads) == 1
+        waiting = [asyncio.ensure_future(readings.bounded("/mnt/hangs", lambda: 8, 30)) for _ in range(3)]
+        await asyncio.sleep(0)
+        back.set()
+        assert await asyncio.gather(*waiting) == [8] * 3
+
+    asyncio.run(read())

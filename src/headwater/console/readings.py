@@ -10,13 +10,16 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headwater.errors import TableError
 
 PATIENCE_SECONDS = 5.0
 
 Result = TypeVar("Result")
+
+_under_way: dict[str, asyncio.Future[Any]] = {}
+"""The work on each folder that was begun last, done or not."""
 
 
 def begin(work: Callable[[], Result]) -> asyncio.Future[Result]:
@@ -46,16 +49,25 @@ def begin(work: Callable[[], Result]) -> asyncio.Future[Result]:
 
 
 async def bounded(place: str, work: Callable[[], Result], seconds: float = PATIENCE_SECONDS) -> Result:
-    """Return the result of work on a folder.
+    """Return the result of work on a folder, behind that which was begun there before: a folder that hangs has one
+    thread, however often its page is loaded.
 
     Raises:
         TableError: the folder has not answered for so many seconds. Any error of the work.
     """
-    outcome = begin(work)
-    await asyncio.wait([outcome], timeout=seconds)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while (before := _under_way.get(place)) is not None and before.get_loop() is loop and not before.done():
+        await _wait(place, before, until, seconds)
+    _under_way[place] = outcome = begin(work)
+    await _wait(place, outcome, until, seconds)
+    return outcome.result()
+
+
+async def _wait(place: str, outcome: asyncio.Future[Any], until: float, seconds: float) -> None:
+    await asyncio.wait([outcome], timeout=max(0.0, until - asyncio.get_running_loop().time()))
     if not outcome.done():
         raise TableError(place, silence(seconds))
-    return outcome.result()
 
 
 def silence(seconds: float) -> str:
