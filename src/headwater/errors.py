@@ -15,7 +15,7 @@
     +-- StatusError              the server answered, and the answer is no (one subclass for each status clients meet)
     +-- RollbackRequired         the histories of the two ends differ
     |   +-- DataLoss             deletions were purged before they were read
-    +-- HistoryChanged           a failover took back what a bounded read was reading
+    +-- HistoryChanged           a failover or a purge changed what a bounded read was reading
     +-- BucketMadeAnew           the bucket of a request was dropped and made again meanwhile
     +-- ClusterError             several nodes are not as they must be for what was asked
     |   +-- WorkRefused          the object of an operator's work is not there
@@ -43,6 +43,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 __all__ = [
@@ -460,30 +461,33 @@ class DataLoss(RollbackRequired):
         self.args: tuple[Any, ...] = (self.purged, requested)
 
     def __str__(self) -> str:
-        told = ", ".join(f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())[:10])
-        more = f" and {len(self.purged) - 10} more" if len(self.purged) > 10 else ""
+        told = _some([f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())])
         return (
-            f"data loss: deletions were purged before they were read, in vbuckets {told}{more}; reading went on from "
+            f"data loss: deletions were purged before they were read, in vbuckets {told}; reading went on from "
             f"seqno {self.requested}. Read them again from the beginning and drop what they no longer have: so do "
             '--on-data-loss warn, failOnDataLoss=false in Spark (behind a rollback row), on_data_loss="read_again"'
         )
 
 
 class HistoryChanged(HeadwaterError):
-    """A failover came while a bounded read was under way: of `vbuckets` it has no state that there was or is.
+    """A failover or a purge came amid a bounded read: of `vbuckets` it has no state that there was or is.
 
     Args:
         vbuckets: their numbers, ascending.
+        purged: of those without a failover, the seqno up to which deletions are gone.
     """
 
-    def __init__(self, vbuckets: Sequence[int]) -> None:
-        super().__init__(list(vbuckets))
+    def __init__(self, vbuckets: Sequence[int], purged: Mapping[int, int] = MappingProxyType({})) -> None:
         self.vbuckets: list[int] = list(vbuckets)
+        self.purged: dict[int, int] = dict(purged)
+        super().__init__(self.vbuckets, self.purged)
 
     def __str__(self) -> str:
-        told = ", ".join(map(str, self.vbuckets[:10]))
-        more = f" and {len(self.vbuckets) - 10} more" if len(self.vbuckets) > 10 else ""
-        return f"a failover changed the history of vbucket {told}{more} after this read was planned: read again"
+        failed_over = [str(vb) for vb in self.vbuckets if vb not in self.purged]
+        purged = [f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())]
+        told = [f"a failover changed the history of vbucket {_some(failed_over)}"] if failed_over else []
+        told += [f"deletions were purged in vbucket {_some(purged)}"] if purged else []
+        return f"{', '.join(told)} after this read was planned: read again"
 
 
 class BucketMadeAnew(HeadwaterError):
@@ -700,6 +704,11 @@ def hide_logins(text: str) -> str:
     It takes time in proportion to the text, which a guest may have sent.
     """
     return _WORD.sub(_without_login, text) if "://" in text else text
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first ten of some names, and how many more there are."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _without_login(word: re.Match[str]) -> str:

@@ -80,6 +80,14 @@ def test_a_reader_from_the_beginning_goes_past_the_purge_seqno_at_once() -> None
     ]
 
 
+def test_a_first_batch_that_was_done_again_behind_a_purge_is_taken_back_by_the_next() -> None:
+    """An attempt before the purge may have written what was deleted since, and the last one never heard of that."""
+    end = plan(Offset(), {0: history(100)})
+    after = plan(end, {0: BranchHistory(ONE, 130, purge_seqno=120)})
+    assert (after.rollbacks, after.losses) == ({0}, {0: 120})
+    assert ranges(end, after) == [Range(0, 0xA, 0, 130, 130, rollback=True, purged=120)]
+
+
 def test_latest_begins_at_the_end_with_an_empty_batch() -> None:
     end = newest({0: history(10), 1: history(0)})
     assert end.positions == {0: Position(0, 0xA, 10, 10, 10)}

@@ -1,14 +1,18 @@
+import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from pyspark.sql.types import StructType
 
-from headwater.errors import DataLoss, NoAccess, RollbackRequired
+from headwater.errors import DataLoss, HistoryChanged, NoAccess, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.planner import Range
 from headwater.spark.reader import claim, read
 from headwater.spark.schema import COLUMNS
 from headwater.spark.settings import parse
+from headwater.spark.source import DcpBatchReader
 from headwater.testing.node import node
 from tests.node.kv.test_rights_in_places import PASSWORD, give
 from tests.pipelines.support import VBUCKETS, becomes, put_into
@@ -129,6 +133,33 @@ def test_a_refusal_by_a_node_that_has_just_lost_the_vbucket_is_asked_about_again
     patient = parse({"url": "couchbase://h/b", "retrySeconds": "5"}, streaming=True)
     batches = list(read(patient, ("seqno",), [Range(0, 0xA, 5, 9, 9)], lambda _: client))
     assert [seqno for batch in batches for seqno in batch.column("seqno").to_pylist()] == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("client", "part"),
+    [
+        (purged_amid(), Range(0, 0xA, 0, 9, 9)),
+        (FakeClient({0: FakeVbucket(OLD, range(1, 10), purge=6)}), Range(0, 0xA, 5, 9, 9)),
+    ],
+)
+def test_a_bounded_read_amid_which_deletions_were_purged_says_so_and_not_that_a_failover_came(
+    client: FakeClient, part: Range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.spark.reader.read", partial(read, connect=lambda _: client))
+    reader = DcpBatchReader(SETTINGS, StructType().add("seqno", "long"), 1)
+    with pytest.raises(HistoryChanged, match=r"^deletions were purged in vbucket 0 \(to seqno 6\) after") as caught:
+        list(reader.rows_of(SETTINGS, [part]))
+    assert (caught.value.vbuckets, caught.value.purged) == ([0], {0: 6})
+    assert pickle.loads(pickle.dumps(caught.value)).purged == {0: 6}
+
+
+def test_a_bounded_read_names_the_vbuckets_of_a_failover_and_those_of_a_purge() -> None:
+    told = str(HistoryChanged([1, 3, 5], {3: 6}))
+    assert told.startswith("a failover changed the history of vbucket 1, 5, deletions were purged in vbucket 3 (to seq")
+    assert (
+        str(HistoryChanged([7]))
+        == "a failover changed the history of vbucket 7 after this read was planned: read again"
+    )
 
 
 def test_what_could_not_be_read_as_planned_is_told() -> None:

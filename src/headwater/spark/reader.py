@@ -47,6 +47,7 @@ def read(
     connect: Callable[[SourceSettings], Client] = connect,
     unread: set[int] | None = None,
     *,
+    purged: dict[int, int] | None = None,
     dropped: set[int] | None = None,
     reached: dict[int, tuple[int, int]] | None = None,
     had: Mapping[int, Position] | None = None,
@@ -61,6 +62,7 @@ def read(
         unread: gets the vbuckets that were not read as planned, because a node has another history or deletions were
             purged meanwhile. None: the planner repairs it, and what it can't see is repaired here: a vbucket whose
             reading began at 0, and broke off below what was purged since, comes again behind a rollback row to 0.
+        purged: gets, of the vbuckets in `unread`, those of which deletions were purged: the seqno up to which.
         dropped: gets the ids of collections whose end the streams reported. Their documents are gone without deletions.
         reached: gets the vbuckets whose node could no longer show the state at the end of the range and sent a later
             one: vbucket to vb uuid and seqno of that state. All rows up to it are yielded then. None: rows above a
@@ -78,6 +80,7 @@ def read(
     task = _Task(settings, maker, parts)
     task.begins_again = unread is None
     task.unread = set() if unread is None else unread
+    task.purged = {} if purged is None else purged
     task.dropped = set() if dropped is None else dropped
     task.reached, task.had = reached, had or {}
     if any(part.rollback for part in parts):
@@ -111,6 +114,7 @@ class _Task:
         self._planned = {vb: part.end_seqno for vb, part in self.pending.items()}
         self.begins_again = True
         self.unread: set[int] = set()
+        self.purged: dict[int, int] = {}
         self.dropped: set[int] = set()
         self.reached: dict[int, tuple[int, int]] | None = None
         self.had: Mapping[int, Position] = {}
@@ -197,6 +201,7 @@ class _Task:
         elif parted or purged > place.seqno:
             del self.pending[part.vbucket]
             self.unread.add(part.vbucket)
+            self.purged |= {} if parted else {part.vbucket: purged}
         elif place.snapshot_start < place.seqno == purged:
             # Old servers compare the purge seqno with the snapshot's start, which a claim has one below its seqno.
             self.positions[part.vbucket] = replace(place, snapshot_start=place.seqno)

@@ -142,15 +142,16 @@ class DcpBatchReader(_Reading, DataSourceReader):
         """Yield the rows of these ranges.
 
         Raises:
-            HistoryChanged: a failover took a part of them back, and there is no next batch to repair it.
+            HistoryChanged: a failover took a part of them back, or deletions were purged that they had, and there is
+                no next batch to repair it.
         """
         from headwater.spark.reader import further, read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
-        unread: set[int] = set()
+        unread, purged = set[int](), dict[int, int]()
         reached = further(settings) if settings.ending_seqnos is None else None
-        yield from read(settings, self.names, parts, unread=unread, reached=reached)
+        yield from read(settings, self.names, parts, unread=unread, purged=purged, reached=reached)
         if unread:
-            raise HistoryChanged(sorted(unread))
+            raise HistoryChanged(sorted(unread), purged)
 
 
 class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
