@@ -40,6 +40,16 @@ def test_an_owner_that_lives_keeps_what_it_owns_unless_that_is_forced(told):
     )
 
 
+def test_what_is_accepted_by_its_name_is_told_before_the_question(told):
+    members = pair(FakeNode(A, "A A"))
+    status, shown, _ = told(members, *PROMOTE_B, "--accept", "alive", answers="n\n")
+    assert (status, members.calls) == (130, [])
+    assert "accepted (alive): node-a:11210 lives and owns the vbuckets 0-1" in shown
+    members.nodes[B].damage = {1: 3}
+    status, _, problems = told(members, *PROMOTE_B, "--accept", "alive", "--yes")
+    assert (status, members.calls) == (1, []) and "damaged changes of the vbuckets 1" in problems
+
+
 def test_only_the_vbuckets_that_are_named_are_promoted(told):
     members = pair()
     status, shown, _ = told(members, *PROMOTE_B, "--from", "node-a:11210", "--vbuckets", "1", "--yes")

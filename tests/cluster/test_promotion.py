@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from headwater.cluster.promotion import plan_promotion, promote
+from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.survey import NodeView
 from headwater.errors import ClusterError
 from headwater.wire.vbucket import State
@@ -99,6 +100,29 @@ def test_what_is_not_promoted_goes_on_following():
     asyncio.run(promote(members, planned(members, vbuckets=[1])))
     assert members.calls == [(B, "stop_replicating", FOLLOWED, [1]), (B, "set_state", 1, State.ACTIVE)]
     assert members.nodes[B].follows == {FOLLOWED: [0, 2]}
+
+
+def test_what_is_accepted_by_its_name_overrides_nothing_that_was_not_seen():
+    """The replica is damaged, and the owner that has the changes lives after all."""
+    members = pair(FakeNode(A, "A A A"))
+    members.nodes[B].damage = {1: 3}
+    with pytest.raises(ClusterError, match=r"lives and owns .* has damaged changes of the vbuckets 1") as refused:
+        planned(members)
+    assert "in spite of all 2: --accept alive --accept damaged" in refused.value.advice
+    with pytest.raises(ClusterError, match=f"{A} lives and owns the vbuckets 0-2"):
+        planned(members, accept=[FailoverRefusal.DAMAGED])
+    both = [FailoverRefusal.DAMAGED, FailoverRefusal.ALIVE]
+    assert planned(members, accept=both).accepted.keys() == set(both) == planned(members, force=True).accepted.keys()
+
+
+def test_a_replica_that_was_never_whole_is_promoted_only_where_that_is_accepted():
+    """It was being made when the owner died: it has some of the documents, and looks like any other."""
+    members = pair()
+    members.nodes[B].within = {2: 0}
+    with pytest.raises(ClusterError, match=f"{B} has received a part only of the vbuckets 2") as refused:
+        planned(members)
+    assert "--accept part" in refused.value.advice
+    assert planned(members, accept=[FailoverRefusal.PART]).vbuckets == {0: 10, 1: 10, 2: 10}
 
 
 def test_a_replica_with_damaged_changes_is_promoted_by_force_alone():

@@ -8,6 +8,7 @@ from headwater.cli.cluster.running import Password, StopRequest, User, Yes, addr
 from headwater.cli.forms import answer, ask, forms, report
 from headwater.cli.options import DryRun, Vbuckets, examples, vbucket_set
 from headwater.cli.screen import count, several
+from headwater.cluster.refusals import FailoverRefusal
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
@@ -30,8 +31,12 @@ def failover(
     vbuckets: Vbuckets = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Although the owner lives (it is made dead), or replicas have gaps or damage."),
+        typer.Option("--force", help="Go on in spite of whatever is refused; a living owner is made dead."),
     ] = False,
+    accept: Annotated[
+        list[FailoverRefusal] | None,
+        typer.Option("--accept", help="Go on in spite of this refusal alone; may be given more than once."),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     user: User = None,
@@ -50,7 +55,7 @@ def failover(
     async def look(members: "Members", _: StopRequest) -> "PromotionPlan":
         from headwater.cluster.promotion import plan_promotion
 
-        return await plan_promotion(members, found[0], source=owner, vbuckets=wanted, force=force)
+        return await plan_promotion(members, found[0], source=owner, vbuckets=wanted, force=force, accept=accept or ())
 
     plan = run(look, place, user, password)
     lives = "".join(f", {count(len(each))} made dead on {where}" for where, each in plan.owned.items())
@@ -58,12 +63,15 @@ def failover(
         "node": str(found[0]),
         "vbuckets": sorted(plan.vbuckets),
         "made_dead": {str(k): v for k, v in plan.owned.items()},
+        "accepted": {str(refusal): problem for refusal, problem in plan.accepted.items()},
     }
     if dry_run:
         answer(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}", begun=False, **told)
         return
     if not forms().json:
         report(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}")
+        for refusal, problem in plan.accepted.items():
+            report(f"accepted ({refusal}): {problem}")
     ask("Go on?", yes)
 
     async def work(members: "Members", _: StopRequest) -> bool:

@@ -1,18 +1,20 @@
 """Promoting the replicas of one node, for a pair without a cluster map (made by `headwater replicate`).
 
-1. the owner must not answer, or must be made dead there first (`force`)
+1. the owner must not answer, or must be made dead there first (FailoverRefusal.ALIVE is accepted)
 2. the node follows nobody any more
 3. its replicas become active: each begins a new branch of history at its last whole snapshot (failover.md 1 and 5)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headwater.client.routing import Address, parse
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
+from headwater.cluster.refusals import FailoverRefusal, judge
+from headwater.cluster.survey import NodeView
 from headwater.errors import ClusterError, TransportError
 from headwater.wire.vbucket import State
 
@@ -26,8 +28,9 @@ class PromotionPlan:
     Attributes:
         node: who is promoted. sources: whom it follows now, and with which vbuckets.
         vbuckets: what becomes active, and its seqno.
-        owned: what living sources still own of it, by source; made dead there first if that was forced.
+        owned: what living sources still own of it, by source; made dead there first, as that is accepted.
         gaps: vbuckets that lack changes they refused, or have damaged ones, and become active all the same.
+        accepted: refusals that were overridden, and what each said.
     """
 
     node: Address
@@ -35,6 +38,7 @@ class PromotionPlan:
     vbuckets: dict[int, int]
     owned: dict[Address, list[int]]
     gaps: frozenset[int] = frozenset()
+    accepted: Mapping[FailoverRefusal, str] = field(default_factory=dict)
 
 
 async def plan_promotion(
@@ -44,16 +48,18 @@ async def plan_promotion(
     source: Address | None = None,
     vbuckets: Iterable[int] | None = None,
     force: bool = False,
+    accept: Collection[FailoverRefusal] = (),
 ) -> PromotionPlan:
     """Look and decide; touches nothing.
 
     Args:
         source: only what follows this node, and who has to be dead; None: whomever `node` follows.
         vbuckets: only these; None: all replicas.
+        force: all refusals are accepted. accept: those that are.
 
     Raises:
-        ClusterError: nothing to promote, a replica refused changes or has damaged ones, the owner lives, or the node
-            has a cluster map.
+        ClusterError: nothing to promote, or the node has a cluster map. Or it is not accepted that a replica refused
+            changes, has damaged ones or was never whole, or that the owner lives.
         TransportError, StatusError: the node does not answer.
     """
     node, *_ = await members.identified([node])
@@ -74,28 +80,47 @@ async def plan_promotion(
             f"{node} has no replica to promote", "look with headwater cluster status, or name --vbuckets"
         )
     gaps = [vb for vb in await admin.refused() if vb in chosen]
-    if gaps and not force:
-        raise ClusterError(
-            f"{node} refused changes of the vbuckets {vbucket_list(gaps)}: its replicas have gaps",
-            "drop them and let them follow anew, or promote them as they are with --force",
-        )
     damaged = [vb for vb in view.damaged if vb in chosen]
-    if damaged and not force:
+    owners = dict.fromkeys((*sources, *([source] if source else [])))
+    owned = {owner: held for owner in owners if (held := await _owned(members, owner, chosen))}
+    checks: dict[FailoverRefusal, Callable[[], None]] = {
+        FailoverRefusal.ALIVE: lambda: _check_dead(node, owned),
+        FailoverRefusal.DAMAGED: lambda: _check_sound(node, gaps, damaged),
+        FailoverRefusal.PART: lambda: _check_whole(view, chosen),
+    }
+    accepted = judge(checks, frozenset(FailoverRefusal) if force else accept)
+    return PromotionPlan(node, sources, chosen, owned, frozenset((*gaps, *damaged)), accepted)
+
+
+def _check_dead(node: Address, owned: Mapping[Address, Sequence[int]]) -> None:
+    for owner, held in owned.items():
+        raise ClusterError(
+            f"{owner} lives and owns the vbuckets {vbucket_list(held)}",
+            f"hand them over and lose nothing: headwater move --from {owner} --to {node} --takeover;"
+            f" or {FailoverRefusal.ALIVE.option}",
+        )
+
+
+def _check_sound(node: Address, gaps: Sequence[int], damaged: Sequence[int]) -> None:
+    if damaged:
         raise ClusterError(
             f"{node} has damaged changes of the vbuckets {vbucket_list(damaged)}: a part of them can't be read",
-            "start the owner, which may have them; or promote them as they are with --force",
+            f"start the owner, which may have them; or promote them as they are with {FailoverRefusal.DAMAGED.option}",
         )
-    owned = {}
-    for owner in dict.fromkeys((*sources, *([source] if source else []))):
-        held = await _owned(members, owner, chosen)
-        if held and not force:
-            raise ClusterError(
-                f"{owner} lives and owns the vbuckets {vbucket_list(held)}",
-                f"hand them over and lose nothing: headwater move --from {owner} --to {node} --takeover; or --force",
-            )
-        if held:
-            owned[owner] = held
-    return PromotionPlan(node, sources, chosen, owned, frozenset((*gaps, *damaged)))
+    if gaps:
+        raise ClusterError(
+            f"{node} refused changes of the vbuckets {vbucket_list(gaps)}: its replicas have gaps",
+            f"drop them and let them follow anew, or promote them as they are with {FailoverRefusal.DAMAGED.option}",
+        )
+
+
+def _check_whole(view: NodeView, chosen: Mapping[int, int]) -> None:
+    parts = [vb for vb, seqno in chosen.items() if seqno and not view.copy(vb, ()).complete]
+    if parts:
+        raise ClusterError(
+            f"{view.address} has received a part only of the vbuckets {vbucket_list(parts)}: they were being made",
+            f"start the owner, which has the rest; or promote them as they are with {FailoverRefusal.PART.option}",
+        )
 
 
 async def _owned(members: Members, owner: Address, vbuckets: Iterable[int]) -> list[int]:
