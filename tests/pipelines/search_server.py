@@ -110,15 +110,16 @@ class SearchIndex:
         return {"hits": {"hits": found[: asked["size"]]}}
 
     def _aggregated(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Answer an aggregation by terms of a field, with the highest of others in each."""
+        """Answer an aggregation by terms of a field, with the highest or lowest of others in each."""
         ((name, told),) = asked.items()
-        inner = {each: max_of["max"]["field"] for each, max_of in told["aggs"].items()}
+        inner = {each: next(iter(kind.items())) for each, kind in told["aggs"].items()}
         buckets: dict[int, dict[str, Any]] = {}
         for document in self.visible.values():
             key = document[told["terms"]["field"]]
-            bucket = buckets.setdefault(key, {"key": key, **{each: {"value": 0.0} for each in inner}})
-            for each, field in inner.items():
-                bucket[each]["value"] = max(bucket[each]["value"], float(document[field]))
+            bucket = buckets.setdefault(key, {"key": key, **{each: {"value": None} for each in inner}})
+            for each, (kind, of) in inner.items():
+                number, known = float(document[of["field"]]), bucket[each]["value"]
+                bucket[each]["value"] = number if known is None else {"max": max, "min": min}[kind](known, number)
         return {name: {"buckets": list(buckets.values())[: told["terms"]["size"]]}}
 
 

@@ -22,7 +22,7 @@ from headwater.pipelines.failures import MirrorFailed
 from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
 from headwater.pipelines.index import IndexSink
 from headwater.pipelines.jobs import IndexProgress, TextIndex
-from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer
+from headwater.pipelines.opensearch import BulkCounts, Item, SearchClient, SearchServer, version
 from headwater.pipelines.texts import TextRules
 from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
@@ -310,6 +310,29 @@ def test_documents_of_a_lost_branch_go_that_only_a_younger_folder_knew_of(
     assert served(found) == documents(bucket)
     assert told.rollbacks > 0 and told.data_loss == []
     assert go(bucket, tmp_path / "older", server=where).rollbacks == 0
+
+
+def test_a_document_that_a_task_of_a_lost_branch_sends_late_is_gone_after_the_next_start(
+    bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    """The index never had its key, so nothing refuses it; and the vbucket is not read anew any more."""
+    where, found = server
+    begin(bucket)
+    go(bucket, tmp_path, server=where)
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, tmp_path, server=where)
+
+    diverge(bucket, lost=lost)
+    go(bucket, tmp_path, server=where)
+    vb = next(document["vbucket"] for document in found.documents.values())
+    document = {"vbucket": vb, "seqno": 1, "generation": 0, "expiry": 0, "name": "late", "body": "lost"}
+    with closing(SearchClient(where)) as client:
+        client.bulk([Item(b"late", version(0, 1), document)])
+    go(bucket, tmp_path, server=where)
+    assert served(found) == documents(bucket)
+    assert go(bucket, tmp_path, server=where).rollbacks == 0
 
 
 def test_an_index_that_is_removed_while_a_batch_is_sent_is_not_taken_for_whole(

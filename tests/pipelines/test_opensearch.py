@@ -277,13 +277,13 @@ def test_hits_of_some_shards_are_not_shown_as_if_they_were_all(served: Served) -
 
 def test_an_index_tells_how_far_each_vbucket_is_in_it(served: Served) -> None:
     client, _ = served
-    assert client.reach() == {}
+    assert client.reach() == client.oldest() == {}
     documents = [(b"a", 3, 2, 7), (b"b", 3, 1, 90), (b"c", 5, 0, 4)]
     client.bulk(
         Item(key, version(generation, seqno), {"vbucket": vb, "generation": generation, "seqno": seqno, "body": ""})
         for key, vb, generation, seqno in documents
     )
-    assert client.reach() == {3: (2, 90), 5: (0, 4)}
+    assert client.reach() == {3: (2, 90), 5: (0, 4)} and client.oldest() == {3: 1, 5: 0}
 
 
 def test_a_body_that_is_too_large_is_halved_until_it_fits(served: Served) -> None:

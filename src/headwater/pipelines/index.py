@@ -359,7 +359,8 @@ class IndexSink:
     def level(self) -> None:
         """Have those vbuckets read anew of which the server has more than this folder knows, as where the folder was
         put back to an older state: the server refuses what comes under a lower generation than it has, and what a lost
-        branch wrote would stay.
+        branch wrote would stay. And have those documents removed of a generation before, which a task of a lost branch
+        sent when all others of that were gone.
 
         Raises:
             SearchRefused, ConnectionLost: as `SearchClient.check`.
@@ -369,8 +370,12 @@ class IndexSink:
             return
         with closing(SearchClient(self.server)) as client:
             client.check(index)
+            known = {int(vb): number for vb, number in notes.get("generations", {}).items()}
+            if begun is None:  # else documents of the generation before are replaced when the batch is done again
+                for vb, number in client.oldest().items():
+                    if number < known.get(vb, 0):
+                        client.remove_older(vb, known[vb])
             reach = client.reach()
-        known = {int(vb): number for vb, number in notes.get("generations", {}).items()}
         held, sent = Offset.from_json(record.end), Offset.from_json(begun or record.end)
         tops = {vb: max(held.position(vb).seqno, sent.position(vb).seqno) for vb in reach}
         ahead = {vb for vb, (number, seqno) in reach.items() if number > known.get(vb, 0) or seqno > tops[vb]}

@@ -396,11 +396,19 @@ class SearchClient:
 
     def reach(self) -> dict[int, tuple[int, int]]:
         """Return how far the index is: the highest generation and the highest seqno of its documents, by vbucket."""
-        self._refresh()
-        highest = {name: {"max": {"field": name}} for name in ("generation", "seqno")}
-        by_vbucket = {"terms": {"field": "vbucket", "size": VBUCKETS_MAX}, "aggs": highest}
-        told = self._searched({"size": 0, "aggs": {"vbuckets": by_vbucket}})["aggregations"]["vbuckets"]["buckets"]
+        told = self._by_vbucket({name: {"max": {"field": name}} for name in ("generation", "seqno")})
         return {int(each["key"]): (_number(each["generation"]), _number(each["seqno"])) for each in told}
+
+    def oldest(self) -> dict[int, int]:
+        """Return the lowest generation of the index's documents, by vbucket."""
+        told = self._by_vbucket({"generation": {"min": {"field": "generation"}}})
+        return {int(each["key"]): _number(each["generation"]) for each in told}
+
+    def _by_vbucket(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+        self._refresh()
+        by_vbucket = {"terms": {"field": "vbucket", "size": VBUCKETS_MAX}, "aggs": wanted}
+        found = self._searched({"size": 0, "aggs": {"vbuckets": by_vbucket}})
+        return list(found["aggregations"]["vbuckets"]["buckets"])
 
     def _found(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
         return list(self._searched(query)["hits"]["hits"])
