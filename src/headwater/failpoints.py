@@ -95,6 +95,7 @@ FAILPOINTS = {
     "move.copying": "the target follows through the mover",
     "move.caught_up": "the target has nearly everything",
     "move.persisted": "the target has on disk what it has",
+    "move.followed": "the target, which follows the source by itself, is near; it follows still",
     "move.closed": "the stream that copied is closed at both ends, the one that takes over is not asked for",
     "move.taking_over": "the target was told to take over, and streams",
     "move.pending_sent": "the source asks the target to become pending; that is not passed on yet",

@@ -35,7 +35,10 @@ class FakeNode:
         states: a letter for each vbucket, as in views.py. seqnos: of those that are there; 10 if left out.
         log: the failover log of each. follows: what it follows by its own calls, {producer: vbuckets}.
         config: its cluster map. is_gone: it does not answer.
+        takes_over: the vbuckets that it follows until it owns them. streams: the state of all its streams.
     """
+
+    takes_over, streams = frozenset(), "reading"
 
     def __init__(self, address, states="", *, seqnos=None, log=((0xAB, 0),), follows=None, config=None, is_gone=False):
         self.address, self.endpoint = address, Endpoint(address)
@@ -77,7 +80,7 @@ class FakeNode:
         self._hear("lease", again)
         self.operators.append(operator)
 
-    async def release(self):
+    async def release(self, *, over=False):
         self._hear("release")
 
     async def state(self, vb):
@@ -132,10 +135,11 @@ class FakeNode:
     async def flaw(self, vb):
         return IS_DAMAGED if vb in self.damage else ""
 
-    async def replication(self):
+    async def replication(self, vbucket=None):
         self._hear("replication")
         return {
-            name: FollowingReport(name, vbuckets=dict.fromkeys(found, "open")) for name, found in self.follows.items()
+            name: FollowingReport(name, vbuckets=dict.fromkeys(found, self.streams), takeovers=self.takes_over)
+            for name, found in self.follows.items()
         }
 
     async def takeover_stats(self, vb, name):

@@ -54,7 +54,7 @@ def test_replication_is_told_by_producer():
     first = found["127.0.0.1:1/default"]
     assert (first.connected, first.connects, first.problem) == (True, 2, "")
     assert first.vbuckets == {0: "reading", 5: "waiting"}
-    assert first.problems == {5: "the producer answered ERANGE"}
+    assert first.problems == {5: "the producer answered ERANGE"} and first.takeovers == {0}
     assert not found["[::1]:2/default"].connected
 
 

@@ -36,7 +36,8 @@ class World:
 
     `settles`: what `settle` finds, True where the target owns the vbucket already. `copies`, `takes`: of a transfer.
     `opens`: of a connection. `log` is what was done, in order. `changes` pass at each copy; the target keeps `keeps`
-    of them, and holds `holds` seqnos; `asked_for` is whether each connection was opened with delete times.
+    of them, and holds `holds` seqnos; `asked_for` is whether each connection was opened with delete times. `follows`:
+    the vbuckets in which the target follows the source by itself.
     """
 
     def __init__(self, monkeypatch, *, settles=(), copies=(), takes=(), opens=()):
@@ -44,7 +45,7 @@ class World:
         self.log, self.connections, self.now = [], [], Now()
         self.gate, self.active_sent, self.fails_to_close, self.changes = None, {}, False, 0
         self.keeps, self.holds, self.asked_for = 0, 0, []
-        self.admins, self.leased = {}, []
+        self.admins, self.leased, self.followed, self.follows = {}, [], set(), set()
         monkeypatch.setattr(module, "open_proxied", self._open_proxied)
         monkeypatch.setattr(module, "Settling", lambda source, target: self)
         monkeypatch.setattr(module, "NodeAdmin", self._administered)
@@ -87,8 +88,13 @@ class World:
     async def held(self, vb):
         return Held(0xAB, self.holds)
 
-    async def settle(self, vb):
+    async def let_go(self, vb):
+        self.log.append(f"let go {vb}")
+        self.followed.discard(vb)
+
+    async def settle(self, vb, *, follows=False):
         self.log.append(f"settle {vb}")
+        self.followed = self.follows if follows else set()
         return self.comes_to(self.settles, False)
 
     async def settle_alone(self, vb, problem):
@@ -108,6 +114,10 @@ class SimpleTransfer:
         self.world.log.append(f"copy {self.vb}")
         connection.proxy.down.changes[self.vb] += self.world.changes
         self.world.holds += self.world.keeps
+        self.world.comes_to(self.world.copies)
+
+    async def follow(self):
+        self.world.log.append(f"follow {self.vb}")
         self.world.comes_to(self.world.copies)
 
     async def take_over(self, connection):
@@ -166,6 +176,27 @@ def test_a_copy_stays_a_copy_and_its_stream_goes_on(world):
     met = world()
     _, stages = moved(takeover=False)
     assert met.log[-1] == "copy 0" and stages[-1] == (MoveStage.COPIED, "")
+
+
+def test_a_target_that_follows_the_source_by_itself_does_so_until_the_vbucket_changes_hands(world):
+    met = world()
+    met.follows = {0}
+    moved()
+    assert met.log == ["open hand-over", "open copy", "settle 0", "follow 0", "let go 0", "take over 0", "end 0"]
+
+
+def test_what_did_not_come_to_a_hand_over_by_itself_is_copied_by_the_mover(world):
+    met = world(copies=[AGAIN])
+    met.follows = {0}
+    moved()
+    assert met.log[3:] == ["follow 0", "settle 0", "copy 0", "close 0", "take over 0", "end 0"]
+
+
+def test_who_only_copies_brings_the_stream_himself(world):
+    met = world()
+    met.follows = {0}
+    moved(takeover=False)
+    assert met.log[-1] == "copy 0"
 
 
 def test_what_was_moved_already_is_only_told(world):

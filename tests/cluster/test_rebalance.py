@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from headwater.cluster.admin import NodeAdmin
+from headwater.cluster.balance import Move
 from headwater.cluster.failover import plan_failover
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
-from headwater.cluster.rebalance import Rebalance, RebalanceStep
-from headwater.errors import ClusterError, HeadwaterError
+from headwater.cluster.rebalance import Rebalance, RebalanceStep, _joining
+from headwater.cluster.watch import Watch
+from headwater.errors import ClusterError, HeadwaterError, MoveError
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 from tests.node.aware import Aware, manifest
@@ -44,11 +46,88 @@ def test_from_one_node_to_three_and_back_while_an_application_writes():
         assert owned(*nodes) == [VBUCKETS, 0, 0] and vbuckets(others[0].port) == {}
 
 
+def test_the_copy_that_is_to_take_over_is_filled_by_the_owner_itself():
+    with empty_nodes(3) as nodes:
+        init(*nodes[:2], replicas=1)
+        fill(nodes[0], DOCUMENTS)
+        passed = asyncio.run(passed_movers(nodes[0], nodes[2]))
+        assert passed and set(passed) == {0}
+        check(nodes, DOCUMENTS)
+        assert sorted(owned(*nodes)) == [5, 5, 6]
+
+
+def test_a_target_follows_again_when_its_hand_over_was_given_up(monkeypatch):
+    """Else it is in the chain, and in the majorities, and has nothing new until somebody types another command."""
+
+    async def refused(self, connection):
+        raise MoveError(self.vb, "the target would not have it", "see its log")
+
+    with empty_nodes(3) as nodes:
+        init(*nodes[:2], replicas=1)
+        with monkeypatch.context() as patched:
+            patched.setattr("headwater.cluster.transfer.Transfer.take_over", refused)
+            with pytest.raises(MoveError, match="would not have it"):
+                rebalance(nodes[0], add=at(nodes[2]))
+        fill(nodes[0], DOCUMENTS)
+        asyncio.run(until_level(nodes[0]))
+
+
+async def until_level(seed):
+    """Return when every copy that the map names has what its owner has."""
+    async with Members() as members:
+        await Watch(members, still_seconds_max=5.0).until_all_level((await members.survey(at(seed))).map)
+
+
+async def passed_movers(seed, joining):
+    """How many changes passed through each mover of a rebalance."""
+    async with Members() as members:
+        run = Rebalance(members, at(seed), add=at(joining))
+        await run.run()
+        return [mover.passed()[0] for mover in run._movers.values()]
+
+
+@pytest.mark.parametrize(
+    ("move", "joining"),
+    [
+        (Move(0, (A, B), (C, B)), (C,)),
+        (Move(0, (A, B, C), (D, B, C)), (D,)),
+        (Move(0, (A,), (B, C)), (B, C)),
+        (Move(0, (A, B), (C, D)), (D,)),
+        (Move(0, (A,), (B,)), ()),
+        (Move(0, (A,), (B, A)), (B,)),
+        (Move(0, (A, B), (B, C)), (C,)),
+    ],
+)
+def test_the_next_owner_joins_the_chain_first_unless_durable_writes_would_wait_for_copies_that_fill_up(move, joining):
+    assert tuple(_joining(move, len(move.before))) == joining
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "move.followed=kill@2",
+        "move.closed=kill@2",
+        "move.pending_answered=kill@2",
+        "move.active_sent=kill",
+        "move.owned=kill@3",
+    ],
+)
+def test_a_rebalance_whose_targets_fill_themselves_goes_on_when_it_was_killed(failpoint):
+    with empty_nodes(3) as nodes:
+        init(*nodes[:2], replicas=1)
+        fill(nodes[0], DOCUMENTS)
+        line = ("cluster", "rebalance", nodes[0].address, "--add", nodes[2].address, "--yes")
+        assert command(*line, failpoints=failpoint)[0] == KILLED
+        rebalance(nodes[0], add=at(nodes[2]))
+        check(nodes, DOCUMENTS)
+        assert sorted(owned(*nodes)) == [5, 5, 6]
+
+
 @pytest.mark.parametrize(
     "failpoint",
     [
         "rebalance.joined=kill@2",
-        "move.copying=kill@3",
+        "move.followed=kill@3",
         "move.pending_answered=kill@2",
         "move.active_sent=kill",
         "move.active_answered=kill@2",
@@ -63,6 +142,18 @@ def test_a_rebalance_that_was_killed_goes_on_when_it_is_typed_again(failpoint):
         line = ("cluster", "rebalance", nodes[0].address, "--add", nodes[1].address, "--replicas", "1", "--yes")
         assert command(*line, failpoints=failpoint)[0] == KILLED
         rebalance(nodes[0], add=at(nodes[1]), replicas=1)
+        check(nodes, DOCUMENTS)
+        assert owned(*nodes) == [VBUCKETS // 2] * 2
+
+
+@pytest.mark.parametrize("place", ["copying", "caught_up", "persisted", "active_sent"])
+def test_a_rebalance_whose_targets_are_filled_by_the_mover_goes_on_when_it_was_killed(place):
+    with empty_nodes(2) as nodes:
+        init(nodes[0])
+        fill(nodes[0], DOCUMENTS)
+        line = ("cluster", "rebalance", nodes[0].address, "--add", nodes[1].address, "--yes")
+        assert command(*line, failpoints=f"move.{place}=kill@2")[0] == KILLED
+        rebalance(nodes[0], add=at(nodes[1]))
         check(nodes, DOCUMENTS)
         assert owned(*nodes) == [VBUCKETS // 2] * 2
 

@@ -44,6 +44,42 @@ def test_a_target_that_follows_somebody_by_itself_lets_go_of_this_vbucket_first(
     assert target.follows == {"node-c:11210/beer": [1]}
 
 
+def settled(target, **how):
+    """The vbuckets in which a target goes on to follow the source, and what was done to it."""
+
+    async def work():
+        settling = Settling(FakeNode(A, "A"), target)
+        assert not await settling.settle(VB, **how)
+        return settling
+
+    settling = asyncio.run(work())
+    return settling, target.calls
+
+
+def test_a_replica_that_follows_the_source_by_itself_does_so_until_it_is_let_go():
+    source = str(FakeNode(A).endpoint)
+    settling, calls = settled(FakeNode(B, "r", follows={source: [VB]}), follows=True)
+    assert (settling.followed, calls) == ({VB}, [])
+    asyncio.run(settling.let_go(VB))
+    assert settling.followed == set() and calls == [(B, "stop_replicating", source, [VB])]
+    assert settled(FakeNode(B, "r", follows={source: [VB]}))[1] == calls, "where no stream of its own is wanted"
+
+
+@pytest.mark.parametrize("state", ["r", "p"])
+def test_a_target_that_follows_another_node_or_takes_over_by_itself_or_is_no_replica_is_let_go_at_once(state):
+    source = str(FakeNode(A).endpoint)
+    for producer, takes_over in (("node-c:11210/default", ()), (source, {VB})):
+        target = FakeNode(B, state, follows={producer: [VB]})
+        target.takes_over = frozenset(takes_over)
+        settling, calls = settled(target, follows=True)
+        assert settling.followed == set() and (B, "stop_replicating", producer, [VB]) in calls
+    waiting = FakeNode(B, state, follows={source: [VB]})
+    waiting.streams = "waiting"
+    assert settled(waiting, follows=True)[0].followed == set()
+    settling, calls = settled(FakeNode(B, "p", follows={source: [VB]}), follows=True)
+    assert settling.followed == set() and calls[-1] == (B, "set_state", VB, State.REPLICA)
+
+
 def test_a_copy_between_owners_is_asked_behind_a_barrier():
     source, target = FakeNode(A, "d"), FakeNode(B, "p")
     settle(source, target)

@@ -24,6 +24,7 @@ def test_a_rebalance_is_a_span_with_its_plan_and_a_span_for_each_vbucket():
     handed = [each for each in moves if told(each)["source"] != told(each)["target"]]
     assert len(handed) == VBUCKETS // 2
     for each in handed:
-        assert seen.below(each) == ["move.copy", "move.take_over", "move.map", "rebalance.narrow"]
+        steps = ["rebalance.join", "move.copy", "move.take_over", "move.map", "rebalance.narrow"]
+        assert seen.below(each) == steps
     for each in seen.named("move.take_over"):
         assert told(each)["ownerless_seconds"] > 0

@@ -134,6 +134,39 @@ def test_the_error_of_what_was_waited_for_meanwhile_is_not_left_for_nobody():
     assert complaints == []
 
 
+def followed(*seqnos, limits=None):
+    """The distances that are told while the target comes from one of these seqnos to the next by itself."""
+    case = None
+
+    async def work():
+        nonlocal case
+        case = Case(seqnos=(5000, 0), limits=limits)
+        told = iter(seqnos)
+
+        async def lag():
+            case.target.high[VB] = next(told, case.target.high[VB])
+            return 5000 - case.target.high[VB]
+
+        case.transfer.lag = lag
+        await case.transfer.follow()
+
+    asyncio.run(work())
+    return case
+
+
+def test_a_target_that_follows_the_source_by_itself_is_waited_for_without_a_stream(monkeypatch):
+    monkeypatch.setattr("headwater.cluster.transfer.POLL_SECONDS_MAX", 0.0)
+    case = followed(0, 3000, 4000)
+    assert case.lags == [5000, 2000, 1000] and case.connection.asked == []
+
+
+def test_a_target_that_comes_no_nearer_by_itself_is_told_how_far_it_is(monkeypatch):
+    monkeypatch.setattr("headwater.cluster.transfer.POLL_SECONDS_MAX", 0.0)
+    with pytest.raises(MoveError, match="stays 2000 changes behind") as stuck:
+        followed(0, 3000, limits=Limits(answer_seconds=0.01))
+    assert stuck.value.retriable
+
+
 # --------------------------------------------------------------------------- taking over
 
 

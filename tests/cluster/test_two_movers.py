@@ -150,10 +150,10 @@ def test_a_source_is_not_made_active_again_after_another_mover_has_finished(node
         async with Mover(source, target, limits=AT_ONCE) as mover:
             giving_back = mover._settling._act
 
-            async def act(*decided):
+            async def act(*decided, **how):
                 mover._settling._act = giving_back
                 await moved_by_somebody_else(source, target)
-                return await giving_back(*decided)
+                return await giving_back(*decided, **how)
 
             mover._settling._act = act
             await mover.move(0)

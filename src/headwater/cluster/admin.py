@@ -232,13 +232,14 @@ class NodeAdmin:
                 await self._lease_on(self._link, operator)
         await self._open()
 
-    async def release(self) -> None:
-        """Let others work on the node; nothing if we have no lease."""
+    async def release(self, *, over: bool = False) -> None:
+        """Let others work on the node; nothing if we have no lease. `over`: the run has come to its end, and what it
+        let go may follow as the map says."""
         operator, self._operator = self._operator, None
         self._stop_renewing()
         if operator is not None and self._link.is_open:
             try:
-                await self._ask_lease(self._link, operator, release=True)
+                await self._ask_lease(self._link, operator, release=True, **{"over": True} if over else {})
             except (TransportError, StatusError):
                 self._link.close()  # which ends it, too
 
@@ -480,9 +481,10 @@ class NodeAdmin:
             return False
         return True
 
-    async def replication(self) -> dict[str, FollowingReport]:
-        """Whom the node follows by calls of its own, and how far that is; by host:port/bucket of the producer."""
-        return answers.following(await self.stats("replication"))
+    async def replication(self, vbucket: int | None = None) -> dict[str, FollowingReport]:
+        """Whom the node follows by calls of its own, in all vbuckets or one, and how far that is; by host:port/bucket
+        of the producer."""
+        return answers.following(await self.stats("replication" if vbucket is None else f"replication {vbucket}"))
 
     async def refused(self) -> dict[int, int]:
         """Return the vbuckets that refused changes of their producer and lack them, and how many."""

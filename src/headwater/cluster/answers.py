@@ -56,6 +56,7 @@ class FollowingReport:
         problem: why the last attempt failed; empty after a success.
         vbuckets: the state of each vbucket's stream; "waiting" for one that has none now.
         problems: why vbuckets that wait do so.
+        takeovers: the vbuckets that are to be taken over from the producer.
     """
 
     source: str
@@ -64,6 +65,7 @@ class FollowingReport:
     problem: str = ""
     vbuckets: Mapping[int, str] = field(default_factory=dict)
     problems: Mapping[int, str] = field(default_factory=dict)
+    takeovers: frozenset[int] = frozenset()
 
 
 def following(stats: Mapping[str, str]) -> dict[str, FollowingReport]:
@@ -88,6 +90,11 @@ def _following(source: str, group: Mapping[str, str]) -> FollowingReport:
             for name, value in numbered.items()
             if name.endswith("_problem")
         },
+        frozenset(
+            number(name.removesuffix("_takeover"), "replication vbucket")
+            for name, value in numbered.items()
+            if name.endswith("_takeover") and value == "true"
+        ),
     )
 
 

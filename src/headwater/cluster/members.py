@@ -173,7 +173,7 @@ class Members:
             yield
         finally:
             self.operator = None
-            await asyncio.gather(*(admin.release() for admin in admins))
+            await asyncio.gather(*(admin.release(over=True) for admin in admins))
 
     # ------------------------------------------------------------------ asking
 

@@ -7,6 +7,9 @@ Every attempt at a vbucket begins by looking what is there: a move that was kill
 found (recovery.py), finished or taken back, and gone on with. So "again" is all that ever has to be done, by this
 object while it has patience, and by whoever runs it after that. Nothing is kept but in the nodes.
 
+A target that follows the source by a call of its own, as members of a cluster do, is filled by that, and let go when
+its turn to take over has come (decision 0121). For any other the mover passes on what the two say to each other.
+
 Two proxied connections are used: on one the vbuckets are copied, on the other they change hands, so that the few
 messages of a hand-over, during which nobody takes writes, do not queue behind somebody else's backfill; and copying and
 handing over take turns (alternation.py).
@@ -225,7 +228,7 @@ class Mover:
             attempts, had = attempts + 1, self.passed(vb)
             patience.begin()
             try:
-                ownerless = await self._attempt(vb, patience, takeover=takeover)
+                ownerless = await self._attempt(vb, patience, takeover=takeover, follows=takeover and attempts == 1)
             except (TransportError, ProtocolError, StatusError, MoveError) as error:
                 problem = error
             else:
@@ -266,10 +269,13 @@ class Mover:
                     return
         raise problem
 
-    async def _attempt(self, vb: int, patience: Patience, *, takeover: bool) -> float:
-        """One way through all steps; returns how long the vbucket had no owner."""
+    async def _attempt(self, vb: int, patience: Patience, *, takeover: bool, follows: bool) -> float:
+        """One way through all steps; returns how long the vbucket had no owner.
+
+        With `follows`, a target that follows the source by itself does so until the vbucket changes hands.
+        """
         async with self._alone():
-            if await self._is_moved(vb):
+            if await self._is_moved(vb, follows=follows):
                 return await self._settled(vb)
             failpoint("move.replica_made")
         transfer = Transfer(vb, self._source, self._target, self.limits, lambda lag: self.lags.__setitem__(vb, lag))
@@ -279,7 +285,7 @@ class Mover:
             await asyncio.shield(self._leave(vb))
             raise
 
-    async def _is_moved(self, vb: int) -> bool:
+    async def _is_moved(self, vb: int, *, follows: bool = False) -> bool:
         """Look at both nodes, and put right what an earlier hand-over left; whether the target owns the vbucket."""
         try:
             await self._open_connections()
@@ -287,14 +293,17 @@ class Mover:
             await self._settling.settle_alone(vb, error)
             return True
         failpoint("move.connected")
-        return await self._settling.settle(vb)
+        return await self._settling.settle(vb, follows=follows)
 
     async def _transfer(self, transfer: Transfer, patience: Patience, *, takeover: bool) -> float:
         vb = transfer.vb
         self._progress(MoveEvent(vb, MoveStage.COPYING))
         async with self._alternation.copying():
             with span("move.copy", vbucket=vb) as told:
-                await transfer.copy(self._connections[_COPY])
+                if vb in self._settling.followed:
+                    await transfer.follow()
+                else:
+                    await transfer.copy(self._connections[_COPY])
                 if told.is_heard:
                     changes, count = self.passed(vb)
                     told.tell(changes=changes, bytes=count)
@@ -317,6 +326,8 @@ class Mover:
     async def _hand_over(self, transfer: Transfer) -> float:
         vb, connection = transfer.vb, self._connections[_HAND_OVER]
         await self._leave(vb)
+        if vb in self._settling.followed:
+            await self._settling.let_go(vb)
         failpoint("move.closed")
         try:
             with span("move.take_over", vbucket=vb) as told:

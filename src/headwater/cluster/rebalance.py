@@ -2,7 +2,8 @@
 
 For each vbucket, several at a time (failover.md 5):
 
-1. New replicas join the chain and fill up from the owner, beside the old ones; on until they are level.
+1. New copies, the next owner's among them, join the chain and fill up from the owner, beside the old ones; on until
+   they are level (decision 0121).
 2. The owner hands over (a Mover). As soon as the target is active, the map says so: new owner and old one first.
 3. When all copies of the new chain are level with the new owner, the map drops the others. They are deleted when the
    new chain is level once more: until the map was everywhere they made majorities.
@@ -35,6 +36,7 @@ from headwater.errors import HeadwaterError, MoveError
 from headwater.failpoints import failpoint
 from headwater.tracing import span
 from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.durability import majority_of
 from headwater.wire.vbucket import State
 
 VBUCKETS_AT_ONCE = 8
@@ -217,8 +219,7 @@ class Rebalance:
             owner is None or target is None
         ):  # nobody owns it: `repair` has seen to that, and `make_plan` refuses the rest
             return
-        new = [node for node in move.copied_to if node != target]
-        if new:
+        if new := _joining(move, len(publisher.current.copies(vb))):
             chain = (*publisher.current.copies(vb), *new)
             with span("rebalance.join", vbucket=vb):
                 await publisher.change(vb, chain, first=(owner, *new), needed=await self._needed(vb, owner))
@@ -289,6 +290,17 @@ def _mixed(moves: Sequence[Move]) -> list[Move]:
         by_pair.setdefault((move.source, move.target), []).append(move)
     rounds = itertools.zip_longest(*by_pair.values())
     return [move for together in rounds for move in together if move is not None]
+
+
+def _joining(move: Move, copies: int) -> list[Address]:
+    """The new copies that join the chain before the vbucket changes hands: the owner fills them without us.
+
+    The next owner is not one of them, and is filled by the mover, where its joining made durable writes wait for copies
+    that fill up: a majority would be more than all copies of now, than one without it, and than one in the end.
+    """
+    others = [node for node in move.copied_to if node != move.target]
+    allowed = max(copies, majority_of(copies + len(others)), majority_of(len(move.after)))
+    return list(move.copied_to) if majority_of(copies + len(move.copied_to)) <= allowed else others
 
 
 def _is_of(one: ClusterMap | None, other: ClusterMap) -> bool:

@@ -24,6 +24,7 @@ from headwater.errors import (
     TransportError,
 )
 from headwater.failpoints import failpoint
+from headwater.protocol.dcp.consumer_stream import Phase
 from headwater.wire.vbucket import State
 
 _BETWEEN = frozenset({State.DEAD, State.PENDING})
@@ -34,22 +35,34 @@ _ADVICE = {
 
 
 class Settling:
-    """Finds out and puts right; `active_sent` is what the mover knows of hand-overs that it lost, by vbucket."""
+    """Finds out and puts right.
+
+    Attributes:
+        active_sent: what the mover knows of hand-overs that it lost, by vbucket.
+        followed: the vbuckets in which the target follows the source by a call of its own, and was let go on.
+    """
 
     def __init__(self, source: NodeAdmin, target: NodeAdmin) -> None:
         self.active_sent: dict[int, bool | None] = {}
+        self.followed: set[int] = set()
         self._source, self._target = source, target
 
-    async def settle(self, vbucket: int) -> bool:
+    async def settle(self, vbucket: int, *, follows: bool = False) -> bool:
         """Decide who owns a vbucket and bring it about, with a proxied connection open, so that nothing else goes on.
 
         True if the target owns it now, False if the source does and the target is a replica that nothing else feeds.
+        With `follows` it may be one that follows the source by itself (`followed`), until `let_go`.
 
         Raises:
             MoveError: neither can be had.
         """
         situation = await self._look(vbucket)
-        return await self._act(vbucket, decide(situation), situation)
+        return await self._act(vbucket, decide(situation), situation, follows=follows)
+
+    async def let_go(self, vbucket: int) -> None:
+        """Let the target, which follows the source by itself, do so no more."""
+        self.followed.discard(vbucket)
+        await self._target.stop_replicating(self._source.endpoint, [vbucket])
 
     async def settle_alone(self, vbucket: int, problem: HeadwaterError) -> None:
         """Act without a proxied connection, only where a node can not take part any more; return if the target owns it.
@@ -83,7 +96,7 @@ class Settling:
             owner = await self._owner_elsewhere(vb)
         return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in found))
 
-    async def _act(self, vb: int, verdict: Verdict, situation: Situation) -> bool:
+    async def _act(self, vb: int, verdict: Verdict, situation: Situation, *, follows: bool = False) -> bool:
         match verdict.action:
             case Action.WAIT | Action.REFUSE:
                 retriable = verdict.action is Action.WAIT
@@ -93,7 +106,7 @@ class Settling:
             case Action.GIVE_BACK:
                 await self._give_back(vb, verdict, situation)
             case Action.BEGIN:
-                await self._prepare(vb, situation.target)
+                await self._prepare(vb, situation.target, follows=follows)
         self.active_sent.pop(vb, None)
         return verdict.action in (Action.FINISH, Action.DONE)
 
@@ -107,19 +120,30 @@ class Settling:
             raise MoveError(vb, verdict.reason, _ADVICE[Action.WAIT], retriable=True)
         await self._prepare(vb, situation.target)
 
-    async def _prepare(self, vb: int, target: Seen | None) -> None:
-        """failover 5, step 1; and let go whom the target follows by itself."""
-        for told in (await self._following()).values():
+    async def _prepare(self, vb: int, target: Seen | None, *, follows: bool = False) -> None:
+        """failover 5, step 1; and let go whom the target follows by itself, unless that `follows` the source."""
+        self.followed.discard(vb)
+        is_replica = target is not None and target.state is State.REPLICA
+        for told in (await self._following(vb)).values():
             if vb in told.vbuckets:
-                followed = parse(told.source)
+                asked = parse(told.source)
+                producer = Endpoint(asked.seeds[0], asked.bucket)
+                if follows and is_replica and self._feeds(told, vb, producer):
+                    self.followed.add(vb)
+                    return
                 with suppress(KeyNotFound):
-                    await self._target.stop_replicating(Endpoint(followed.seeds[0], followed.bucket), [vb])
-        if target is None or target.state is not State.REPLICA:
+                    await self._target.stop_replicating(producer, [vb])
+        if not is_replica:
             await self._target.set_state(vb, State.REPLICA)
 
-    async def _following(self) -> dict[str, FollowingReport]:
+    def _feeds(self, told: FollowingReport, vb: int, producer: Endpoint) -> bool:
+        """Whether the source is whom the target follows, and the stream is open and no takeover."""
+        is_ours = str(producer) == str(self._source.endpoint)
+        return is_ours and told.vbuckets[vb] == Phase.OPEN and vb not in told.takeovers
+
+    async def _following(self, vb: int) -> dict[str, FollowingReport]:
         try:
-            return await self._target.replication()
+            return await self._target.replication(vb)
         except NO_SUCH_GROUP:
             return {}
 

@@ -78,6 +78,25 @@ class Transfer:
         await self._or_end(connection, self._target.wait_persisted(self.vb, seqno))
         failpoint("move.persisted")
 
+    async def follow(self) -> None:
+        """Wait until a target that follows the source by itself has nearly everything.
+
+        Raises:
+            MoveError: it comes no nearer.
+        """
+        nearest, until = -1, 0.0
+        while (left := await self.lag()) > ESTIMATE_MAX:
+            self._lag(left)
+            now = time.monotonic()
+            if nearest < 0 or left < nearest:
+                nearest, until = left, now + self._limits.answer_seconds
+            elif now >= until:
+                why = f"the target, which follows the source by itself, stays {left} changes behind; see its log"
+                raise MoveError(self.vb, why, AGAIN, retriable=True)
+            await asyncio.sleep(POLL_SECONDS_MAX)
+        self._lag(left)
+        failpoint("move.followed")
+
     async def _until_near(self, connection: ProxiedConnection) -> None:
         pause = self._limits.poll_seconds
         while (left := await self._estimate(connection.name)) > ESTIMATE_MAX:

@@ -117,7 +117,7 @@ class ServedBucket:
         self._tend(node, config, bucket)
         bucket.stat_groups["loop"] = node.loop_watch.stats
         self.dcp = DcpHub(bucket, config.takeover_seconds)
-        self.lease = Lease(self.loop.time, self._run_begins)
+        self.lease = Lease(self.loop.time, self._run_begins, self._run_ends)
         self.replication = Replication(self)
         self.membership = Membership(self)
         bucket.stat_groups["cluster"] = lambda _: tuple(cluster_stats(self, self.membership))
@@ -145,6 +145,10 @@ class ServedBucket:
     def _run_begins(self) -> None:
         """Another operator's run has the lease: nothing that an older one began goes on."""
         self.dcp.end_hand_overs()
+        self.membership.run_over()
+
+    def _run_ends(self) -> None:
+        """An operator's run has come to its end: nothing that it held is held any more."""
         self.membership.run_over()
 
     # --- life ---------------------------------------------------------------------------------------------------------

@@ -22,14 +22,21 @@ class Line:
 
 
 class World:
-    """A lease, the time, and how often the operator changed."""
+    """A lease, the time, how often the operator changed, and how often one was done."""
 
     def __init__(self) -> None:
-        self.now, self.changes = 100.0, 0
-        self.lease = Lease(lambda: self.now, self._changed)
+        self.now, self.changes, self.ends = 100.0, 0, 0
+        self.lease = Lease(lambda: self.now, self._changed, self._ended)
 
     def _changed(self) -> None:
         self.changes += 1
+
+    def _ended(self) -> None:
+        self.ends += 1
+
+    def release(self, line: Line, *, over: bool) -> None:
+        asked = LeaseRequest("rebalance", "the rebalance", "its connection", release=True, over=over)
+        self.lease.ask(line, asked)  # type: ignore[arg-type]
 
     def ask(self, line: Line, run: str, name: str = "its connection", *, again: bool = False) -> None:
         self.lease.ask(line, LeaseRequest(run, f"the {run}", name, again))  # type: ignore[arg-type]
@@ -39,6 +46,19 @@ class World:
             self.ask(line, run, again=again)
         assert refused.value.status == Status.EBUSY
         return refused.value.context
+
+
+def test_a_run_is_over_when_it_says_so_though_another_connection_of_it_is_about_to_close() -> None:
+    world, line, other = World(), Line(), Line()
+    world.ask(line, "rebalance")
+    world.ask(other, "rebalance", "another one")
+    world.release(Line(), over=True)
+    assert world.ends == 0
+    world.release(line, over=True)
+    assert (world.ends, world.lease.is_held) == (1, True)
+    world.ask(line, "rebalance")
+    world.release(line, over=False)
+    assert world.ends == 1
 
 
 def test_one_run_has_it_by_as_many_connections_as_it_likes_and_any_other_is_told_who() -> None:

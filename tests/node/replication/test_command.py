@@ -40,8 +40,10 @@ class Dialer:
     def stop(self) -> None:
         self.wanted.clear()
 
-    def stats(self) -> Iterable[tuple[str, str]]:
+    def stats(self, vbucket: int | None = None) -> Iterable[tuple[str, str]]:
         yield "connects", "0"
+        if vbucket is not None:
+            yield f"vb_{vbucket}", "open"
 
 
 @pytest.fixture
@@ -190,3 +192,11 @@ def test_the_statistics_name_each_producer(here: Desk) -> None:
     told(here, **{"from": FROM, "vbuckets": "1"})
     pairs = [(frame.key, frame.value) for frame in here.session().ask(Opcode.STAT, key=b"replication")]
     assert pairs == [(f"{FROM}:connects".encode(), b"0"), (b"", b"")]
+
+
+def test_the_statistics_of_one_vbucket_are_those_that_name_it(here: Desk) -> None:
+    told(here, **{"from": FROM, "vbuckets": "1"})
+    pairs = [(frame.key, frame.value) for frame in here.session().ask(Opcode.STAT, key=b"replication 1")]
+    assert pairs[1:] == [(f"{FROM}:vb_1".encode(), b"open"), (b"", b"")]
+    (refused,) = here.session().ask(Opcode.STAT, key=b"replication one")
+    assert refused.status == Status.EINVAL

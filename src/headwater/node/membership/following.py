@@ -25,7 +25,7 @@ class Following:
     Attributes:
         sources: the vbuckets that follow, and whom.
         held: vbuckets that follow nobody until the map has news of them.
-        held_by_run: those of them that an operator's run holds: until another run begins, too.
+        held_by_run: those of them that an operator's run holds: until it ends, or another begins, too.
     """
 
     def __init__(self, replication: Follower, source: Callable[[Address], ProducerAddress]) -> None:
@@ -50,7 +50,7 @@ class Following:
             self._leave(vb)
 
     def run_over(self) -> set[int]:
-        """Let go what an operator's run held, for another one has begun; returns what that was.
+        """Let go what an operator's run held, for it is over or another one has begun; returns what that was.
 
         A run that was killed can't say so itself, and the map may have nothing new to say of a vbucket that it was to
         move: that would follow nobody for ever.

@@ -295,7 +295,7 @@ class Membership:
         return bool(held)
 
     def run_over(self) -> None:
-        """Another operator's run begins: what the one before held follows as the map says."""
+        """An operator's run is over, or another begins: what it held follows as the map says."""
         left = self.following.run_over()
         if self.map is not None and left:
             self.reconciler.ask(sorted(left))

@@ -1,13 +1,14 @@
 """The lease of a node: one operator changes who owns its vbuckets, and no other does so meanwhile.
 
     IOCTL_SET   key "lease"   value {"run": "6f1c…", "by": "rebalance, process 71 on db7", "connection": "9a02…",
-                                     "again": false, "release": false}
+                                     "again": false, "release": false, "over": false}
 
 Several connections of one run may hold it, each under a name of its own. It ends with the last of them, and nothing
 else ends it, so whatever a holder asks on such a connection is asked by the only operator there is. One that says
 nothing for LEASE_SECONDS may be hung, or cut off: when another run asks then, its connections are closed first, and
 what it had sent and was not read yet with them. "again" says that the run held the lease before: it is refused if
-another one had it since, for what the run knows of the vbuckets is from before that.
+another one had it since, for what the run knows of the vbuckets is from before that. "over", with "release", says that
+the run has come to its end: what it let go follows by the map again, as it does when another one begins.
 
 With each new run the connections end on which vbuckets change hands through a mover: nothing that an older run began
 goes on. Source: failover 4, "never two active owners", for more than one mover.
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 KEY = b"lease"
 LEASE_SECONDS = 20.0
-PROPERTIES = {"run", "by", "connection", "again", "release"}
+PROPERTIES = {"run", "by", "connection", "again", "release", "over"}
 TEXT_MAX = 200
 
 
@@ -40,6 +41,7 @@ class LeaseRequest:
     connection: str
     again: bool = False
     release: bool = False
+    over: bool = False
 
 
 def read_asked(found: dict[str, Any]) -> LeaseRequest:
@@ -51,10 +53,10 @@ def read_asked(found: dict[str, Any]) -> LeaseRequest:
     run, by, connection = (found.get(name) for name in ("run", "by", "connection"))
     if not all(isinstance(each, str) and 0 < len(each) <= TEXT_MAX for each in (run, by, connection)):
         raise CommandRefused(Status.EINVAL, f"run, by and connection are texts of 1 to {TEXT_MAX} characters")
-    again, release = found.get("again", False), found.get("release", False)
-    if not (isinstance(again, bool) and isinstance(release, bool)):
-        raise CommandRefused(Status.EINVAL, "again and release are true or false")
-    return LeaseRequest(str(run), str(by), str(connection), again, release)
+    again, release, over = flags = [found.get(name, False) for name in ("again", "release", "over")]
+    if not all(isinstance(each, bool) for each in flags):
+        raise CommandRefused(Status.EINVAL, "again, release and over are true or false")
+    return LeaseRequest(str(run), str(by), str(connection), again, release, over)
 
 
 class Lease:
@@ -63,14 +65,15 @@ class Lease:
     Args:
         clock: seconds of a monotonic clock.
         on_new: called when another run than the one before gets it.
+        on_over: called when a run that has come to its end releases it.
 
     Attributes:
         run, by: of the last who had it; empty if nobody had since the node started.
     """
 
-    def __init__(self, clock: Callable[[], float], on_new: Callable[[], None]) -> None:
+    def __init__(self, clock: Callable[[], float], on_new: Callable[[], None], on_over: Callable[[], None]) -> None:
         self.run = self.by = ""
-        self._clock, self._on_new = clock, on_new
+        self._clock, self._on_new, self._on_over = clock, on_new, on_over
         self._holders: dict[str, Connection] = {}
         self._heard_at = 0.0
 
@@ -88,6 +91,8 @@ class Lease:
         if asked.release:
             if self._holders.get(asked.connection) is connection:
                 del self._holders[asked.connection]
+                if asked.over:
+                    self._on_over()
             return
         if asked.run != self.run:
             self._change_hands(asked)

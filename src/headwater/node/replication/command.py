@@ -95,10 +95,11 @@ class Replication:
         for dialer in self.dialers.values():
             dialer.stop()
 
-    def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
-        """STAT replication: each producer, and the vbuckets that follow it."""
+    def stats(self, arguments: list[str]) -> Iterable[tuple[str, str]]:
+        """STAT replication: each producer, and the vbuckets that follow it, or the one that is named."""
+        named = _vbucket(arguments)
         for dialer in tuple(self.dialers.values()):
-            for name, value in tuple(dialer.stats()):
+            for name, value in tuple(dialer.stats(named)):
                 yield f"{dialer.source}:{name}", value
 
 
@@ -164,6 +165,15 @@ def _source(asked: dict[str, Any], own_bucket: str) -> ProducerAddress:
         raise CommandRefused(Status.EINVAL, "tls is the port on which to call it by TLS")
     host, bucket = match["host"].strip("[]"), match["bucket"] or own_bucket
     return ProducerAddress(host, int(match["port"]), bucket, user, password, tls_port)
+
+
+def _vbucket(arguments: list[str]) -> int | None:
+    """The vbucket that a request for statistics names; None for all."""
+    if not arguments:
+        return None
+    if len(arguments) > 1 or not (arguments[0].isascii() and arguments[0].isdecimal() and len(arguments[0]) <= 5):
+        raise CommandRefused(Status.EINVAL, "the argument is a vbucket")
+    return int(arguments[0])
 
 
 def _vbuckets(text: object, count: int) -> list[int]:

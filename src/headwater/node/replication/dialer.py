@@ -164,12 +164,14 @@ class Dialer:
         if self._session is not None:
             self._session.connection.drop("replication was stopped", fault=False)
 
-    def stats(self) -> Iterable[tuple[str, str]]:
-        """State of the connection and of each vbucket."""
+    def stats(self, vbucket: int | None = None) -> Iterable[tuple[str, str]]:
+        """State of the connection and of each vbucket, or of one."""
         yield "connected", str(self.is_connected).lower()
         yield "connects", str(self.connects)
         yield "problem", self.problem
         for vb, flags in sorted(self.wanted.items()):
+            if vbucket not in (None, vb):
+                continue
             entry = self._session.consumer.streams.get(vb) if self._session is not None else None
             yield f"vb_{vb}", entry.phase.value if entry is not None else "waiting"
             yield f"vb_{vb}_takeover", str(bool(flags & StreamFlag.TAKEOVER)).lower()
