@@ -1,7 +1,11 @@
+import html
+import re
+
 import pytest
 
 from headwater.client.routing import Address, parse
 from headwater.cluster.work import (
+    WORKS,
     Compact,
     CreateBucket,
     DeclaredWork,
@@ -11,6 +15,7 @@ from headwater.cluster.work import (
     SetQuota,
     SpreadVbuckets,
 )
+from headwater.console.desk import templates
 from headwater.console.forms import work_of
 from headwater.errors import OptionError
 
@@ -51,3 +56,27 @@ def test_a_form_is_read_by_the_table_of_options() -> None:
 def test_what_can_not_be_asked_is_refused(kind: type[DeclaredWork], fields: dict[str, str]) -> None:
     with pytest.raises(OptionError):
         work_of(kind, fields, PLAIN)
+
+
+@pytest.mark.parametrize("kind", WORKS)
+def test_a_form_has_a_field_with_its_meaning_for_each_option_of_its_work(kind: str) -> None:
+    form = '{% from "forms.html" import work_form %}{{ work_form(kind, {"name": ["a", "b"]}, {"hours": 72}) }}'
+    page = templates().from_string(form).render(kind=kind)
+    assert f'action="/actions/{kind}/plan"' in page
+    names = [option.field for option in WORKS[kind].options()]
+    assert re.findall(r'<(?:input|select)[^>]* name="(\w+)"', page) == names
+    assert [html.unescape(each) for each in re.findall("<small>(.*)</small>", page)] == [
+        option.about for option in WORKS[kind].options()
+    ]
+
+
+def test_a_field_is_of_the_kind_of_its_option() -> None:
+    form = '{% from "forms.html" import work_form %}{{ work_form(kind, {"name": ["a", "b"]}, {"hours": 72}) }}'
+    pages = {kind: templates().from_string(form).render(kind=kind) for kind in WORKS}
+    assert '<select name="name"><option>a</option><option>b</option></select>' in pages["bucket-drop"]
+    assert '<select name="encrypted"><option>on</option><option>off</option></select>' in pages["tls"]
+    assert '<input type="checkbox" name="force" value="yes">' in pages["failover"]
+    assert re.search('name="hours" value="72" required inputmode="numeric"', pages["compaction"])
+    assert re.search('name="concurrency" value="" inputmode="numeric" .* placeholder="8"', pages["rebalance"])
+    danger = {kind for kind, page in pages.items() if 'class="danger"' in page}
+    assert danger == {"flush", "bucket-drop", "collection-drop"}

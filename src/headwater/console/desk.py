@@ -86,7 +86,7 @@ class Desk:
         self.tables = MirrorTables(settings.lakes)
         self.tails = 0
         self.is_ending = False
-        self._templates = _templates()
+        self._templates = templates()
 
     def end_pages(self) -> None:
         """End pages that wait for events; otherwise they would be cut, with a traceback."""
@@ -168,16 +168,17 @@ def desk_of(request: Request) -> Desk:
 # --------------------------------------------------------------------------- what templates call
 
 
-def _templates() -> Environment:
-    templates = Environment(
+def templates() -> Environment:
+    """Return the templates of all pages, with what they call."""
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals |= {"may": may, "works": WORKS}
-    templates.filters |= {
+    environment.globals |= {"may": may, "works": WORKS}
+    environment.filters |= {
         "count": count,
         "clock": clock,
         "datatype": datatype,
@@ -188,7 +189,7 @@ def _templates() -> Environment:
         "version": version,
         "staleness": staleness,
     }
-    return templates
+    return environment
 
 
 def may(rights: Collection[str], name: str) -> bool:
