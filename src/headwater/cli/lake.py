@@ -21,6 +21,7 @@ from headwater.cli.options import (
     paragraphs,
 )
 from headwater.cli.screen import count
+from headwater.cluster.work import WorkOutcome, WorkPlan
 from headwater.errors import OptionError, TableError
 from headwater.pipelines.jobs.declared import session_settings
 
@@ -65,20 +66,12 @@ def optimize(
 
     A mirror may run meanwhile: it looks its rows up anew.
     """
-    from headwater.lake import upkeep
+    from headwater.pipelines import tables
 
-    log, indexes = _table(_placed(place, table, conf))
-    before = len(log.state.files)
-    if dry:
-        chosen = before if everything else len(upkeep.choose(log.state))
-        answer(f"{count(chosen)} of {count(before)} files would be folded", folded=0, chosen=chosen, before=before)
-        return
+    where = _placed(place, table, conf)
     with Meter("optimize", "files") as meter:
-        folded = upkeep.optimize(log, indexes, everything=everything, tell=meter.show)
-    upkeep.checkpoint(log)
-    after = len(log.state.files)
-    line = f"folded {count(folded)} files: the table had {count(before)} and has {count(after)}"
-    report(line, folded=folded, before=before, after=after)
+        done = (tables.fold_plan if dry else tables.fold)(where, meter.show, everything=everything)
+    _tell(done)
 
 
 def vacuum(
@@ -95,17 +88,20 @@ def vacuum(
 
     Versions older than that can't be read any more.
     """
-    from headwater.lake import upkeep
+    from headwater.pipelines import tables
 
     age = None if older_than is None else read_age("older-than", older_than, before="h", at_least=HOUR)
-    log, _ = _table(_placed(place, table, conf))
+    where, seconds = _placed(place, table, conf), None if age is None else age.total_seconds()
     with Meter("vacuum", "files") as meter:
-        gone = upkeep.vacuum(log, None if age is None else age.total_seconds(), dry=dry, tell=meter.show)
-    line = f"{count(len(gone))} files {'would be' if dry else 'were'} removed"
-    if dry:
-        answer("\n".join([*gone, line]), files=gone, removed=0)
+        done = (tables.vacuum_plan if dry else tables.vacuum)(where, meter.show, seconds=seconds)
+    _tell(done)
+
+
+def _tell(done: WorkPlan | WorkOutcome) -> None:
+    if isinstance(done, WorkPlan):
+        answer("\n".join([*done.facts.get("files", ()), *done.lines]), **done.facts)
     else:
-        report(line, files=gone, removed=len(gone))
+        report(done.line, **done.facts)
 
 
 def verify(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from headwater.cluster.work import WORKS, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.console import readings
@@ -28,60 +29,27 @@ class _TableUpkeep(DeclaredWork):
     table: str = option(..., "The table's folder or url.", allowed="one that this console was given by --lake")
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        return await readings.bounded(self.table, self._plan, PLAN_SECONDS)
+        work = partial(self._call, f"{self.KIND}_plan", WorkRun())
+        return cast("WorkPlan", await readings.bounded(self.table, work, PLAN_SECONDS))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        run.step("at work in the folder", 0, 0)
-        return WorkOutcome(await readings.begin(self._run))  # the loop's own threads also look up the names of hosts
+        run.step("at work in the folder", 0, 0)  # not in the loop's own threads, which look up the names of hosts
+        return cast("WorkOutcome", await readings.begin(partial(self._call, self.KIND, run)))
 
-    def _plan(self) -> WorkPlan:
-        raise TypeError(f"{type(self).__name__} has no plan")
+    def _call(self, name: str, run: WorkRun) -> Any:
+        from headwater.pipelines import tables  # noqa: PLC0415 - its library is of an extra of its own
 
-    def _run(self) -> str:
-        raise TypeError(f"{type(self).__name__} does nothing")
+        return getattr(tables, name)(self.table, partial(run.step, "at work in the folder"))
 
 
 class _Fold(_TableUpkeep):
-    KIND = "fold"
-    TITLE = "Fold files of the table {0.table}"
+    KIND, TITLE = "fold", "Fold files of the table {0.table}"
     REMARKS = ("A mirror may run meanwhile.",)
-
-    def _plan(self) -> WorkPlan:
-        from headwater.lake import upkeep  # noqa: PLC0415 - its library is of an extra of its own
-        from headwater.pipelines.tables import open_table  # noqa: PLC0415
-
-        log, _ = open_table(self.table)
-        chosen = len(upkeep.choose(log.state))
-        return WorkPlan((f"{chosen:,} of {len(log.state.files):,} files are folded",), is_empty=not chosen)
-
-    def _run(self) -> str:
-        from headwater.lake import upkeep  # noqa: PLC0415
-        from headwater.pipelines.tables import open_table  # noqa: PLC0415
-
-        log, indexes = open_table(self.table)
-        folded = upkeep.optimize(log, indexes, everything=False)
-        upkeep.checkpoint(log)
-        return f"{folded:,} files were folded; the table has {len(log.state.files):,}"
 
 
 class _Vacuum(_TableUpkeep):
-    KIND = "vacuum"
-    TITLE, CONFIRMATION = "Remove old files of the table {0.table}", "yes"
-    REMARKS = ("Versions older than that can't be read any more.",)
-
-    def _plan(self) -> WorkPlan:
-        gone = len(self._vacuum(dry=True))
-        line = f"{gone:,} files are removed that no version within the table's retention needs"
-        return WorkPlan((line,), is_empty=not gone)
-
-    def _run(self) -> str:
-        return f"{len(self._vacuum(dry=False)):,} files were removed"
-
-    def _vacuum(self, *, dry: bool) -> Sequence[str]:
-        from headwater.lake import upkeep  # noqa: PLC0415
-        from headwater.pipelines.tables import open_table  # noqa: PLC0415
-
-        return upkeep.vacuum(open_table(self.table)[0], None, dry=dry)
+    KIND, TITLE, CONFIRMATION = "vacuum", "Remove old files of the table {0.table}", "yes"
+    REMARKS = ("No version within the table's retention needs them. Older versions can't be read any more.",)
 
 
 OF_TABLES: dict[str, type[_TableUpkeep]] = {each.KIND: each for each in (_Fold, _Vacuum)}

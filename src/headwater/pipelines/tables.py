@@ -1,15 +1,21 @@
-"""A mirror's table opened by hand: its log, and the index by which its rows are found."""
+"""A mirror's table by hand: opened, with the index by which its rows are found; folded; freed of old files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from headwater.cluster.work import WorkOutcome, WorkPlan
 from headwater.errors import TableError
+from headwater.lake import upkeep
 from headwater.lake.commit import record_of
 from headwater.lake.index import Indexes
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
 from headwater.pipelines.tasks import SEED
 
-__all__ = ["open_table"]
+__all__ = ["fold", "fold_plan", "open_table", "vacuum", "vacuum_plan"]
+
+Tell = Callable[[int, int], None]
 
 
 def open_table(place: str) -> tuple[TableLog, Indexes | None]:
@@ -25,3 +31,36 @@ def open_table(place: str) -> tuple[TableLog, Indexes | None]:
     kind = record_of(log.store.root, log.state).kind
     seed = bytes.fromhex(log.state.properties[SEED])
     return log, Indexes(log.store, log.state.id, seed) if kind != "changes" else None
+
+
+def fold_plan(place: str, tell: Tell, *, everything: bool = False) -> WorkPlan:
+    """Return how many files of a table `fold` would take. `tell`, of each, hears how many are done, of how many."""
+    state = open_table(place)[0].state
+    before = len(state.files)
+    chosen = before if everything else len(upkeep.choose(state))
+    tell(0, chosen)
+    facts = {"folded": 0, "chosen": chosen, "before": before}
+    return WorkPlan((f"{chosen:,} of {before:,} files would be folded",), facts, is_empty=not chosen)
+
+
+def fold(place: str, tell: Tell, *, everything: bool = False) -> WorkOutcome:
+    """Fold the small and mostly dead files of a table, or all of them, and write a checkpoint."""
+    log, indexes = open_table(place)
+    before = len(log.state.files)
+    folded = upkeep.optimize(log, indexes, everything=everything, tell=tell)
+    upkeep.checkpoint(log)
+    facts = {"folded": folded, "before": before, "after": len(log.state.files)}
+    return WorkOutcome(f"folded {folded:,} files: the table had {before:,} and has {facts['after']:,}", facts)
+
+
+def vacuum_plan(place: str, tell: Tell, *, seconds: float | None = None) -> WorkPlan:
+    """Return the files that `vacuum` would remove."""
+    files = upkeep.vacuum(open_table(place)[0], seconds, dry=True, tell=tell)
+    line = f"{len(files):,} files would be removed"
+    return WorkPlan((line,), {"files": files, "removed": 0}, is_empty=not files)
+
+
+def vacuum(place: str, tell: Tell, *, seconds: float | None = None) -> WorkOutcome:
+    """Remove files that no version of a table within `seconds` needs; None: within its own retention."""
+    files = upkeep.vacuum(open_table(place)[0], seconds, tell=tell)
+    return WorkOutcome(f"{len(files):,} files were removed", {"files": files, "removed": len(files)})

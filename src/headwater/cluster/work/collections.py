@@ -21,6 +21,7 @@ __all__ = ["CreateCollection", "DropCollection"]
 
 NAME = "SCOPE or SCOPE.COLLECTION."
 TTL_MAX = 2**31 - 1
+TTL = f"a whole number of seconds, 1 to {TTL_MAX}"
 
 
 class _OfCollections(DeclaredWork):
@@ -59,12 +60,7 @@ class CreateCollection(_OfCollections):
 
     name: str = option(..., NAME, positional=True, metavar="NAME", allowed="a name")
     max_ttl: int | None = option(
-        None,
-        "No document lives longer.",
-        metavar="SECONDS",
-        least=1,
-        most=TTL_MAX,
-        allowed=f"a whole number of seconds, 1 to {TTL_MAX}",
+        None, "No document lives longer.", metavar="SECONDS", least=1, most=TTL_MAX, allowed=TTL
     )
 
     def __post_init__(self) -> None:
