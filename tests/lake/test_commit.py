@@ -7,18 +7,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headwater.errors import TableChanged, TableError
+from headwater.errors import InvariantBroken, TableChanged, TableError
 from headwater.lake import checkpoints
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.log import FOLDER, TableLog, removal
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import checkpoint, fold, optimize, vacuum
 from headwater.lake.upkeep import commit as fold_in
+from headwater.lake.vectors import rows_of
 from tests.lake.support import Table, held, restore
 
 
@@ -29,6 +31,20 @@ def test_a_batch_that_was_planned_from_another_record_is_refused(tmp_path: Path)
     with pytest.raises(TableChanged, match="the table is at batch 1 by now and this one was planned from another"):
         table.commit(table.write([("a", 0, 1, "v")]), after=before)
     assert table.held() == {"a": "v"}
+
+
+def test_a_batch_that_breaks_an_invariant_is_not_committed(
+    tmp_path: Path, broken_invariants: list[InvariantBroken]
+) -> None:
+    table = Table(tmp_path)
+    written = table.write([("a", 0, 1, "v")])
+    path = written.files[0]["path"]
+    written.dead[path] = rows_of(np.array([7]))
+    version = table.log.state.version
+    with pytest.raises(InvariantBroken, match=f"row 7 of {path} is dead, it has 1"):
+        table.commit(written)
+    assert table.log.refresh().version == version and table.held() == {}
+    broken_invariants.clear()
 
 
 def test_of_two_mirrors_of_one_table_the_second_to_commit_is_refused(tmp_path: Path) -> None:

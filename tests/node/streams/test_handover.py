@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headwater.errors import InvariantBroken
 from headwater.node.durable_writes import Copies
 from headwater.node.storage.staging import ArenaFull
 from headwater.wire import dcp
@@ -221,3 +222,18 @@ def test_after_the_time_limit_writes_are_refused_until_it_is_over(desk: StreamDe
     assert writer.one(Opcode.GET, key=b"k").status == Status.KEY_ENOENT
     reader.give(dcp.CloseStream(vbucket=0, opaque=9).encode())
     assert writer.one(Opcode.SET, key=b"k", extras=bytes(8)).status == Status.SUCCESS
+
+
+def test_the_other_node_is_never_told_to_own_what_is_not_dead_here(
+    desk: StreamDesk, broken_invariants: list[InvariantBroken]
+) -> None:
+    desk.set(0, "a")
+    desk.commit()
+    reader = begin(desk)
+    assert states(reader.read()) == [State.PENDING]
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    desk.bucket.vbuckets[0].state = State.ACTIVE  # as no schedule should have it
+    with pytest.raises(InvariantBroken, match="vbucket 0 is handed over while ACTIVE"):
+        reader.read()
+    broken_invariants.clear()
+    assert states(reader.buffer.receive_data(reader.bytes_sent())) == []
