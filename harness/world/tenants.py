@@ -62,7 +62,7 @@ ROLES = (
     (f"stream{RED}", f"stream{BLUE}"),
     (),
 )
-"""What a tenant may have at a time."""
+"""Roles that a tenant may have at a time, of which an operator chooses."""
 
 
 class TenantsWorld(ProgramsWorld, Protocol):
