@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import DiskFull, RemoteProtocolError, StorageError
+from headwater.errors import CorruptStore, DiskFull, RemoteProtocolError, StorageError
+from headwater.node.buckets.scans import RangeScans
 from headwater.node.kv.command import COMMANDS
 from headwater.node.storage.staging import ArenaFull
 from headwater.wire.framing import FrameBuffer
@@ -159,6 +160,36 @@ def test_a_handler_that_breaks_answers_einternal_and_the_connection_lives(tmp_pa
 
     with desk(tmp_path / "s") as counter:
         asyncio.run(main(counter))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(CorruptStore("/store", 9, "a checksum is wrong"), 0x84), (DiskFull("/store", 1), 0x86)]
+)
+def test_what_is_wrong_with_the_disk_is_told_by_a_handler_that_waits_as_by_one_that_does_not(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StorageError,
+    status: int,
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    async def main(counter: Desk) -> None:
+        counter.loop = asyncio.get_running_loop()
+        talk = counter.session()
+        talk.hello(7, 0x0B)
+        told = b'{"range": {"start": "AA==", "end": "/w=="}}'
+        talk.give(Frame(0x80, Opcode.RANGE_SCAN_CREATE, value=told, datatype=1).encode())
+        while talk.connection.is_paused:
+            await asyncio.sleep(0)
+        (answer,) = FrameBuffer().receive_data(talk.bytes_sent())
+        assert answer.status == status
+
+    monkeypatch.setattr(RangeScans, "create", broken)
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(main(counter))
+    assert "failed" not in caplog.text
 
 
 def test_seqno_persistence_waits_for_the_commit(tmp_path: Path) -> None:

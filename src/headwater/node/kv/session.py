@@ -207,11 +207,8 @@ class KvSession:
             return
         except ArenaFull:
             raise NoRoom from None
-        except CorruptStore as error:
-            self._turn_down(frame, CommandRefused(Status.EINTERNAL, str(error)))
-            return
         except StorageError as error:
-            self._turn_down(frame, CommandRefused(Status.ETMPFAIL, str(error)))
+            self._turn_down(frame, _refusal(error))
             return
         if isinstance(answer, Answer):  # nearly all; the other questions take longer
             self.reply(frame, answer)
@@ -310,6 +307,9 @@ class KvSession:
         except CommandRefused as refused:
             self._refuse(frame, refused)
             status = refused.status
+        except StorageError as error:
+            self._refuse(frame, refused := _refusal(error))
+            status = refused.status
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -347,3 +347,8 @@ class KvSession:
 def _status(answer: Answers) -> int:
     """The status that a command is counted with: of several answers, and of none, it is success."""
     return answer.status if isinstance(answer, Answer) else Status.SUCCESS
+
+
+def _refusal(error: StorageError) -> CommandRefused:
+    """A request that the disk has no room for may come again; what is damaged stays so."""
+    return CommandRefused(Status.EINTERNAL if isinstance(error, CorruptStore) else Status.ETMPFAIL, str(error))
