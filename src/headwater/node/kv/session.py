@@ -308,13 +308,13 @@ class KvSession:
             self._refuse(frame, refused)
             status = refused.status
         except StorageError as error:
-            self._refuse(frame, refused := _refusal(error))
-            status = refused.status
+            self._refuse(frame, told := _refusal(error))
+            status = told.status
         except asyncio.CancelledError:
             raise
         except Exception:
-            told = event("node.failed", peer=self.connection.peer, opcode=frame.opcode)
-            log.exception("%s: opcode 0x%02x failed", self.connection.peer, frame.opcode, extra=told)
+            extra = event("node.failed", peer=self.connection.peer, opcode=frame.opcode)
+            log.exception("%s: opcode 0x%02x failed", self.connection.peer, frame.opcode, extra=extra)
             self._refuse(frame, CommandRefused(Status.EINTERNAL))
             status = Status.EINTERNAL
         self.server.requests.answered(frame.opcode, status)
