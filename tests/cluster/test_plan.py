@@ -104,6 +104,16 @@ def test_an_empty_node_with_vbuckets_of_its_own_may_join():
     assert plan.settlement.fenced == {0: [B], 1: [B]} and plan.handovers() == {(A, B): 1}
 
 
+def test_a_node_of_another_cluster_whose_map_is_newer_does_not_make_this_one_the_other():
+    """By that map A is no member, and was made dead where it owns something, as one that was taken out is."""
+    ours, theirs = a_map("A", servers=(A,), replicas=0), a_map("B", servers=(B, C), replicas=0, rev=9, uuid="12" * 16)
+    with pytest.raises(ClusterError, match=f"{A} is of another cluster than {B} and {C}, whose map is newer") as no:
+        make_plan(survey(theirs, A=view(A, "A", ours)), add=[B])
+    assert "name nodes of one cluster" in no.value.advice
+    former = view(A, "A", a_map("A", servers=(A, B), replicas=0, rev=5, uuid="12" * 16))
+    assert make_plan(survey(theirs, A=former)).settlement.fenced == {0: [A]}, "one that was taken out of this one is"
+
+
 @pytest.mark.parametrize(("add", "remove"), [([A], [A]), ([], [A, B, C])])
 def test_wishes_that_contradict_each_other_are_refused(add, remove):
     with pytest.raises(OptionError):

@@ -46,6 +46,19 @@ def test_from_one_node_to_three_and_back_while_an_application_writes():
         assert owned(*nodes) == [VBUCKETS, 0, 0] and vbuckets(others[0].port) == {}
 
 
+def test_a_node_of_a_younger_cluster_that_is_to_join_leaves_the_owners_of_this_one_as_they_are():
+    """Its map is the newer one, by which this cluster's nodes own what is not theirs: all of it was made dead."""
+    with empty_nodes(3) as nodes:
+        first, *others = nodes
+        init(first)
+        fill(first, DOCUMENTS)
+        init(*others)
+        with pytest.raises(ClusterError, match=r"is of another cluster than .*, whose map is newer"):
+            rebalance(first, add=at(others[0]))
+        assert owned(*nodes) == [VBUCKETS, VBUCKETS // 2, VBUCKETS // 2]
+        check([first], DOCUMENTS)
+
+
 def test_the_copy_that_is_to_take_over_is_filled_by_the_owner_itself():
     with empty_nodes(3) as nodes:
         init(*nodes[:2], replicas=1)

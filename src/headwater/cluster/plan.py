@@ -83,8 +83,9 @@ def make_plan(
         strangers: what the nodes in `remove` that are no members say of themselves.
 
     Raises:
-        ClusterError: a member does not answer, or is none any more, a vbucket is lost or has two owners, a node that
-            joins has data, a node that is to leave was never a member, a copy that stays is damaged.
+        ClusterError: a member does not answer, or is none any more, the nodes are of two clusters, a vbucket is lost or
+            has two owners, a node that joins has data, a node that is to leave was never a member, a copy that stays is
+            damaged.
         OptionError: a node is to join and to leave, or nobody would be left.
     """
     both = set(add) & set(remove)
@@ -97,6 +98,7 @@ def make_plan(
     if not (servers := list(dict.fromkeys(servers))):
         raise OptionError("remove", ", ".join(map(str, remove)), "such that a node is left")
     _check_answers(survey)
+    _check_cluster(survey, add)
     _check_members(survey)
     for node in add:
         _check_joins(survey, survey.nodes[node])
@@ -125,6 +127,20 @@ def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
         silent = f" and does not answer ({node.error})" if not node.answers else ""
         members = ", ".join(map(str, survey.map.servers))
         raise ClusterError(f"{address} is no member{silent}", f"the members are {members}")
+
+
+def _check_cluster(survey: Survey, add: Sequence[Address]) -> None:
+    """Refuse nodes that lead to two clusters. By the newer map those of the other one own what is not theirs, as if
+    they had been taken out, and would be made dead there."""
+    for node in survey.nodes.values():
+        is_named = node.address not in survey.map.servers and node.address not in add
+        if is_named and node.map is not None and node.map.uuid != survey.map.uuid:
+            raise ClusterError(
+                f"{node.address} is of another cluster than {' and '.join(map(str, survey.map.servers))}, whose map is"
+                " newer",
+                "name nodes of one cluster; what joins it is empty: serve it from an empty folder with --vbucket-state"
+                " none",
+            )
 
 
 def _check_members(survey: Survey) -> None:
