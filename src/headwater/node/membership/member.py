@@ -18,7 +18,7 @@ import contextlib
 import logging
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -258,7 +258,7 @@ class Membership:
         older = before is not None and found.version < before.version
         node_invariant(not older, "map {} is to follow map {}", found.version, before and before.version)
         told = news(before, found)
-        _tell_of_departures(before, found)
+        _tell_of_departures(before, found, [vb for vb, each in told.items() if each is News.OWNER])
         self.reconciler.known = found
         for vb, each in told.items():
             self.reconciler.ask([vb], each)
@@ -340,14 +340,16 @@ class Membership:
         return Login("headwater-node", self._bucket.name, user, password, nonce, features=FEATURES)
 
 
-def _tell_of_departures(before: ClusterMap | None, after: ClusterMap) -> None:
+def _tell_of_departures(before: ClusterMap | None, after: ClusterMap, vbuckets: Sequence[int]) -> None:
     """Log who is no member any more, and what comes to this node from nobody: all that a survivor hears of a failover.
 
     Its first map takes the dead node out, the next one names the new owners (cluster/failover.py).
+
+    Args:
+        vbuckets: those with another owner than before.
     """
     if before is None:
         return
-    vbuckets = range(len(after.chains))
     if gone := [each for each in before.servers if each not in after.servers]:
         left = sum(before.owner(vb) in gone and after.owner(vb) is None for vb in vbuckets)
         names = " and ".join(f"{each.host}:{each.port}" for each in gone)
