@@ -1,6 +1,6 @@
 """`headwater failover`: the replicas of one node become owners, because the one they follow is gone."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from headwater.cli.screen import count, several
 from headwater.cluster.refusals import FailoverRefusal
 
 if TYPE_CHECKING:
+    from headwater.client.routing import Address
     from headwater.cluster.members import Members
     from headwater.cluster.promotion import PromotionPlan
 
@@ -48,30 +49,22 @@ def failover(
     acknowledged and the replica had not received is lost. The replicas begin a new branch of history, so that whoever
     streamed from the dead node finds out whether it must roll back.
     """
-    found, place = addresses([node])
+    nodes, place = addresses([node])
     owner = addresses([source])[0][0] if source else None
     wanted = vbucket_set(vbuckets)
 
     async def look(members: "Members", _: StopRequest) -> "PromotionPlan":
         from headwater.cluster.promotion import plan_promotion
 
-        return await plan_promotion(members, found[0], source=owner, vbuckets=wanted, force=force, accept=accept or ())
+        return await plan_promotion(members, nodes[0], source=owner, vbuckets=wanted, force=force, accept=accept or ())
 
     plan = run(look, place, user, password)
-    lives = "".join(f", {count(len(each))} made dead on {where}" for where, each in plan.owned.items())
-    told = {
-        "node": str(found[0]),
-        "vbuckets": sorted(plan.vbuckets),
-        "made_dead": {str(k): v for k, v in plan.owned.items()},
-        "accepted": {str(refusal): problem for refusal, problem in plan.accepted.items()},
-    }
+    line, *accepted = _lines(nodes[0], plan)
     if dry_run:
-        answer(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}", begun=False, **told)
+        answer(line, begun=False, **_facts_of(nodes[0], plan))
         return
-    if not forms().json:
-        report(f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {found[0]}{lives}")
-        for refusal, problem in plan.accepted.items():
-            report(f"accepted ({refusal}): {problem}")
+    for each in () if forms().json else (line, *accepted):
+        report(each)
     ask("Go on?", yes)
 
     async def work(members: "Members", _: StopRequest) -> bool:
@@ -82,4 +75,21 @@ def failover(
 
     run(work, place, user, password)
     served = sum(plan.vbuckets.values())
-    report(f"done: {count(served)} changes of history are served", begun=True, **told, changes=served)
+    facts = _facts_of(nodes[0], plan)
+    report(f"done: {count(served)} changes of history are served", begun=True, **facts, changes=served)
+
+
+def _lines(node: "Address", plan: "PromotionPlan") -> list[str]:
+    lives = "".join(f", {count(len(each))} made dead on {where}" for where, each in plan.owned.items())
+    accepted = (f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items())
+    return [f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {node}{lives}", *accepted]
+
+
+def _facts_of(node: "Address", plan: "PromotionPlan") -> dict[str, Any]:
+    """The plan as JSON."""
+    return {
+        "node": str(node),
+        "vbuckets": sorted(plan.vbuckets),
+        "made_dead": {str(owner): vbuckets for owner, vbuckets in plan.owned.items()},
+        "accepted": {str(refusal): problem for refusal, problem in plan.accepted.items()},
+    }
