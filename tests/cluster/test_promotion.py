@@ -116,7 +116,7 @@ def test_what_is_accepted_by_its_name_overrides_nothing_that_was_not_seen():
 
 
 def test_a_replica_that_was_never_whole_is_promoted_only_where_that_is_accepted():
-    """It was being made when the owner died: it has some of the documents, and looks like any other."""
+    """The replica was being made when the owner died: it has some of the documents, and looks like any other."""
     members = pair()
     members.nodes[B].within = {2: 0}
     with pytest.raises(ClusterError, match=f"{B} has received a part only of the vbuckets 2") as refused:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.kernels import compact
+from headwater.kernels.builds import debug_copy
 from headwater.kernels.guard import register
-from headwater.kernels.jit import debug_copy
 from headwater.node.storage.compaction import NONE_DROPPED
 from headwater.node.storage.records import deletion_frame, mutation_frame
 
@@ -79,9 +79,9 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone_with_
     ids = np.array(sorted({collection for (collection, _), _ in changes}) if is_mixed else [], np.uint64)
     for build in (compact, CHECKED):
         keep = np.zeros(end - first, np.uint32)
-        columns = seqs, locs, prevs, nexts
+        columns, newest = (seqs, locs, prevs, nexts), np.zeros(len(ids), np.int64)
         told = build.survivors(
-            columns, first, end, history, segments, before, np.uint64(limit), ids, keep, NONE_DROPPED
+            columns, first, end, history, segments, before, np.uint64(limit), ids, newest, keep, NONE_DROPPED
         )
         count, *bounds = (int(number) for number in told)
         assert keep[:count].tolist() == stay

@@ -221,7 +221,7 @@ def test_a_shard_without_a_copy_that_leads_is_waited_for_before_its_history_is_t
 
 @pytest.mark.parametrize("kept", [None, "60s", "59m", "3599s", "10micros", "-1", "0"])
 def test_an_index_that_forgets_deletions_before_an_hour_is_told_to_keep_them(served: Served, kept: str | None) -> None:
-    """What is sent late would bring a document back whose deletion is forgotten."""
+    """A late bulk would bring a document back whose deletion is forgotten."""
     client, index = served
     index.settings = {} if kept is None else {"gc_deletes": kept}
     client.keep_deletions()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.choices import OF_PREPARE, choice_of, collection_of, place_in
 from headwater.kernels.copying import copy_value
 from headwater.kernels.gather import AHEAD_BYTES, AHEAD_ROWS
@@ -39,7 +40,6 @@ from headwater.kernels.index import (
     opcode,
 )
 from headwater.kernels.intrinsics import load8, load16, load64_native, prefetch
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
 
 U = np.uintp
@@ -109,9 +109,9 @@ def _dropped_at(frame: Any, dropped: Any) -> Any:
 
 
 @inline_kernel
-def _newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: Any) -> Any:
-    """Return the last row of [`first`, `history`) for each of `numbers` (kernels/choices.py); -1 if it has none."""
-    newest = np.full(len(numbers), -1, np.int64)
+def _find_newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: Any, newest: Any) -> None:
+    """Write the last row of [`first`, `history`) for each of `numbers` (kernels/choices.py); -1 if it has none."""
+    newest[:] = -1
     left = len(numbers)
     row = history - 1
     while row >= first and left > 0:
@@ -122,7 +122,6 @@ def _newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: 
             newest[at] = row
             left -= 1
         row -= 1
-    return newest
 
 
 @inline_kernel
@@ -146,6 +145,7 @@ def survivors(
     before: Any,
     limit: Any,
     numbers: Any,
+    newest: Any,
     keep: Any,
     dropped: Any,
 ) -> Any:
@@ -156,6 +156,7 @@ def survivors(
         before: tombstones made before this Unix second go, 0: none ...
         limit: ... as far as their seqno is at or below this one, and a newer row of their collection stays.
         numbers: what there are rows of (kernels/choices.py), sorted; empty where all are of the default collection.
+        newest: int64[len(numbers)], to work in.
         dropped: uint64[n, 2], id and seqno of the drop, by id, of collections whose drop is not taken back any more.
 
     Returns: (how many stay, rollback floor, purge seqno): below the floor states can't be rebuilt from what stays, up
@@ -163,7 +164,7 @@ def survivors(
     """
     seqs, locs, prevs, nexts = columns
     count, floor, purge = 0, _ZERO, _ZERO
-    newest = _newest_rows(locs, first, history if before > 0 else first, segments, numbers)
+    _find_newest_rows(locs, first, history if before > 0 else first, segments, numbers, newest)
     for row in range(first, end):
         after = U(nexts[row])
         if before > 0 and row + AHEAD_ROWS < min(history, end) and U(nexts[row + AHEAD_ROWS]) == NIL:
@@ -292,7 +293,17 @@ def _moved(row: Any, links: Any, first: Any, end: Any, kept: Any, where: Any) ->
 
 @kernel
 def rebuild(
-    table: Table, vb: Any, segments: Table, old: Any, new: Any, first: Any, end: Any, keep: Any, places: Any, slots: Any
+    table: Table,
+    vb: Any,
+    segments: Table,
+    old: Any,
+    new: Any,
+    first: Any,
+    end: Any,
+    keep: Any,
+    places: Any,
+    slots: Any,
+    where: Any,
 ) -> None:
     """Fill new columns from old ones: of the rows from `first` up to `end` only `keep`, at their new places, and all
     others as they are.
@@ -304,12 +315,12 @@ def rebuild(
         old, new: (seq, loc, hash, prev, next) arrays; the table's ROWS counts the old ones.
         places: LOC of each kept row, with the number of its new segment in place of the slot.
         slots: the slot of each new segment.
+        where: uint32[end - first], to work in.
 
     Subtracts from KEYS, LIVE_BYTES and ITEMS what was the newest of its key and went.
     """
     seq, loc, hashes, prev, nexts = old
     seq_new, loc_new, hash_new, prev_new, next_new = new
-    where = np.empty(end - first, np.uint32)
     where[:] = np.uint32(NIL)
     kept = len(keep)
     for i in range(kept):
@@ -345,10 +356,10 @@ def warm_up() -> None:
     prepare(prefix_rows, table, out, signed)
     prepare(rows_before, u64, 0, out)
     seqno, dropped = np.uint64(0), np.zeros((0, 2), np.uint64)
-    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, seqno, u64, u32, dropped)
+    prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, seqno, u64, signed, u32, dropped)
     prepare(bytes_of, u64, u32, segments)
     prepare(superseded_bytes, u64, u32, u32, segments)
     prepare(add_bytes, u64, u32, segments, signed)
     prepare(taken_back, segments, 0, np.zeros((0, 2), np.int64), out)
     prepare(copy_rows, u64, u32, 0, segments, out, np.uint64(0), u64)
-    prepare(rebuild, table, 0, segments, columns, columns, 0, 0, u32, u64, signed)
+    prepare(rebuild, table, 0, segments, columns, columns, 0, 0, u32, u64, signed, u32)

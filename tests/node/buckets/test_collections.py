@@ -379,7 +379,7 @@ def test_a_manifest_of_a_higher_uid_gives_no_id_that_one_which_came_meanwhile_ha
 def test_a_manifest_that_is_refused_behind_its_writing_is_in_the_file_no_more_when_that_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever asked was told that it is refused: a restart must not bring it."""
+    """The client was told that the manifest is refused: a restart must not bring it."""
 
     async def story(desk: Desk) -> None:
         theirs = EMPTY.with_collection("_default", "theirs", None, A)

@@ -270,6 +270,7 @@ class Compaction:
             self._purge_before,
             np.uint64(share.limit),
             share.numbers,
+            np.empty(len(share.numbers), np.int64),
             keep,
             share.dropped,
         )
@@ -426,6 +427,7 @@ class Compaction:
             share.keep[:kept],
             share.places[:kept],
             slots,
+            np.empty(end - first, np.uint32),
         )
         node_invariant(rows <= new.capacity, "vbucket {}: {} rows, room for {}", vb, rows, new.capacity)
         fill_slots(new.slots, new.hash, new.next, rows)
