@@ -72,7 +72,7 @@ spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirro
 	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides tests/cli tests/examples tests/test_readme.py
 
 faults: $(READY) warm ## kills, cut links, full disks, backups: every step, of which `make test` has a few
-	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/harness/attack tests/harness/power_cuts tests/harness/linearizability tests/harness/simulation tests/harness/world tests/lake tests/node
+	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/harness/attack tests/harness/power_cuts tests/harness/linearizability tests/harness/simulation tests/harness/world tests/lake tests/native tests/node
 
 interop: $(READY) warm ## programs of others against a node, as a table: INTEROP="-k gocb"; where a toolchain is missing, its rows say how to get it
 	@$(RUN) $(BIN)/python -m pytest -q --tb=short -m interop --table tests/interop $(INTEROP)
@@ -141,10 +141,11 @@ weights: dist ## weigh the extras in an empty environment and write the table of
 	@$(BIN)/python tools/weigh_extras.py
 
 HATCHLING := hatchling==1.33.0
+ZIGLANG := ziglang==0.17.1
 
-dist: $(READY) man ## wheel and sdist of what is committed into dist/, the same bytes each time
-	@$(BIN)/pip install -q --disable-pip-version-check $(HATCHLING)
-	@$(BIN)/python tools/dist.py
+dist: $(READY) man ## wheels and sdist of what is committed into dist/, the same bytes each time; DIST="--target aarch64-linux-gnu.2.17": one for another system, too
+	@$(BIN)/pip install -q --disable-pip-version-check $(HATCHLING) $(ZIGLANG)
+	@$(BIN)/python tools/dist.py $(DIST)
 
 dist-test: dist ## the wheel in empty environments without a compiler: a node, a document, the fixtures; PYTHONS="python3.11 ..."
 	@$(BIN)/python tools/install_test.py $(PYTHONS)

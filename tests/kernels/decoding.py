@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from harness import columns_numpy
-from headwater.kernels import jit
+from headwater.kernels import builds
 from headwater.kernels.columns import SCHEMA, SCHEMA_WITH_IDS, Arena, Stop, StreamTable, TrackedState
 from headwater.wire import dcp
 from tests.kernels.conversation import OPENED_AT, VBUCKETS, opaque_of
 from tests.kernels.plain import Plain, Vbucket
 
-CHECKED = jit.debug_copy("headwater.kernels.columns")
+CHECKED = builds.debug_copy("headwater.kernels.columns")
 
 MUTATION = dcp.Mutation(
     vbucket=7, opaque=1007, cas=0x1122334455667788, datatype=1, key=b"hello", value=b"world",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.kernels import apply as compiled
-from headwater.kernels.jit import debug_copy
+from headwater.kernels.builds import debug_copy
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.node.storage.store import Store
 from headwater.protocol.dcp.consumer_changes import check_change, read_change

@@ -53,13 +53,13 @@ def test_a_closed_stderr_is_no_matter() -> None:
 @pytest.fixture
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(cached.KernelLocator, "folder", str(tmp_path))
+    monkeypatch.setattr(jit.KernelLocator, "folder", str(tmp_path))
 
 
 def plus(number: int, or_else: Callable[..., Any] | None = None) -> Any:
     """A kernel of a test."""
-    decorate: Any = jit.kernel if or_else is None else jit.kernel_or(or_else)
-    return decorate(lambda n: n + number)
+    function: Any = lambda n: n + number  # noqa: E731 - numba wants one of its own
+    return jit.kernel(function) if or_else is None else jit.kernel_or(or_else, function)
 
 
 def minus_one(n: object) -> int:
@@ -99,14 +99,14 @@ def test_who_serves_waits_for_no_other_process_that_compiles(monkeypatch: pytest
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         monkeypatch.setattr(cached, "serving", True)
-        monkeypatch.setattr(cached.time, "sleep", lambda seconds: pytest.fail("it waits"))  # type: ignore[attr-defined]
+        monkeypatch.setattr(jit.time, "sleep", lambda seconds: pytest.fail("it waits"))  # type: ignore[attr-defined]
         assert built(np.int64(1)) == 31
 
 
 def test_where_nothing_can_be_kept_that_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = list[str]()
     monkeypatch.setattr(cached, "compiling", Compiling(lines.append))
-    kept_nowhere = cached.Unkept()
+    kept_nowhere = jit.Unkept()
     with cached.looking(), pytest.raises(cached.NotCompiled):
         kept_nowhere.load_overload(None, None)
     assert lines == []

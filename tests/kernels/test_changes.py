@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.kernels.builds import debug_copy
 from headwater.kernels.index import CAS, FIELDS, HIGH
-from headwater.kernels.jit import debug_copy
 from headwater.wire.numbers import HELD_MAX
 from headwater.wire.times import absolute_expiry, next_cas
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from headwater.errors import RemoteProtocolError
 from headwater.kernels import choices
+from headwater.kernels.builds import debug_copy, kernel
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES
 from headwater.kernels.guard import register
-from headwater.kernels.jit import debug_copy, kernel
 from headwater.node.storage.records import deletion_frame, event_frame, mutation_frame
 from headwater.wire import leb128
 from headwater.wire.dcp import SystemEvent

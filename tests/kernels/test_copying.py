@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.kernels import copying, guard, jit
+from headwater.kernels import builds, copying, guard
 
-CHECKED = jit.debug_copy("headwater.kernels.copying")
+CHECKED = builds.debug_copy("headwater.kernels.copying")
 NAMES = ["copy_key", "copy_value"]
 MARGIN = 70
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.kernels import history, index
+from headwater.kernels.builds import debug_copy
 from headwater.kernels.guard import registered
-from headwater.kernels.jit import debug_copy
 from headwater.node.storage.columns import Index
 from headwater.node.storage.records import drop_frame, mutation_frame
 

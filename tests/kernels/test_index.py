@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.kernels import history, index
+from headwater.kernels.builds import debug_copy, kernel
 from headwater.kernels.guard import KernelFault, register
-from headwater.kernels.jit import debug_copy, kernel
 from headwater.node.storage.columns import Index
 from headwater.node.storage.records import deletion_frame, mutation_frame
 
@@ -150,7 +150,7 @@ def test_the_checked_build_agrees_and_faults_on_a_place_outside_the_arena() -> N
 
 def test_a_whole_run_of_the_store_touches_nothing_it_should_not() -> None:
     code = """
-from headwater.kernels.jit import debugging
+from headwater.kernels.builds import debugging
 from headwater.testing.faults import FaultyDisk
 from tests.node.storage.model import filled, open_store
 from tests.node.storage.test_every_call import Run

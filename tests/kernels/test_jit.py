@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numba.core import config
 
-from headwater import kernels
-from headwater.kernels import guard, index, jit, scan
+from headwater.kernels import index, jit, sources
 
 CALLER = """
 import sys
@@ -34,33 +33,18 @@ def python(code: str, **environment: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_any_change_of_any_source_is_another_cache(tmp_path: Path) -> None:
-    package, other = tmp_path / "package", tmp_path / "other"
-    for folder in (package, other):
-        folder.mkdir()
-    (package / "a.py").write_text("ONE = 1")
-    first = jit.source_hash((package, other))
-    (other / "b.py").write_text("TWO = 2")
-    second = jit.source_hash((package, other))
-    (package / "a.py").write_text("ONE = 2")
-    third = jit.source_hash((package, other))
-    assert len({first, second, third}) == 3
-    assert jit.source_hash((package, other)) == third
-    assert len(first) == 16
-
-
 def test_an_edited_callee_is_compiled_into_its_caller_anew(tmp_path: Path) -> None:
     cache, package = str(tmp_path / "cache"), tmp_path / "package"
     package.mkdir()
     (package / "caller.py").write_text(
-        "from headwater.kernels.jit import kernel\nfrom callee import add\n@kernel\ndef call(n): return add(n)\n"
+        "from headwater.kernels.builds import kernel\nfrom callee import add\n@kernel\ndef call(n): return add(n)\n"
     )
 
     def run() -> list[str]:
-        code = CALLER.format(hash=jit.source_hash((package,)), folder=str(package))
+        code = CALLER.format(hash=sources.source_hash((package,)), folder=str(package))
         return python(code, HEADWATER_CACHE=cache, PYTHONDONTWRITEBYTECODE="1")
 
-    callee = "from headwater.kernels.jit import inline_kernel\n@inline_kernel\ndef add(n): return n + {}\n"
+    callee = "from headwater.kernels.builds import inline_kernel\n@inline_kernel\ndef add(n): return n + {}\n"
     (package / "callee.py").write_text(callee.format(10))
     assert run() == ["11", "0"]
     assert run() == ["11", "1"]
@@ -145,7 +129,7 @@ import once
 once.call(np.int64(1))
 print(once.call(np.int64(1)), sum(once.call.stats.cache_hits.values()), sum(once.call.stats.cache_misses.values()))
 """
-ONCE = "from headwater.kernels.jit import kernel\n@kernel\ndef call(n): return n + 1\n"
+ONCE = "from headwater.kernels.builds import kernel\n@kernel\ndef call(n): return n + 1\n"
 
 
 def test_another_environment_finds_what_the_first_compiled(tmp_path: Path) -> None:
@@ -209,45 +193,3 @@ def test_other_users_of_numba_keep_their_cache_folder() -> None:
     before = config.CACHE_DIR  # type: ignore[attr-defined]
     jit.kernel(lambda n: n)
     assert before == config.CACHE_DIR  # type: ignore[attr-defined]
-
-
-def test_the_debug_variable_makes_every_kernel_a_checked_function() -> None:
-    code = (
-        "from headwater.kernels import jit, scan; "
-        "print(jit.debugging(), jit.built_kernels() == [], scan.scan(bytes(30)).stop.name)"
-    )
-    assert python(code, HEADWATER_DEBUG_KERNELS="1") == ["True", "True", "BAD_MAGIC"]
-
-
-def test_a_debug_copy_leaves_the_compiled_modules_in_place() -> None:
-    before = {name: module for name, module in sys.modules.items() if name.startswith("headwater.kernels")}
-    copy = jit.debug_copy("headwater.kernels.scan")
-    after = {name: module for name, module in sys.modules.items() if name.startswith("headwater.kernels")}
-    assert before == after
-    assert kernels.scan is scan
-    assert copy is not scan
-    assert not hasattr(copy.scan_frames, "signatures")
-    assert not jit.debugging()
-
-
-def test_only_kernel_modules_have_a_debug_copy() -> None:
-    with pytest.raises(ValueError, match="not a kernel module"):
-        jit.debug_copy("headwater.errors")
-
-
-def test_a_checked_kernel_reaches_its_arguments_and_nothing_else() -> None:
-    copy = jit.debug_copy("headwater.kernels.scan")
-    held = guard.registered_bytes()
-    data, offsets, result = np.zeros(24, np.uint8), np.zeros(4, np.int64), np.zeros(3, np.int64)
-    with pytest.raises(guard.KernelFault) as fault:
-        copy.scan_frames(data.ctypes.data, len(data), offsets, result)
-    assert (fault.value.bytes, fault.value.access) == (4, "load")
-    assert data.ctypes.data <= fault.value.address < data.ctypes.data + 24
-    with guard.registered(data):
-        copy.scan_frames(data.ctypes.data, len(data), offsets, result)
-    assert result[scan.STOP] == scan.Stop.BAD_MAGIC
-    assert guard.registered_bytes() == held
-
-
-def test_importing_the_package_alone_imports_no_numba() -> None:
-    assert python("import sys, headwater.kernels; print('numba' in sys.modules)") == ["False"]

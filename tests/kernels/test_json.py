@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.kernels import json as kernel
-from headwater.kernels.jit import debug_copy
+from headwater.kernels.builds import debug_copy
 
 SCRATCH = np.zeros(kernel.SCRATCH_BYTES, np.uint8)
 checked = debug_copy("headwater.kernels.json")

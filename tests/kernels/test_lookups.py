@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from headwater.kernels import execute as kernel
 from headwater.kernels import lookups
+from headwater.kernels.builds import debug_copy
 from headwater.kernels.guard import registered
-from headwater.kernels.jit import debug_copy
 from headwater.kernels.json import SCRATCH_BYTES
 from headwater.wire import subdoc
 from headwater.wire.header import Frame

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import BadFrame
-from headwater.kernels import jit
+from headwater.kernels import builds
 from headwater.kernels.scan import Scanned, Stop, scan
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
 from tests.kernels.conversation import garbled, talks
 
-CHECKED = jit.debug_copy("headwater.kernels.scan")
+CHECKED = builds.debug_copy("headwater.kernels.scan")
 
 GET = Frame(Magic.CLIENT_REQUEST, 0x00, key=b"Hello").encode()
 SET = Frame(Magic.CLIENT_REQUEST, 0x01, key=b"Hello", extras=bytes(8), value=b"World").encode()

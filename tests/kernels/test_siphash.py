@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.kernels import siphash
-from headwater.kernels.jit import debug_copy
+from headwater.kernels.builds import debug_copy
 
 checked = debug_copy("headwater.kernels.siphash")
 MASK = (1 << 64) - 1

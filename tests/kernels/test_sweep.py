@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from headwater.kernels import sweep
+from headwater.kernels.builds import debug_copy
 from headwater.kernels.guard import registered
-from headwater.kernels.jit import debug_copy
 from tests.node.support import NOON, Desk, Talk, desk
 
 checked = debug_copy("headwater.kernels.sweep")

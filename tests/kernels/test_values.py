@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headwater.errors import RemoteProtocolError
 from headwater.kernels import values
+from headwater.kernels.builds import debug_copy
 from headwater.kernels.guard import register
-from headwater.kernels.jit import debug_copy
 from headwater.wire import snappy, xattr
 from headwater.wire.header import VALUE_BYTES_MAX
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.choices import SYSTEM_COLLECTION, collection_of
 from headwater.kernels.history import DONE, GROW
 from headwater.kernels.index import (
@@ -33,7 +34,6 @@ from headwater.kernels.index import (
     since_of,
 )
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     CAS_AT,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel
 from headwater.kernels.index import CAS, HIGH
 from headwater.kernels.intrinsics import copy, load32, store8, store16, store32, store64
-from headwater.kernels.jit import inline_kernel
 from headwater.kernels.json import is_json, may_be_json
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,

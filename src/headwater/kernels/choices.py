@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.index import (
     OFFSET_BITS,
     OFFSET_MASK,
@@ -24,7 +25,6 @@ from headwater.kernels.index import (
     visible,
 )
 from headwater.kernels.intrinsics import load8, load16, load32
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import BODY_LENGTH_AT, EXTRAS_LENGTH_AT, KEY_LENGTH_AT, MUTATION
 
 EVENTS_OF_COLLECTIONS = 1 << 32

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel
 from headwater.kernels.intrinsics import copy, copy16, copy64
-from headwater.kernels.jit import inline_kernel
 
 U = np.uintp
 

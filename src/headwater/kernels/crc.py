@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headwater.kernels.jit import kernel
+from headwater.kernels.builds import kernel
 
 _POLYNOMIAL = 0x82F63B78
 _ALL = np.uint32(0xFFFF_FFFF)

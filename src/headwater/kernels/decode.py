@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.builds import inline_kernel, kernel, reachable
 from headwater.kernels.choices import collection_of
 from headwater.kernels.copying import copy_key, copy_value
 from headwater.kernels.follow import DELETION, EXPIRATION, MUTATION, STREAM_END, counted_bytes, follow_control
@@ -32,7 +33,6 @@ from headwater.kernels.intrinsics import (
     store32_native,
     store64_native,
 )
-from headwater.kernels.jit import inline_kernel, kernel, reachable
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     CAS_AT,

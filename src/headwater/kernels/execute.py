@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel_or
 from headwater.kernels.changes import (
     DELETION_BYTES,
     MUTATION_BYTES,
@@ -43,7 +44,6 @@ from headwater.kernels.index import (
     opcode,
 )
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store32, store64
-from headwater.kernels.jit import inline_kernel, kernel_or
 from headwater.kernels.json import SCRATCH_BYTES
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,

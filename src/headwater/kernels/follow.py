@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel
 from headwater.kernels.intrinsics import load8, load32, load64
-from headwater.kernels.jit import inline_kernel
 from headwater.kernels.offsets import (
     COMMIT_EXTRAS,
     COMMIT_SEQNO_IN,

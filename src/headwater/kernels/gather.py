@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.choices import is_shown
 from headwater.kernels.copying import copy_value
 from headwater.kernels.index import OFFSET_BITS, OFFSET_MASK, Table, frame_bytes, is_named, is_system, opcode, visible
 from headwater.kernels.intrinsics import copy, load8, load16, load32, prefetch, store8, store16, store32
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     DATATYPE_AT,

@@ -1,7 +1,7 @@
 """The check of the debug build: the address ranges that a kernel may touch.
 
 A compiled kernel reads and writes raw addresses, so a wrong length is a crash, or worse, silence. In the debug build
-(see jit.py) every load, store and copy asks this file first. A range is legal when it lies wholly inside one registered
+(builds.py) every load, store and copy asks this file first. A range is legal when it lies wholly inside one registered
 buffer; two buffers that happen to be neighbours do not make one. The arrays a kernel receives as arguments are
 registered while it runs; memory it reaches by an address of another origin is registered by the test that set it up.
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.choices import choice_of, place_in
 from headwater.kernels.index import (
     CAPACITY,
@@ -58,7 +59,6 @@ from headwater.kernels.intrinsics import (
     store32_native,
     store64_native,
 )
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     DELETION,

@@ -39,6 +39,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.intrinsics import (
     load8,
     load16,
@@ -49,7 +50,6 @@ from headwater.kernels.intrinsics import (
     store32_native,
     store64_native,
 )
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     CAS_AT,

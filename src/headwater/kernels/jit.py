@@ -1,6 +1,6 @@
-"""Builds kernels: compiled and cached, or plain Python with every access checked.
+"""Builds kernels by numba, and keeps them on disk: in a checkout, and where no wheel for the machine was to be had.
 
-The compiled build is numba's `njit(nogil=True)` with a cache of our own (cached.py). numba's keeps one entry per source
+The build is numba's `njit(nogil=True)` with a cache of our own (cached.py). numba's keeps one entry per source
 file and does not notice when a function that was inlined from *another* file changes: after an upgrade (or an edit) a
 caller could run the old callee for ever. Hence the cache folder is named by a hash of every source whose constants or
 code can end up in machine code, this package and `headwater.wire`, and by that of the compiler, Python and processor.
@@ -8,57 +8,41 @@ Another of these is another folder; a stale kernel cannot be found, and the same
 
     HEADWATER_CACHE          the folder to keep caches in; else XDG_CACHE_HOME/headwater, else ~/.cache/headwater, else
                              one of this user in the system's folder for temporary files
-    HEADWATER_DEBUG_KERNELS  1: no compiling; kernels run as Python and guard.py checks every address (slow, for tests)
-
-The debug build exists per process (the variable) and side by side with the compiled one (`debug_copy`, for tests).
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
-import importlib
 import os
 import platform
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import llvmlite.binding
 import numba
-import numpy as np
-from numpy.typing import NDArray
+from numba.core import caching
 
-from headwater.kernels import cached, guard
+from headwater.kernels import cached
+from headwater.kernels.sources import source_hash
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PACKAGE = Path(__file__).parent
+_caching: Any = caching  # untyped, and with other names in older releases
+
 CACHES_KEPT = 6  # source versions whose machine code stays on disk: an upgrade, its rollback and some branches
 
-_debug = os.environ.get("HEADWATER_DEBUG_KERNELS", "") not in ("", "0")
-_guarding = _debug  # whether a checked kernel exists in this process, here or in a debug copy
+WAIT_SECONDS, LOOK_SECONDS = 300.0, 0.05
+"""How long to wait for another process that compiles the same kernel; then it counts as stuck."""
 _built: list[tuple[str, Any]] = []
-
-
-def debugging() -> bool:
-    """Return True if kernels defined now are the checked Python build."""
-    return _debug
-
-
-def source_hash(folders: tuple[Path, ...] = (PACKAGE, PACKAGE.parent / "wire")) -> str:
-    """Return sixteen hex digits that change with any byte of the kernels' sources."""
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
-        digest.update(f"{path.parent.name}/{path.name}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
 
 
 def cache_home() -> Path:
@@ -132,6 +116,114 @@ def temporary_home() -> Path:
     return home
 
 
+class KernelLocator(_caching._CacheLocator):  # type: ignore[misc]
+    """Finds a kernel's entries in the folder for this source, compiler and processor."""
+
+    folder: ClassVar[str] = ""
+
+    def __init__(self, function: Any) -> None:
+        self._module, self._line = function.__module__, function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> KernelLocator:
+        """Return the locator of a kernel."""
+        return cls(py_func)
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return self.folder
+
+    def get_source_stamp(self) -> str:
+        """Return the folder's name, which changes with the sources."""
+        return Path(self.folder).name
+
+    def get_disambiguator(self) -> str:
+        """Return text that distinguishes functions of the same name."""
+        return f"{self._module}-{self._line}"
+
+
+class _Entries(_caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes: ClassVar[list[Any]] = [KernelLocator]
+
+
+class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
+    """The cache of one kernel: loads, or takes the lock while it is compiled, then saves and releases the lock."""
+
+    _impl_class = _Entries
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._held: int | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the code for a signature; None if this process shall compile it."""
+        code = self._load(sig, target_context)
+        if code is None and cached.looks():
+            raise cached.NotCompiled
+        if code is None:
+            waited = self._lock()
+            code = self._load(sig, target_context) if waited else None
+            if code is None:
+                cached.compiling.begin(self.cache_path)
+            else:
+                self._unlock()
+        return code
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save compiled code; if the folder can't be written, or the disk is full, only the next start takes longer."""
+        try:
+            with suppress(OSError):
+                super().save_overload(sig, data)
+        finally:
+            self._unlock()
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # whatever is wrong with a file, it is compiled anew and replaced
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def _lock(self) -> bool:
+        """Take the lock of this kernel; True when another process had it meanwhile."""
+        path = Path(self.cache_path, f"{self._impl.filename_base}.lock")
+        self._unlock()
+        try:
+            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:  # a folder that can only be read
+            return False
+        until, waited = time.monotonic() + (0 if cached.does_without() else WAIT_SECONDS), False
+        while True:
+            try:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+            if time.monotonic() >= until:
+                break
+            time.sleep(LOOK_SECONDS)
+        return waited
+
+    def _unlock(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held)
+
+
+class Unkept(_caching.NullCache):  # type: ignore[misc]
+    """Replaces the cache if nothing can be saved."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> None:
+        """Return None: this process shall compile it."""
+        if cached.looks():
+            raise cached.NotCompiled
+        cached.compiling.begin("")
+
+
 def _njit(**options: bool) -> Any:
     """Return njit without the entry for C, a fifth of the compiling."""
     njit: Any = numba.njit  # whose types do not know all options
@@ -143,85 +235,39 @@ def _compile(function: Callable[..., Any]) -> Any:
     built = _njit()(function)
     folder = cache_folder()
     if folder is None:
-        built._cache = cached.Unkept()
+        built._cache = Unkept()
     else:
-        cached.KernelLocator.folder = str(folder)
-        built._cache = cached.KernelCache(function)
+        KernelLocator.folder = str(folder)
+        built._cache = KernelCache(function)
     return built
 
 
-def _arrays(argument: Any) -> Iterator[NDArray[Any]]:
-    """Yield the arrays of a kernel's argument: itself, or the members of a (named) tuple."""
-    if isinstance(argument, np.ndarray):
-        yield argument
-    elif isinstance(argument, tuple):
-        for member in argument:
-            yield from _arrays(member)
-
-
-def _checked(function: F) -> F:
-    """Run as Python: the array arguments may be touched while the call lasts, and unsigned arithmetic wraps without
-    the warning numpy gives for scalars."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
-        arrays = [array for argument in arguments for array in _arrays(argument)]
-        with guard.registered(*arrays), np.errstate(over="ignore"):
-            return function(*arguments)
-
-    return cast(F, call)
-
-
-class _Unchecked:
-    """The `reachable` of the compiled build, which does nothing."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-
-_UNCHECKED = _Unchecked()
-
-
-def reachable(*arrays: NDArray[Any]) -> AbstractContextManager[None]:
-    """Return a context for a call that passes addresses: a debug build may touch these arrays in it."""
-    return guard.registered(*arrays) if _guarding else _UNCHECKED
-
-
 def kernel(function: F) -> F:
-    """Make a kernel that Python calls: it releases the GIL, is compiled once per signature and cached on disk."""
-    if _debug:
-        return _checked(function)
+    """Return a dispatcher that compiles once per signature, and keeps what it compiled on disk."""
     built = _compile(function)
     _built.append((f"{function.__module__}.{function.__name__}", built))
     return cast(F, built)
 
 
-def kernel_or(stand_in: Callable[..., Any]) -> Callable[[F], F]:
-    """Make a kernel that a node can do without for a while: until it is compiled, `stand_in` is called instead if the
-    thread serves (cached.does_without). Once compiled, a call is as quick as any kernel's."""
+def kernel_or(stand_in: Callable[..., Any], function: F) -> F:
+    """Return a dispatcher of a kernel that a node can do without for a while.
 
-    def decorate(function: F) -> F:
-        built: Any = kernel(function)
-        if not _debug:
-            compile_for = built._compile_for_args
+    Until it is compiled, `stand_in` is called instead if the thread serves (cached.does_without). Once compiled, a call
+    is as quick as any kernel's.
+    """
+    built: Any = kernel(function)
+    compile_for = built._compile_for_args
 
-            def first(*arguments: Any) -> Any:
-                """Return the code that numba calls, asked when it has none for such arguments."""
-                return stand_in if cached.does_without() else compile_for(*arguments)
+    def first(*arguments: Any) -> Any:
+        """Return the code that numba calls, asked when it has none for such arguments."""
+        return stand_in if cached.does_without() else compile_for(*arguments)
 
-            built._compile_for_args = first
-        return cast(F, built)
-
-    return decorate
+    built._compile_for_args = first
+    return cast(F, built)
 
 
 def inline_kernel(function: F) -> F:
-    """Make a kernel for kernels only: inlined into its callers, at no cost of a call, without a cache."""
-    if _debug:
-        return function
+    """Return what numba inlines into kernels, without a cache."""
     built = _njit(forceinline=True, no_cpython_wrapper=True)(function)
 
     def refuse(*arguments: Any) -> Any:
@@ -235,39 +281,10 @@ def inline_kernel(function: F) -> F:
 
 def prepare(built: Callable[..., Any], *examples: Any) -> None:
     """Compile a kernel, or load it, for arguments of the types of these examples, without running it."""
-    if not _debug:
-        typeof: Any = numba.typeof  # untyped
-        cast(Any, built).compile(tuple(typeof(example) for example in examples))
+    typeof: Any = numba.typeof  # untyped
+    cast(Any, built).compile(tuple(typeof(example) for example in examples))
 
 
 def built_kernels() -> list[tuple[str, Any]]:
-    """Return (name, dispatcher) of every compiled `@kernel` that was imported so far, in order."""
+    """Return (name, dispatcher) of every kernel that was imported so far, in order."""
     return list(_built)
-
-
-def debug_copy(name: str) -> ModuleType:
-    """Return a second, checked build of a kernel module, for tests.
-
-    The module and the kernels it imports are executed anew under the debug decorators; sys.modules ends as it was.
-    Classes of the copy are not those of the original.
-    """
-    global _debug, _guarding  # noqa: PLW0603 - the switches that decorators and `reachable` read
-    if not name.startswith("headwater.kernels."):
-        raise ValueError(f"{name} is not a kernel module")
-    shared = {"headwater.kernels", __name__, guard.__name__}
-    mine = {key: value for key, value in sys.modules.items() if key.startswith("headwater.kernels.")}
-    originals = {key: value for key, value in mine.items() if key not in shared}
-    before, package = _debug, sys.modules["headwater.kernels"]
-    for key in originals:
-        del sys.modules[key]
-    _debug = _guarding = True
-    try:
-        return importlib.import_module(name)
-    finally:
-        _debug = before
-        for key in [key for key in sys.modules if key.startswith("headwater.kernels.") and key not in shared]:
-            del sys.modules[key]
-            package.__dict__.pop(key.rpartition(".")[2], None)
-        for key, module in originals.items():
-            sys.modules[key] = module
-            setattr(package, key.rpartition(".")[2], module)

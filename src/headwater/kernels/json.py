@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel
 from headwater.kernels.intrinsics import load8, load64_native
-from headwater.kernels.jit import inline_kernel, kernel
 
 DEPTH_MAX = 1024
 SCRATCH_BYTES = DEPTH_MAX

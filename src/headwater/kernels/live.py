@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import kernel, prepare
 from headwater.kernels.copying import copy_value
 from headwater.kernels.gather import KEEP_DATATYPE, NO_VALUE, extras_out
 from headwater.kernels.index import (
@@ -28,7 +29,6 @@ from headwater.kernels.index import (
     opcode,
 )
 from headwater.kernels.intrinsics import load8, load32_native, load64_native, store32, store64
-from headwater.kernels.jit import kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     CAS_AT,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel_or
 from headwater.kernels.changes import MUTATION_BYTES, is_expired
 from headwater.kernels.execute import (
     ANSWERED,
@@ -38,7 +39,6 @@ from headwater.kernels.execute import (
 )
 from headwater.kernels.index import FIELDS, STATE, find, frame_of, key_hash, opcode
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store16, store32
-from headwater.kernels.jit import inline_kernel, kernel_or
 from headwater.kernels.json import SCRATCH_BYTES, is_json
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,

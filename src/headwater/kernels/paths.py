@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.builds import inline_kernel, kernel
 from headwater.kernels.intrinsics import load8, load64_native
-from headwater.kernels.jit import inline_kernel, kernel
 from headwater.kernels.json import has_special
 
 U = np.uintp

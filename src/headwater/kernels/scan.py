@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.builds import inline_kernel, kernel, reachable
 from headwater.kernels.intrinsics import load32, load64
-from headwater.kernels.jit import inline_kernel, kernel, reachable
 from headwater.wire.header import BODY_BYTES_MAX, BODY_LENGTH_AT, HEADER_BYTES, Magic
 
 U = np.uintp

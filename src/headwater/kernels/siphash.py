@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.builds import inline_kernel, kernel
 from headwater.kernels.intrinsics import load8, load64_native
-from headwater.kernels.jit import inline_kernel, kernel
 
 U = np.uintp
 U64 = np.uint64

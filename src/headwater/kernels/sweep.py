@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel
 from headwater.kernels.changes import DELETION_BYTES, above, next_cas, write_deletion
 from headwater.kernels.choices import choice_of
 from headwater.kernels.index import (
@@ -30,7 +31,6 @@ from headwater.kernels.index import (
     opcode,
 )
 from headwater.kernels.intrinsics import copy, load16, load32, load32_native, load64, load64_native, store16, store32
-from headwater.kernels.jit import inline_kernel, kernel
 from headwater.kernels.offsets import EXPIRY_AT, KEY_LENGTH_AT, MUTATION, OPAQUE_AT, REV_SEQNO_AT
 
 # What delete_all() stops for

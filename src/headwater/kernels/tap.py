@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.index import HOPS_MASK
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store8, store16, store32, store64
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.kernels.offsets import (
     BODY_LENGTH_AT,
     DATATYPE_AT,

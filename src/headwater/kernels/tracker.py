@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.kernels.builds import inline_kernel
 from headwater.kernels.intrinsics import load64_native, store64_native
-from headwater.kernels.jit import inline_kernel
 from headwater.kernels.scan import Stop
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.intrinsics import load8, load32
-from headwater.kernels.jit import inline_kernel, kernel, prepare
 from headwater.wire.datatype import Datatype
 from headwater.wire.header import VALUE_BYTES_MAX
 from headwater.wire.xattr import XATTR_KEY_BYTES_MAX

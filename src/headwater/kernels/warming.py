@@ -6,7 +6,7 @@ A kernel is compiled at its first call with arguments of a kind; a first request
 servers, and the workshop's set-up, call `warm()` first. With the cache of an earlier process it only loads.
 
 Every module with kernels has a function `warm_up()` that calls them with almost empty arguments of the real types, or
-gives such arguments to `jit.prepare`. A test checks that none is forgotten.
+gives such arguments to `builds.prepare`. A test checks that none is forgotten.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headwater.kernels import jit
+from headwater.kernels import builds
+from headwater.kernels.sources import PACKAGE
 
-NOT_KERNELS = frozenset({"batches", "cached", "guard", "intrinsics", "jit", "warming"})
+NOT_KERNELS = frozenset({*builds.SHARED, "batches", "intrinsics", "warming"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,21 @@ class Warmed:
 
 def kernel_modules() -> list[str]:
     """Return the short names of the modules that define kernels, in order."""
-    names = (path.stem for path in jit.PACKAGE.glob("*.py"))
+    names = (path.stem for path in PACKAGE.glob("*.py"))
     return sorted(name for name in names if name not in NOT_KERNELS and not name.startswith("__"))
 
 
 def warm(report: Callable[[str], None] | None = None) -> list[Warmed]:
     """Compile or load all kernels; `report` gets a line per module and one for the sum."""
+    if not builds.compiling():
+        return []
     done = []
     for name in kernel_modules():
         done.append(_warm_module(name))
         if report is not None and (done[-1].compiled or done[-1].loaded):
             report(f"kernels.{name}: {_summary(done[-1:])}")
     if report is not None:
-        report(f"kernels: {_summary(done)}, kept in {jit.cache_folder() or 'no cache: none can be written'}")
+        report(f"kernels: {_summary(done)}, kept in {builds.cache_folder() or 'no cache: none can be written'}")
     return done
 
 
@@ -69,6 +72,8 @@ def _warm_module(name: str) -> Warmed:
 
 def _counts() -> tuple[int, int]:
     """Return the signatures compiled and loaded so far. numba counts a compilation as a miss of its cache."""
+    from headwater.kernels import jit  # noqa: PLC0415 - imports numba
+
     stats = [built.stats for _, built in jit.built_kernels()]
     compiled = sum(sum(each.cache_misses.values()) for each in stats)
     return compiled, sum(sum(each.cache_hits.values()) for each in stats)

@@ -198,7 +198,7 @@ def _loading() -> Iterator[None]:
     finally:
         gc.enable()
     gc.collect()
-    gc.freeze()  # what is here now stays: numba alone is objects enough for pauses of a tenth of a second
+    gc.freeze()  # what is here now stays: modules alone are objects enough for pauses of a tenth of a second
 
 
 def warm_up() -> None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headwater.errors import CorruptStore, OptionError, StorageError
+from headwater.kernels.builds import debugging
 from headwater.kernels.guard import register
-from headwater.kernels.jit import debugging
 from headwater.node import handlers
 from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.catalog import Catalog, OpenBucket

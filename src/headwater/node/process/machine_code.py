@@ -1,4 +1,4 @@
-"""A node's kernels while they are not compiled: the first start on a machine, or after an upgrade.
+"""A node's kernels while they are not compiled: in a checkout, the first start on a machine or after an upgrade.
 
 Compiling all of them takes a quarter of a minute of a core, and a node can answer long before that: `begin` compiles
 the few that a read or a write can't do without, and a process of low priority, the helper, compiles the rest into the
@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import IO, Final
 
-from headwater.kernels import cached, jit
+from headwater.kernels import builds, cached
 from headwater.node.reporting.log_lines import event
 
 _FIRST = ("index", "json")
@@ -39,8 +39,7 @@ log = logging.getLogger(__name__)
 
 def counts() -> tuple[int, int]:
     """Return how many of a node's kernels are compiled and loaded, and how many there are."""
-    mine = tuple(f"headwater.kernels.{name}." for name in MODULES)
-    found = [bool(built.signatures) for name, built in jit.built_kernels() if name.startswith(mine)]
+    found = builds.are_built(MODULES)
     return sum(found), len(found)
 
 
@@ -72,7 +71,7 @@ class MachineCode:
 
     def begin(self) -> None:
         """Load what there is, compile what nothing can do without; the rest comes later, if there is one."""
-        self._left = missing(MODULES)
+        self._left = missing(MODULES) if builds.compiling() else []
         if not self._left:
             return
         self._helper = self._started()
@@ -94,7 +93,7 @@ class MachineCode:
 
     def _started(self) -> subprocess.Popen[str] | None:
         """The helper; None where there can't be one, or it could keep nothing."""
-        if jit.cache_folder() is None or not sys.executable:
+        if builds.cache_folder() is None or not sys.executable:
             return None
         command = [sys.executable, "-m", "headwater.kernels.warming", "--niceness", str(HELPER_NICENESS)]
         try:

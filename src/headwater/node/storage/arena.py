@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from headwater.invariants import node_invariant
+from headwater.kernels.builds import debugging
 from headwater.kernels.guard import register
-from headwater.kernels.jit import debugging
 from headwater.node.storage.batch import BATCH_HEADER_BYTES
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.segment import Segment

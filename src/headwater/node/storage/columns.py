@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from headwater.errors import StorageError
 from headwater.invariants import node_invariant
 from headwater.kernels import index
+from headwater.kernels.builds import debugging
 from headwater.kernels.guard import register
 from headwater.kernels.history import fill_slots, out_of_order
-from headwater.kernels.jit import debugging
 
 __all__ = ["Columns", "Index"]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from headwater.errors import CorruptStore
 from headwater.kernels import index
+from headwater.kernels.builds import debugging
 from headwater.kernels.guard import register
-from headwater.kernels.jit import debugging
 from headwater.node.storage.records import deletion_frame
 from headwater.node.storage.segment import UNREGISTERED
 from headwater.node.storage.slots import LOST_SLOT

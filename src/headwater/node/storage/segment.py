@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from headwater.errors import CorruptStore
 from headwater.invariants import node_invariant
+from headwater.kernels.builds import debugging
 from headwater.kernels.guard import register
-from headwater.kernels.jit import debugging
 from headwater.node.storage.disk import Disk, File
 
 __all__ = ["MAGIC", "SEGMENT_HEADER_BYTES", "Segment", "SegmentHeader", "name_of"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.kernels.jit import debugging
+from headwater.kernels.builds import debugging
 from headwater.node.kv.subdoc import editing
 from headwater.node.kv.subdoc.editing import EDITS, LOOKUPS
 from headwater.node.kv.subdoc.path import parse

@@ -1,0 +1,29 @@
+"""What hatchling builds beside the package's files.
+
+With `HEADWATER_LIBRARY=FILE` and `HEADWATER_WHEEL_TAG=TAG` a wheel for one system, which has the kernels' machine code
+(native/); else one for all, which needs numba.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NUMBA = "numba>=0.61"
+LIBRARY = "headwater/kernels/_machine.abi3.so"
+
+
+class MachineCode(BuildHookInterface[Any]):
+    """Puts the library into a wheel, or numba into its requirements."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Say what this wheel has."""
+        library, tag = os.environ.get("HEADWATER_LIBRARY"), os.environ.get("HEADWATER_WHEEL_TAG")
+        if library and tag and version != "editable":
+            build_data["force_include"][library] = LIBRARY
+            build_data["pure_python"] = False
+            build_data["tag"] = f"cp311-abi3-{tag}"
+        else:
+            build_data["dependencies"].append(NUMBA)
