@@ -33,6 +33,7 @@ from harness.world import blocking
 from headwater import tracing
 from headwater.kernels import cached
 from headwater.node import calling
+from headwater.node.buckets.scans import RangeScan
 from headwater.node.connections.connection import Connection
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from harness.simulation.scheduler import Schedule
     from harness.simulation.sockets import Network
 
-HASHED = (Connection, Stream, Handover)
+HASHED = (Connection, Stream, Handover, RangeScan)
 """Classes of the product whose objects lie in sets: by a number, not by where they are in memory."""
 
 

@@ -89,6 +89,10 @@ def test_a_name_that_no_mutant_has_is_refused() -> None:
         command.main(["--only", "no-such"])
 
 
+def test_five_bugs_are_planted_whose_judges_work_on_every_machine_and_find_the_same_each_time() -> None:
+    assert len(FEW) == 5 and not {"power_cuts", "clients"} & {mutant.judge for mutant in FEW}
+
+
 @pytest.mark.parametrize("mutant", FEW, ids=[each.name for each in FEW])
 def test_a_seeded_bug_is_found_by_the_seed_that_is_known_to(mutant: Mutant) -> None:
     assert mutant.seed is not None
