@@ -49,7 +49,9 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     anew = anew_of(chance, nodes, seconds) if has_orders else ()
     chance = Random(f"owners of orders {seed}")  # noqa: S311 - must be repeatable
     owners = owners_of(chance, nodes, seconds) if has_orders and chance.random() < 0.5 else ()
-    twice = duplicates_of(Random(f"duplicates {seed}"), nodes, seconds)  # noqa: S311 - must be repeatable
+    has_tenants = has_users and Random(f"tenants {seed}").random() < 0.5  # noqa: S311 - must be repeatable
+    chance = Random(f"duplicates {seed}")  # noqa: S311 - must be repeatable
+    twice = () if has_tenants else duplicates_of(chance, nodes, seconds)  # both at once: not the same run twice yet
     found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners, *twice)
     steps = tuple(sorted(found, key=lambda step: step.at))
     return WorldPlan(
@@ -65,5 +67,5 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
         steps,
         has_users,
         has_orders,
-        has_users and Random(f"tenants {seed}").random() < 0.5,  # noqa: S311 - must be repeatable
+        has_tenants,
     )
