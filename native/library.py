@@ -17,7 +17,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from headwater.kernels import jit
-from native.targets import Target
+from native.targets import Target, here
 
 HERE = Path(__file__).parent
 _CHOICES = {
@@ -42,8 +42,7 @@ def build(target: Target, out: Path, modules: Sequence[str] = ()) -> None:
     with tempfile.TemporaryDirectory(prefix="headwater-native-") as name:
         folder = Path(name)
         with ThreadPoolExecutor(len(target.processors)) as threads:
-            for _ in threads.map(lambda processor: _compile(processor, folder, modules), target.processors):
-                pass
+            list(threads.map(lambda processor: _compile(processor, target, folder, modules), target.processors))
         objects = [_object(target, processor, folder) for processor in target.processors]
         table = folder / "table.c"
         table.write_text(_table(json.loads((folder / "signatures.json").read_text()), target.processors))
@@ -52,11 +51,12 @@ def build(target: Target, out: Path, modules: Sequence[str] = ()) -> None:
         shutil.copy(folder / out.name, out)
 
 
-def _compile(processor: str, folder: Path, modules: Sequence[str]) -> None:
-    """Run variant.py, which compiles as for that processor whichever runs it."""
+def _compile(processor: str, target: Target, folder: Path, modules: Sequence[str]) -> None:
+    """Run variant.py, which compiles as for that processor whichever runs it; numba knows this machine's kind alone."""
+    name = processor if target.is_of(os.uname().machine) else "generic"
     # NUMBA_CPU_FEATURES: none but those that the name stands for. A cache of its own: these are not this machine's.
     mine = {
-        "NUMBA_CPU_NAME": processor,
+        "NUMBA_CPU_NAME": name,
         "NUMBA_CPU_FEATURES": "",
         "HEADWATER_CACHE": str(folder / f"cache-{processor}"),
     }
@@ -98,7 +98,7 @@ def _table(listed: Sequence[tuple[str, str]], processors: Sequence[str]) -> str:
 def _compiler(target: Target) -> list[str]:
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "cc", "-target", target.name]
-    if target.name.startswith(os.uname().machine) and (found := shutil.which("cc")):
+    if target == here() and (found := shutil.which("cc")):
         return [found]
     raise NoCompiler(f"no compiler for {target.name}: pip install ziglang")
 

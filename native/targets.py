@@ -26,6 +26,10 @@ class Target:
     tag: str
     links: tuple[str, ...] = ()
 
+    def is_of(self, machine: str) -> bool:
+        """Return whether it has processors of such a kind, as `uname -m` calls it."""
+        return self.name.startswith(_machine(machine))
+
 
 _X86 = "e-m:{}-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
 _ARM = "e-m:{}-i64:64-i128:128-n32:64-S128-Fn32"
@@ -64,13 +68,17 @@ TARGETS = {
 }
 
 
+def _machine(name: str) -> str:
+    return {"arm64": "aarch64", "AMD64": "x86_64"}.get(name, name)
+
+
 def here() -> Target:
     """Return the target that this machine is.
 
     Raises:
         LookupError: there is none for it.
     """
-    machine = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+    machine = _machine(platform.machine())
     system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
     for target in TARGETS.values():
         if target.name.startswith(f"{machine}-{system}."):

@@ -122,6 +122,24 @@ def test_every_target_has_a_tag_and_a_layout_of_its_own() -> None:
     assert here().name in TARGETS
 
 
+MAGIC = {"linux": b"\x7fELF\x02", "macos": b"\xcf\xfa\xed\xfe"}
+MACHINE = {"linux": {"x86_64": (18, 62), "aarch64": (18, 183)}, "macos": {"x86_64": (4, 7), "aarch64": (4, 12)}}
+"""Where the header of a library has the number of its machine, and that."""
+
+
+@pytest.mark.battery
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang is not installed: pip install ziglang")
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_library_for_another_system_is_built_here(name: str, tmp_path: Path) -> None:
+    library.build(TARGETS[name], tmp_path / "_machine.abi3.so", ["scan"])
+    machine_name, system = name.split("-")[0], name.split("-")[1].partition(".")[0]
+    data = (tmp_path / "_machine.abi3.so").read_bytes()
+    place, number = MACHINE[system][machine_name]
+    assert data.startswith(MAGIC[system])
+    assert data[place] == number
+    assert b"scan.scan_frames" in data
+
+
 @pytest.mark.battery
 def test_all_kernels_pass_their_tests_without_numba(tmp_path: Path) -> None:
     """Those which compile kernels of their own, or ask numba, are left out."""
