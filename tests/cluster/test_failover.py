@@ -269,6 +269,32 @@ def test_a_copy_that_has_nothing_of_its_own_is_no_rival():
     assert plan_failover(two_histories(B=0, C=500)[0], [A], begun).promotions[0].chosen == C
 
 
+def handed_over():
+    """C took the vbucket over from A, and the operator was killed before the map said so; then A dies. B lacks what A
+    and C acknowledged."""
+    found = a_map("ABC", replicas=1)
+    return dead(found, A, B=view(B, "r", found, seqnos=[130]), C=view(C, "A", found, seqnos=[168]))
+
+
+def test_a_vbucket_that_was_handed_over_before_the_map_said_so_belongs_to_its_new_owner():
+    plan = plan_failover(handed_over(), [A], {})
+    assert plan.promotions == [] and [each.copies(0) for each in (plan.ownerless, plan.after)] == [(C, B)] * 2
+    assert [each.owner(0) for each in (plan.ownerless, plan.after)] == [C, C]
+
+
+def test_a_copy_that_is_behind_an_owner_that_the_map_did_not_name_must_catch_up_to_be_promoted():
+    kept = plan_failover(handed_over(), [A], {}).after
+    told = survey(kept, B=view(B, "r", kept, seqnos=[130]), C=view(C, "", kept, error="gone"))
+    with pytest.raises(ClusterError, match="up to seqno 130, and durable writes up to 168 may be at the dead node"):
+        plan_failover(told, [C], {})
+
+
+def test_a_vbucket_that_an_earlier_failover_left_without_the_owner_that_it_has_gets_it_in_the_map():
+    found = a_map("-BC", servers=(B, C)).with_needed({0: 9})
+    plan = plan_failover(survey(found, B=view(B, "r", found, seqnos=[8]), C="A"), [A], {})
+    assert not plan.is_empty and plan.after.owner(0) == C and plan.after.needed == {0: 10}
+
+
 class Out(FakeMembers):
     """Members of which A is out of the operator's sight. `until_heard`: called as long as a replica follows it, which
     is until the first map without it is everywhere."""

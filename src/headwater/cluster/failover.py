@@ -36,7 +36,7 @@ from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
 from headwater.cluster.refusals import FailoverRefusal, judge
-from headwater.cluster.survey import Copy, Log, Survey, best, rival
+from headwater.cluster.survey import Copy, Log, Survey, best, chain_with_owner, rival
 from headwater.errors import ClusterError, OptionError, StatusError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import ClusterMap
@@ -96,7 +96,7 @@ class FailoverPlan:
         before, after: the map with the dead nodes, and without.
         promotions: whom the vbuckets of the dead go to.
         anew: vbuckets of which nobody has a copy, and on which node they begin anew, empty.
-        shrunk: vbuckets of which the dead have copies.
+        shrunk: vbuckets of which the dead have copies, and those that have an owner which the map does not name.
         accepted: refusals that were overridden, and what each said.
     """
 
@@ -128,7 +128,8 @@ class FailoverPlan:
     def is_empty(self) -> bool:
         """True if there is nothing to do."""
         is_known = not self.before.unknown
-        return is_known and not (self.promotions or self.anew) and self.before.servers == self.after.servers
+        is_same = (self.before.servers, self.before.chains) == (self.after.servers, self.after.chains)
+        return is_known and not (self.promotions or self.anew) and is_same
 
 
 def plan_failover(
@@ -174,14 +175,20 @@ def plan_failover(
     owners = {each.vbucket: each.chosen for each in promotions}
     anew = _spread(survey, without, left, begun)
     after = survey.map.with_servers(left)
-    changed = {
-        vb: (owner, *(node for node in after.copies(vb) if node != owner)) for vb, owner in {**owners, **anew}.items()
-    }
-    after = after.with_chains(changed)
+    unnamed = _unnamed(survey, after)
+    owners |= {**unnamed, **anew}
+    after = after.with_chains({vb: chain_with_owner(after.copies(vb), owner) for vb, owner in owners.items()})
     taken = (vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb)))
-    shrunk = {*taken, *shrunk, *survey.map.unknown}
+    shrunk = {*taken, *shrunk, *survey.map.unknown, *unnamed}
     needed = needed_seqnos(survey, after, shrunk - anew.keys(), {each.vbucket: each.complete for each in promotions})
     return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk, accepted)
+
+
+def _unnamed(survey: Survey, after: ClusterMap) -> dict[int, Address]:
+    """The vbuckets that have an owner, and by the map none: the dead handed them over, and whoever was to say so was
+    killed before. The new owner alone may have what these two acknowledged."""
+    found = {vb: survey.in_state(vb, State.ACTIVE) for vb in range(after.vbuckets) if after.owner(vb) is None}
+    return {vb: owners[0] for vb, owners in found.items() if len(owners) == 1}
 
 
 def _checks(
