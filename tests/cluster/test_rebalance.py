@@ -9,6 +9,7 @@ from headwater.cluster.balance import Move
 from headwater.cluster.failover import plan_failover
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
+from headwater.cluster.publisher import Publisher
 from headwater.cluster.rebalance import Rebalance, RebalanceStep, _joining
 from headwater.cluster.watch import Watch
 from headwater.errors import ClusterError, HeadwaterError, MoveError
@@ -442,3 +443,19 @@ def test_the_copy_that_is_to_take_over_is_not_promoted_before_it_has_received_wh
     run._hand_over = hand_over
     final = asyncio.run(run.run())
     assert final.copies(0) == (B,) and final.needed == {}
+
+
+def test_a_replica_that_lacks_what_the_owners_had_must_catch_up_once_the_old_owner_is_out_of_the_chain():
+    """A and C acknowledged up to 40 when C took over. A was failed over, in no chain any more; then C died, and B,
+    which was late, was promoted without a question."""
+    found = a_map("ABC")
+    target = FakeNode(C, "A", seqnos=[40])
+    members = FakeMembers(FakeNode(A, "d", seqnos=[40]), Late(B, "r", seqnos=[10]), target)
+    run = Rebalance(members, [A], remove=[A])
+    run._publisher, run._moves = Publisher(members, found), {0: Move(0, (A, B), (C, B))}
+    asyncio.run(run._owned(0))
+    left = {"A": view(A, "", found, error="refused"), "B": view(B, "r", found, seqnos=[10])}
+    without = plan_failover(survey(members.sent[-1], **left, C=view(C, "A", found, seqnos=[40])), [A], {}).after
+    assert without.copies(0) == (C, B)
+    with pytest.raises(ClusterError, match="has vbucket 0 up to seqno 10, and durable writes up to 40"):
+        plan_failover(survey(without, B=left["B"], C=view(C, "", found, error="refused")), [C], {})

@@ -248,9 +248,13 @@ class Rebalance:
         One that has nothing yet, as after the loss of its disk, is no measure.
         """
         known = self._publisher.current
-        seqno = (await self._members.admin(owner).seqnos(State.ACTIVE)).get(vb, 0)
+        seqno = await self._held(vb, owner)
         replicas = [await self._members.admin(node).complete(vb) for node in known.copies(vb) if node != owner]
         return max(min([seqno, *filter(None, (found.get(vb, 0) for found in replicas))]), known.needed.get(vb, 0))
+
+    async def _held(self, vb: int, owner: Address) -> int:
+        """How far a vbucket is at its owner."""
+        return (await self._members.admin(owner).seqnos(State.ACTIVE)).get(vb, 0)
 
     async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
         pair = (owner, target)
@@ -268,14 +272,19 @@ class Rebalance:
         await self._movers[pair].move(move.vbucket, takeover=True)
 
     async def _owned(self, vbucket: int) -> None:
-        """The target is active: from here on the map says so. The old owner stays as a replica if the plan says so."""
+        """The target is active: from here on the map says so. The old owner stays as a replica if the plan says so.
+
+        If not, the target alone may have, in the new chain, what the two of them acknowledged. Other copies must come
+        as far to be promoted.
+        """
         move = self._moves[vbucket]
         copies = self._publisher.current.copies(vbucket)
         kept = [node for node in copies if node not in (move.source, move.target)]
         back = [move.source] if move.source in move.after else []
         both = [node for node in (move.target, move.source) if node is not None]
         try:
-            await self._publisher.change(vbucket, (move.target, *kept, *back), first=both)
+            needed = await self._held(vbucket, move.target) if kept and not back and move.target else 0
+            await self._publisher.change(vbucket, (move.target, *kept, *back), first=both, needed=needed or None)
         except HeadwaterError as error:  # not for the mover to try again: a node that is to get the map is gone
             raise MoveError(vbucket, str(error), "start the node, then type this again") from error
 
