@@ -95,6 +95,19 @@ def test_the_owner_is_made_dead_the_replica_lets_go_and_only_then_it_is_promoted
     ]
 
 
+@pytest.mark.parametrize(("follows", "source"), [({FOLLOWED: [0, 1, 2]}, None), ({}, A)])
+def test_an_owner_that_came_back_since_it_was_looked_at_is_not_joined_by_a_second_one(follows, source):
+    """It was started while the operator was asked whether to go on."""
+    members = pair(follows=follows)
+    plan = planned(members, source=source, force=True)
+    back = members.nodes[A] = FakeNode(A, "A A d")
+    with pytest.raises(ClusterError, match=f"{A} lives and owns the vbuckets 0-1"):
+        asyncio.run(promote(members, plan))
+    assert members.calls == back.calls == []
+    asyncio.run(promote(members, planned(members, source=source, force=True)))
+    assert back.held == dict.fromkeys(range(3), State.DEAD)
+
+
 def test_what_is_not_promoted_goes_on_following():
     members = pair()
     asyncio.run(promote(members, planned(members, vbuckets=[1])))

@@ -31,6 +31,7 @@ class PromotionPlan:
         owned: what living sources still own of it, by source; made dead there first, as that is accepted.
         gaps: vbuckets that lack changes they refused, or have damaged ones, and become active all the same.
         accepted: refusals that were overridden, and what each said.
+        owners: who has to be dead.
     """
 
     node: Address
@@ -39,6 +40,7 @@ class PromotionPlan:
     owned: dict[Address, list[int]]
     gaps: frozenset[int] = frozenset()
     accepted: Mapping[FailoverRefusal, str] = field(default_factory=dict)
+    owners: Collection[Address] = ()
 
 
 async def plan_promotion(
@@ -81,7 +83,7 @@ async def plan_promotion(
         )
     gaps = [vb for vb in await admin.refused() if vb in chosen]
     damaged = [vb for vb in view.damaged if vb in chosen]
-    owners = dict.fromkeys((*sources, *([source] if source else [])))
+    owners = tuple(dict.fromkeys((*sources, *([source] if source else []))))
     owned = {owner: held for owner in owners if (held := await _owned(members, owner, chosen))}
     checks: dict[FailoverRefusal, Callable[[], None]] = {
         FailoverRefusal.ALIVE: lambda: _check_dead(node, owned),
@@ -89,7 +91,7 @@ async def plan_promotion(
         FailoverRefusal.PART: lambda: _check_whole(view, chosen),
     }
     accepted = judge(checks, frozenset(FailoverRefusal) if force else accept)
-    return PromotionPlan(node, sources, chosen, owned, frozenset((*gaps, *damaged)), accepted)
+    return PromotionPlan(node, sources, chosen, owned, frozenset((*gaps, *damaged)), accepted, owners)
 
 
 def _check_dead(node: Address, owned: Mapping[Address, Sequence[int]]) -> None:
@@ -136,10 +138,18 @@ async def promote(members: Members, plan: PromotionPlan) -> None:
 
     Raises:
         TransportError, StatusError: a node does not do its part.
-        ClusterError: another operator is at work.
+        ClusterError: another operator is at work, or an owner has come back since the plan was made.
     """
     async with members.alone("failover", (plan.node, *plan.owned)):
+        _check_dead(plan.node, await _owned_since(members, plan))
         await _promote(members, plan)
+
+
+async def _owned_since(members: Members, plan: PromotionPlan) -> dict[Address, list[int]]:
+    """What owners have now and did not have when the plan was made: people may take their time to agree to it."""
+    found = {owner: await _owned(members, owner, plan.vbuckets) for owner in plan.owners}
+    since = {owner: [vb for vb in held if vb not in plan.owned.get(owner, ())] for owner, held in found.items()}
+    return {owner: held for owner, held in since.items() if held}
 
 
 async def _promote(members: Members, plan: PromotionPlan) -> None:
