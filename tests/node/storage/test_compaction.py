@@ -362,6 +362,41 @@ def test_a_swap_that_was_left_half_done_is_finished_by_cancelling() -> None:
     check_documents(store, 0, history)
 
 
+def test_a_rollback_that_is_lost_between_two_steps_of_a_swap_leaves_every_document() -> None:
+    """Without the rows that it took the whole log is indexed anew, the new files with it: nothing is left to swap."""
+    store = open_store(FaultyDisk())
+    for vb in (0, 1):
+        for number in range(20):
+            store.staging.mutation(vb, b"%d" % (number % 4), b"", cas=1, rev_seqno=1)
+        commit(store)
+    store.log.seal()
+    for vb in (0, 1):
+        for number in range(20):
+            store.staging.mutation(vb, b"late %d" % number, b"", cas=1, rev_seqno=1)
+        commit(store)
+    job = store.compact(history_rows=lambda vb: 0)
+    assert job is not None
+    job.survey()
+    job.announce()
+    commit(store)
+    job.copy()
+    swap = job.swap()
+    next(swap)
+    store.rollback(0, 30)
+    batch = store.freeze()
+    assert batch is not None
+    store.abandon(batch, OSError(errno.EIO, "lost"))
+    list(swap)
+    for vb in (0, 1):
+        assert seqnos_of(store, vb) == [*range(17, 41)]
+        assert all(store.document(vb, b"late %d" % number) is not None for number in range(20))
+
+
+def seqnos_of(store: Store, vbucket: int) -> list[int]:
+    with store.view(vbucket) as view:
+        return [one.seqno for one in frames(view)]
+
+
 @pytest.mark.parametrize(
     ("live", "dead", "room", "best"),
     [

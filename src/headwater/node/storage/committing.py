@@ -30,6 +30,7 @@ class Committing:
 
     Attributes:
         records: the newest record of each vbucket, as it is on disk.
+        times_indexed: how often the whole log was indexed anew.
     """
 
     def __init__(self, into: Index, slots: Slots, log: Log, staging: Staging) -> None:
@@ -38,7 +39,7 @@ class Committing:
         self._slots = slots
         self._log = log
         self._staging = staging
-        self.written_bytes = 0
+        self.written_bytes = self.times_indexed = 0
         self._in_flight: Batch | None = None
 
     def freeze(self) -> Batch | None:
@@ -126,6 +127,7 @@ class Committing:
 
     def index_anew(self) -> None:
         """Index the whole log: rows are gone that a rollback or drop took, which did not reach the disk."""
+        self.times_indexed += 1
         self._index.table[:, index.STATE] = 0
         for vb in range(len(self._index.table)):
             self._index.reset(vb)

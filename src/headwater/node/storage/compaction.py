@@ -393,10 +393,13 @@ class Compaction:
         if self.stale:
             self._committing.index_anew()
             self._shares.clear()
-        while self._shares:
+        # A batch that is lost between two steps may have the whole log indexed anew, the new files with it.
+        before = self._committing.times_indexed
+        while self._shares and self._committing.times_indexed == before:
             vb, share = self._shares.popitem()
             self._exchange(vb, share, slots)
             yield vb
+        self._shares.clear()
         self._sealed.clear()  # the last mention of a removed file is `_old`, see `forget`
         self._slots.leave(self._ticket)
         self._slots.retire(self._old)
