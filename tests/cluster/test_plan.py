@@ -114,6 +114,14 @@ def test_a_node_of_another_cluster_whose_map_is_newer_does_not_make_this_one_the
     assert make_plan(survey(theirs, A=former)).settlement.fenced == {0: [A]}, "one that was taken out of this one is"
 
 
+def test_a_node_on_its_own_is_not_made_dead_by_the_cluster_that_it_is_named_with():
+    """The names were mixed up: `rebalance D --add A`, where A is the member, and D has documents of its own."""
+    found = a_map("A", servers=(A, B), replicas=0)
+    with pytest.raises(ClusterError, match=f"{D} is no member of the cluster of {A} and {B}") as no:
+        make_plan(survey(found, D=view(D, "A", None)), add=[A])
+    assert f"--add {D}" in no.value.advice
+
+
 @pytest.mark.parametrize(("add", "remove"), [([A], [A]), ([], [A, B, C])])
 def test_wishes_that_contradict_each_other_are_refused(add, remove):
     with pytest.raises(OptionError):

@@ -83,9 +83,9 @@ def make_plan(
         strangers: what the nodes in `remove` that are no members say of themselves.
 
     Raises:
-        ClusterError: a member does not answer, or is none any more, the nodes are of two clusters, a vbucket is lost or
-            has two owners, a node that joins has data, a node that is to leave was never a member, a copy that stays is
-            damaged.
+        ClusterError: a member does not answer, or is none any more, the nodes are not of one cluster, a vbucket is
+            lost or has two owners, a node that joins has data, a node that is to leave was never a member, a copy that
+            stays is damaged.
         OptionError: a node is to join and to leave, or nobody would be left.
     """
     both = set(add) & set(remove)
@@ -130,16 +130,21 @@ def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
 
 
 def _check_cluster(survey: Survey, add: Sequence[Address]) -> None:
-    """Refuse nodes that lead to two clusters. By the newer map those of the other one own what is not theirs, as if
-    they had been taken out, and would be made dead there."""
+    """Refuse nodes that lead to two clusters, or to none. By the newest map those of the other one own what is not
+    theirs, as if they had been taken out, and would be made dead there."""
+    members = " and ".join(map(str, survey.map.servers))
     for node in survey.nodes.values():
         is_named = node.address not in survey.map.servers and node.address not in add
         if is_named and node.map is not None and node.map.uuid != survey.map.uuid:
             raise ClusterError(
-                f"{node.address} is of another cluster than {' and '.join(map(str, survey.map.servers))}, whose map is"
-                " newer",
+                f"{node.address} is of another cluster than {members}, whose map is newer",
                 "name nodes of one cluster; what joins it is empty: serve it from an empty folder with --vbucket-state"
                 " none",
+            )
+        if is_named and node.map is None and node.has_data:
+            raise ClusterError(
+                f"{node.address} is no member of the cluster of {members}, and has documents of its own",
+                f"name a member; what joins it is empty, and named by --add {node.address}",
             )
 
 
