@@ -392,6 +392,32 @@ def test_a_rollback_that_is_lost_between_two_steps_of_a_swap_leaves_every_docume
         assert all(store.document(vb, b"late %d" % number) is not None for number in range(20))
 
 
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_changes_of_after_a_lost_batch_stay_where_the_new_files_were_published_by_then(rolls_back: bool) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    history = overwritten(store)
+    store.log.seal()
+    job = store.compact()
+    assert job is not None
+    job.survey()
+    job.announce()
+    commit(store)
+    job.copy()
+    if rolls_back:
+        store.rollback(0, 0)
+    store.staging.mutation(0, b"key 1", b"lost", cas=1, rev_seqno=1)
+    batch = store.freeze()
+    assert batch is not None
+    store.abandon(batch, OSError(errno.EIO, "lost"))
+    history.add(store.staging.mutation(0, b"key 1", b"late", cas=1, rev_seqno=1), b"key 1", b"late")
+    list(job.swap())
+    commit(store)
+    check_documents(store, 0, history)
+    store.close()
+    check_documents(open_store(disk), 0, history)
+
+
 def seqnos_of(store: Store, vbucket: int) -> list[int]:
     with store.view(vbucket) as view:
         return [one.seqno for one in frames(view)]

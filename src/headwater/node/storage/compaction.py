@@ -141,6 +141,7 @@ class Compaction:
         self._log = log
         self._staging = staging
         self._committing = committing
+        self._times_indexed = self._times_published = committing.times_indexed
         self._ended = ended
         self._sealed = committing.settled_segments()
         self._wanted = range(len(self._sealed))[part]
@@ -356,6 +357,7 @@ class Compaction:
         # The new files are whole and synced (`finish`) before the manifest names them; the old ones go after that. A
         # crash in between leaves orphans on one side or the other, never a manifest that names half a file.
         self._log.replace(self._old, writer.segments)
+        self._times_published = self._committing.times_indexed
         self._published = True
 
     def _again_taken_back(self) -> list[bytes]:
@@ -390,8 +392,11 @@ class Compaction:
         for segment in self._writer.segments:
             self._slots.register(segment)
         slots = np.array([segment.slot for segment in self._writer.segments], np.int64)
-        if self.stale:
-            self._committing.index_anew()
+        # Where a rollback or a drop was lost since the survey, the whole log was indexed anew. Once more only if that
+        # was before the new files were in it: what is staged by now is not in the log.
+        if self._committing.times_indexed != self._times_indexed:
+            if self._committing.times_indexed == self._times_published:
+                self._committing.index_anew()
             self._shares.clear()
         # A batch that is lost between two steps may have the whole log indexed anew, the new files with it.
         before = self._committing.times_indexed
