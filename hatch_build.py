@@ -2,6 +2,8 @@
 
 With `HEADWATER_LIBRARY=FILE` and `HEADWATER_WHEEL_TAG=TAG` a wheel for one system, which has the kernels' machine code
 (native/); else one for all, which needs numba.
+
+numba stands in pyproject.toml, and is taken out here: installers such as uv read that table and ask no hook.
 """
 
 from __future__ import annotations
@@ -11,12 +13,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NUMBA = "numba>=0.61"
 LIBRARY = "headwater/kernels/_machine.abi3.so"
 
 
 class MachineCode(BuildHookInterface[Any]):
-    """Puts the library into a wheel, or numba into its requirements."""
+    """Puts the library into a wheel, and takes numba out of its requirements."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Say what this wheel has."""
@@ -25,5 +26,5 @@ class MachineCode(BuildHookInterface[Any]):
             build_data["force_include"][library] = LIBRARY
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{tag}"
-        else:
-            build_data["dependencies"].append(NUMBA)
+            needed = self.metadata.core.dependencies
+            needed[:] = [each for each in needed if not each.startswith("numba")]

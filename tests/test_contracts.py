@@ -261,6 +261,12 @@ def test_every_dependency_has_the_version_it_is_tested_with() -> None:
     assert names - {_canonical(name) for name in pinned} == set()
 
 
+def test_installers_that_read_pyproject_and_build_nothing_know_what_compiles_the_kernels() -> None:
+    """uv takes static dependencies for all there are. A wheel with machine code leaves numba out (hatch_build.py)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert [each for each in project["dependencies"] if each.startswith("numba")]
+
+
 def _canonical(name: str) -> str:
     return name.lower().replace("_", "-")
 
