@@ -282,6 +282,12 @@ def test_a_vbucket_that_was_handed_over_before_the_map_said_so_belongs_to_its_ne
     assert [each.owner(0) for each in (plan.ownerless, plan.after)] == [C, C]
 
 
+def test_a_vbucket_that_a_living_node_handed_over_gets_its_new_owner_in_the_map_as_well():
+    found = a_map("ABC", "CA")
+    plan = plan_failover(dead(found, C, A=view(A, "d r", found), B=view(B, "A .", found)), [C], {})
+    assert plan.after.copies(0) == (B, A) and [each.vbucket for each in plan.promotions] == [1]
+
+
 def test_a_copy_that_is_behind_an_owner_that_the_map_did_not_name_must_catch_up_to_be_promoted():
     kept = plan_failover(handed_over(), [A], {}).after
     told = survey(kept, B=view(B, "r", kept, seqnos=[130]), C=view(C, "", kept, error="gone"))

@@ -61,6 +61,22 @@ def test_the_replicas_of_a_dead_node_take_over_and_it_comes_back_as_a_replica():
         assert min(len(vbuckets(node.port)) for node in nodes) >= 10  # 5 owned and 5 followed at least
 
 
+def test_what_a_node_had_just_handed_over_when_it_died_is_served_by_its_new_owner():
+    """The operator was killed before a map said who that is."""
+    with empty_nodes(3) as nodes:
+        init(*nodes[:2], replicas=1)
+        fill(nodes[0], DOCUMENTS)
+        line = ("cluster", "rebalance", nodes[0].address, "--add", nodes[2].address, "--yes")
+        assert command(*line, failpoints="move.owned=kill")[0] == KILLED
+        dead = next(each for each in nodes[:2] if State.DEAD in vbuckets(each.port).values())
+        left = [each for each in nodes if each is not dead]
+        dead.kill()
+        fail_over(left[0], dead)
+        until_level(*left)  # with whom the map names
+        rebalance(left[0])
+        check(left, DOCUMENTS)
+
+
 def test_a_dead_node_that_comes_back_by_itself_serves_nothing_it_lost():
     with empty_nodes(3) as nodes:
         one, two, three = nodes

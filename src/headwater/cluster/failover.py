@@ -185,10 +185,10 @@ def plan_failover(
 
 
 def _unnamed(survey: Survey, after: ClusterMap) -> dict[int, Address]:
-    """The vbuckets that have an owner, and by the map none: the dead handed them over, and whoever was to say so was
-    killed before. The new owner alone may have what these two acknowledged."""
-    found = {vb: survey.in_state(vb, State.ACTIVE) for vb in range(after.vbuckets) if after.owner(vb) is None}
-    return {vb: owners[0] for vb, owners in found.items() if len(owners) == 1}
+    """The vbuckets that have one owner, and by the map another or none: they were handed over, and whoever was to say
+    so was killed before. The new owner alone may have what it and the former one acknowledged."""
+    found = {vb: survey.in_state(vb, State.ACTIVE) for vb in range(after.vbuckets)}
+    return {vb: owners[0] for vb, owners in found.items() if len(owners) == 1 and after.owner(vb) != owners[0]}
 
 
 def _checks(
