@@ -26,8 +26,8 @@ from harness.world.second import BothJudges
 from harness.world.shrinking import run_seed, shrink
 
 OPERATIONS, PLANS = 1000, 200
-WORLDS_OF_A_PROCESS = 50
-"""A process that runs worlds keeps 10 to 50 MiB of each, in pieces too small to be given back."""
+WORLDS_OF_A_PROCESS = 15
+"""A process that runs worlds keeps 50 to 100 MiB of each, in pieces too small to be given back."""
 TOLD_SECONDS = 30.0
 
 
