@@ -146,7 +146,7 @@ async def promote(members: Members, plan: PromotionPlan) -> None:
 
 
 async def _owned_since(members: Members, plan: PromotionPlan) -> dict[Address, list[int]]:
-    """What owners have now and did not have when the plan was made: people may take their time to agree to it."""
+    """Return what owners have now and had not when the plan was made: people may take their time to agree to it."""
     found = {owner: await _owned(members, owner, plan.vbuckets) for owner in plan.owners}
     since = {owner: [vb for vb in held if vb not in plan.owned.get(owner, ())] for owner, held in found.items()}
     return {owner: held for owner, held in since.items() if held}
