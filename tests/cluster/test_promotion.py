@@ -97,7 +97,7 @@ def test_the_owner_is_made_dead_the_replica_lets_go_and_only_then_it_is_promoted
 
 @pytest.mark.parametrize(("follows", "source"), [({FOLLOWED: [0, 1, 2]}, None), ({}, A)])
 def test_an_owner_that_came_back_since_it_was_looked_at_is_not_joined_by_a_second_one(follows, source):
-    """It was started while the operator was asked whether to go on."""
+    """The owner was started while the operator was asked whether to go on."""
     members = pair(follows=follows)
     plan = planned(members, source=source, force=True)
     back = members.nodes[A] = FakeNode(A, "A A d")
