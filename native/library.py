@@ -98,7 +98,7 @@ def _table(listed: Sequence[tuple[str, str]], processors: Sequence[str]) -> str:
 def _compiler(target: Target) -> list[str]:
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "cc", "-target", target.name]
-    if target == here() and (found := shutil.which("cc")):
+    if target.name == here().name and (found := shutil.which("cc")):
         return [found]
     raise NoCompiler(f"no compiler for {target.name}: pip install ziglang")
 
