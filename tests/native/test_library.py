@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from native import library
 from native.targets import TARGETS, Target, here
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    find_spec("ziglang") is None and shutil.which("cc") is None, reason="there is neither ziglang nor cc"
-)
+HAS_COMPILER = find_spec("ziglang") is not None or shutil.which("cc") is not None
+HAS_HEADERS = Path(sysconfig.get_path("include"), "Python.h").exists()
+pytestmark = pytest.mark.skipif(not (HAS_COMPILER and HAS_HEADERS), reason="neither ziglang nor cc, or no Python.h")
 
 
 @pytest.fixture(scope="module")
