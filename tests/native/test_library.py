@@ -147,7 +147,16 @@ def test_all_kernels_pass_their_tests_without_numba(tmp_path: Path) -> None:
     """Those which compile kernels of their own, or ask numba, are left out."""
     out = tmp_path / "_machine.abi3.so"
     library.build(here(), out)
-    names = ("test_jit", "test_cached", "test_warming", "test_copying", "test_intrinsics", "test_choices", "test_index")
+    names = (
+        "test_jit",
+        "test_cached",
+        "test_warming",
+        "test_copying",
+        "test_instructions",
+        "test_intrinsics",
+        "test_choices",
+        "test_index",
+    )
     left_out = [f"--ignore=tests/kernels/{name}.py" for name in names]
     left_out += [
         "--deselect",
