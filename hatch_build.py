@@ -1,4 +1,4 @@
-"""What hatchling builds beside the package's files.
+"""A hook of hatchling's: what a wheel has beside the package's files.
 
 With `HEADWATER_LIBRARY=FILE` and `HEADWATER_WHEEL_TAG=TAG` a wheel for one system, which has the kernels' machine code
 (native/); else one for all, which needs numba.
