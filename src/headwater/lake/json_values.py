@@ -1,4 +1,4 @@
-"""JSON values in a form that every reader of a table accepts.
+r"""JSON values in a form that every reader of a table accepts.
 
 JSON's grammar (RFC 8259) allows two things that most readers refuse or misread. The first is half of a surrogate pair,
 `"\ud83d"`, as a cut emoji leaves it: it is not a character, and UTF-8 has no bytes for it. The second is a number
