@@ -259,10 +259,10 @@ class Damages:
         if flip.found_at is None:
             self._gone()
             return
-        bucket = world.watcher.placed[flip.node].bucket
-        is_hit = machine.is_up and bucket.store.quarantine.vbuckets.keys() & bucket.vbuckets.keys()
+        process = machine.loop if machine.is_up else None
         problems = world.complete("looker", partial(problems_of, world.addresses), FOUND_SECONDS)
-        if is_hit and not any(f"{machine.address} has damaged changes" in each for each in problems):  # type: ignore[attr-defined]
+        is_hit = process is not None and machine.loop is process and flip.is_there(machine)
+        if is_hit and not any(_names_damage(each, machine.address) for each in problems):  # type: ignore[attr-defined]
             raise Broken(f"damage: cluster status says nothing of {flip}, but {problems}")
 
     # --- replacing ----------------------------------------------------------------------------------------------------
@@ -393,6 +393,10 @@ async def problems_of(nodes: list[Address]) -> tuple[str, ...]:
     """The problems that `headwater cluster status` tells."""
     async with operators.members() as connected:
         return status(await connected.survey(nodes)).problems
+
+
+def _names_damage(problem: str, address: str) -> bool:
+    return problem.startswith(f"{address} has ") and "damaged " in problem
 
 
 async def _is_outside(seeds: list[Address], node: Address) -> bool:

@@ -35,6 +35,11 @@ def test_a_cluster_that_is_well_has_nothing_to_tell():
             "node-c:11210 has damaged changes of vbuckets 1-2 on its disk: see its log; a replica there counts for no"
             " durable write: headwater cluster rebalance --add NODE --remove node-c:11210",
         ),
+        (
+            {"C": view(C, ". r A", LEVEL, damaged_batches=1)},
+            "node-c:11210 has a damaged batch on its disk, which no vbucket needs, and can't be started again (see its"
+            " log): headwater cluster rebalance --add NODE --remove node-c:11210",
+        ),
         ({"C": ". . A"}, "node-c:11210 has no replica of vbucket 1, which the map gives it"),
     ],
 )
@@ -47,6 +52,14 @@ def test_damage_of_a_node_that_is_no_member_is_told_before_it_joins_again():
     found = status(survey(a_map("AB", servers=(A, B)), C=view(C, "r", None, damaged={0: 1})))
     assert found.problems[-1] == (
         "node-c:11210 has damaged changes of vbucket 0 on its disk: see its log; empty its folder before it joins"
+    )
+
+
+def test_damage_that_a_former_member_needs_no_more_is_told_before_it_joins_again():
+    found = status(survey(a_map("AB", servers=(A, B)), C=view(C, "r", None, damaged_batches=2)))
+    assert found.problems[-1] == (
+        "node-c:11210 has 2 damaged batches on its disk, which no vbucket needs, and can't be started again (see its"
+        " log); empty its folder before it joins"
     )
 
 

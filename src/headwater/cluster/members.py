@@ -244,6 +244,7 @@ class Members:
             items=answers.items(details),
             refused=answers.refused(details),
             damaged=answers.damaged(details),
+            damaged_batches=answers.number(told.get("damaged_batches", "0"), "cluster damaged_batches"),
             fenced=_fence(told),
         )
 

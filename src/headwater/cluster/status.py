@@ -165,6 +165,8 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
                 f"{_damage(node)}; a replica there counts for no durable write: headwater cluster rebalance"
                 f" --add NODE --remove {node.address}"
             )
+        elif node.damaged_batches:
+            yield f"{_unused_damage(node)}: headwater cluster rebalance --add NODE --remove {node.address}"
         if node.fenced:
             yield f"{node.address} does not serve yet: {node.fenced}"
     yield from _outside(survey)
@@ -192,10 +194,18 @@ def _outside(survey: Survey) -> Iterator[str]:
             yield f"{address} {is_out}, and serves nothing of this; headwater cluster rebalance --add {address}"
             if node.damaged:
                 yield f"{_damage(node)}; empty its folder before it joins"
+            elif node.damaged_batches:
+                yield f"{_unused_damage(node)}; empty its folder before it joins"
 
 
 def _damage(node: NodeView) -> str:
     return f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log"
+
+
+def _unused_damage(node: NodeView) -> str:
+    """Damage in batches of which every vbucket was copied anew, or has left: all is served, until the node ends."""
+    batches = "a damaged batch" if node.damaged_batches == 1 else f"{node.damaged_batches} damaged batches"
+    return f"{node.address} has {batches} on its disk, which no vbucket needs, and can't be started again (see its log)"
 
 
 def _possible(found: ClusterMap) -> int:

@@ -72,6 +72,7 @@ class NodeView:
             within a snapshot that is where it was before, for it lacks what the rest of that will bring.
         refused, damaged: how many changes of a vbucket it refused, and how many its disk has lost; of those that lack
             any.
+        damaged_batches: how many batches of its log are damaged, also where no vbucket needs them any more.
         error: why it did not answer; all else is empty then. is_refusal: it did, with this refusal.
         fenced: what it says about waiting for its peers; empty when it serves.
     """
@@ -89,6 +90,7 @@ class NodeView:
     items: Mapping[int, int] = field(default_factory=dict)
     refused: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[int, int] = field(default_factory=dict)
+    damaged_batches: int = 0
     error: str = ""
     fenced: str = ""
     is_refusal: bool = False

@@ -14,6 +14,7 @@ from harness.linearizability.record import Argument, Kind, Level, Outcome, Resul
 from harness.simulation.histories import Broken, Change
 from harness.simulation.host import Crash
 from harness.world import damage, operators
+from harness.world.damage import problems_of
 from harness.world.invariants import judged_history
 from harness.world.nemesis import begin
 from harness.world.operators import Work
@@ -57,13 +58,20 @@ def test_a_bit_of_a_value_is_found_told_and_replaced() -> None:
         assert world.damage.current is None
 
 
-def test_nobody_need_tell_of_damage_in_a_vbucket_that_has_left_the_machine() -> None:
+def test_damage_is_told_that_no_vbucket_needs_any_more_for_the_next_start_meets_it() -> None:
     with a_written_world() as world:
         assert begin(world, flip(IN_A_VALUE)) is not None
         world.schedule.run(5.0)
         assert world.damage.current is not None and world.damage.current.found_at is not None
         work = partial(operators.do, Work.REMOVE, world.addresses, world.addresses[0], Random(1))
         assert world.complete("remover", work, 60) is True
+        address, problems = (
+            world.machines[0].address,
+            world.complete("looker", partial(problems_of, world.addresses), 9),
+        )
+        assert [each.partition(",")[0] for each in problems if "damaged" in each] == [  # type: ignore[attr-defined]
+            f"{address} has a damaged batch on its disk"
+        ]
         world.damage.replace_now()
         assert world.counts["machines replaced"] == 1
 

@@ -47,6 +47,7 @@ def test_a_node_that_was_given_no_map_tells_of_its_vbuckets_only(desk: StreamDes
         "vb_dead": "0",
     }
     assert (found["member"], found["fence"], found["fenced"]) == ("false", "open", "0")
+    assert found["damaged_batches"] == "0"
     assert "uuid" not in found and "nodes" not in found
 
 

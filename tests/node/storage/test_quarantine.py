@@ -90,6 +90,7 @@ def test_a_vbucket_with_damage_goes_back_to_nothing_and_begins_again(store: Stor
     assert store.rollback(0, 1) == 0
     commit(store)
     assert (store.index.high_seqno(0), store.document(0, b"k0")) == (0, None)
+    assert (list(store.quarantine.lost(0)), store.damaged_batches) == ([], 1)  # the next start meets it all the same
     store.staging.mutation(0, b"k0", b"v", cas=3, rev_seqno=1)
     commit(store)
     with store.view(0) as view:
@@ -110,6 +111,14 @@ def test_a_compaction_that_is_under_way_copies_none_of_it(store: Store) -> None:
         job.copy()
     job.cancel()
     assert (store.index.columns[1].loc[:1] == LOST).all()
+
+
+def test_damage_in_a_file_that_the_log_has_left_behind_is_counted_no_more(store: Store) -> None:
+    store.take_out(spoil(store, 1))
+    assert store.damaged_batches == 1
+    (file, *_) = store.log.segments
+    store.quarantine.damage = {(f"{file.path}.old", at): each for (_, at), each in store.quarantine.damage.items()}
+    assert store.damaged_batches == 0
 
 
 def test_the_seqnos_of_what_was_lost_are_known(store: Store) -> None:

@@ -67,7 +67,7 @@ def _general(session: Session, arguments: list[str]) -> Pairs:
     yield "ep_degraded_mode", "0"
     yield "ep_disk_full", "1" if bucket.store.staging.lacks_room else "0"
     yield "ep_removed_bytes_held", str(bucket.store.slots.retired_bytes)
-    yield "ep_damaged_batches", str(len(bucket.store.quarantine.damage))
+    yield "ep_damaged_batches", str(bucket.store.damaged_batches)
     yield "ep_damaged_vbuckets", str(len(bucket.store.quarantine.vbuckets))
     yield "ep_prepares_waiting", str(bucket.prepares_waiting)
     yield "ep_range_scans", str(len(bucket.scans))

@@ -29,6 +29,7 @@ def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]
         yield f"vb_{state.name.lower()}", str(states[state])
     yield "fence", "open" if membership.fence is None or membership.fence.is_open else "closed"
     yield "fenced", str(len(bucket.fenced))
+    yield "damaged_batches", str(bucket.store.damaged_batches)
     if known is not None:
         yield "uuid", known.uuid
         yield "this_node", str(known.here or "")

@@ -249,7 +249,7 @@ METRICS: tuple[NodeMetric, ...] = (
     _counter("streams_ended_slow", "streams ended for holding files too long", _figure("ep_slow_streams_ended")),
     _counter("scrubs", "times all of the log was verified", _figure("ep_scrub_runs")),
     _counter("scrubbed_bytes", "bytes of the log that were verified", _figure("ep_scrub_bytes")),
-    _gauge("damaged_batches", "damaged batches of the log", lambda node: len(node.bucket.store.quarantine.damage)),
+    _gauge("damaged_batches", "damaged batches of the log", lambda node: node.bucket.store.damaged_batches),
     _gauge("damaged_vbuckets", "vbuckets that lost changes", lambda node: len(node.bucket.store.quarantine.vbuckets)),
     _gauge("prepares_waiting", "durable writes that are not over", lambda node: node.bucket.prepares_waiting),
     _counter("durable_writes", "durable writes begun, by the level asked for", _durable_writes, "level"),

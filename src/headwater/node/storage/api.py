@@ -119,6 +119,10 @@ class Storage(Protocol):
     def take_out(self, damage: Damage) -> set[int] | None:
         """Serve nothing of a damaged range any more; returns the vbuckets with changes in it, None if it was known."""
 
+    @property
+    def damaged_batches(self) -> int:
+        """How many damaged ranges were found in the files of the log."""
+
     def compact(
         self,
         *,

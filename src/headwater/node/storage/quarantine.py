@@ -8,6 +8,7 @@ process; the next start refuses the store.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -65,6 +66,11 @@ class Quarantine:
                 hit.add(vb)
         self.vbuckets = dict.fromkeys(hit, damage) | self.vbuckets
         return hit
+
+    def count(self, paths: Container[str]) -> int:
+        """How much of the damage lies in these files. A pass that began before a compaction finds some in files that
+        are no part of the log any more."""
+        return sum(path in paths for path, _ in self.damage)
 
     def check_key(self, vbucket: int, key: bytes) -> None:
         """A key was not found. Raises CorruptStore if it may be among what was lost."""

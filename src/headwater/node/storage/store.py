@@ -414,6 +414,13 @@ class Store:
             self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
         return self.quarantine.add(damage)
 
+    @property
+    def damaged_batches(self) -> int:
+        """How many damaged ranges the files of the log have, as far as they were found: the next start meets them."""
+        if not self.quarantine.damage:
+            return 0
+        return self.quarantine.count({str(segment.path) for segment in self.log.segments})
+
     def compact(
         self,
         *,
