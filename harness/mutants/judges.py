@@ -41,6 +41,7 @@ from harness.power_cuts.mounted import mounted, why_not
 from harness.power_cuts.nodes import CutNode
 from harness.simulation import failovers as failovers_by_maps
 from harness.simulation import promotions as torn_promotions
+from harness.simulation import reads as early_reads
 from harness.simulation.machine import ClusterMachine
 from harness.world.shrinking import run_seed
 from headwater import testing
@@ -53,6 +54,7 @@ EXAMPLES: Final = 10
 STEPS: Final = 50
 ROUNDS: Final = 4
 PROMOTIONS: Final = 12
+READ_ROUNDS: Final = 6
 CUTS: Final = 10
 OPERATIONS: Final = 300
 CLIENTS: Final = 4
@@ -101,6 +103,11 @@ def handovers(number: int) -> None:
 def promotions(number: int) -> None:
     """Twelve replicas that are promoted, often amid a snapshot."""
     torn_promotions.play(number, PROMOTIONS)
+
+
+def reads(number: int) -> None:
+    """Six crashes, most of power, amid batches whose documents are read at the same time."""
+    early_reads.play(number, READ_ROUNDS)
 
 
 def world(number: int) -> None:
@@ -169,6 +176,7 @@ JUDGES: Final[Mapping[str, Callable[[int], None]]] = {
     "torn_copies": torn_copies,
     "handovers": handovers,
     "promotions": promotions,
+    "reads": reads,
     "world": world,
     "lake": lake,
     "clients": clients,
