@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from harness.linearizability.model import EMPTY, Document, Model, State
+from harness.linearizability.model import EMPTY, Document, DocumentLock, Model, State
 from harness.linearizability.record import Fault, History, Kind, Operation, Outcome
 
 __all__ = ["POSITIONS_MAX", "Verdict", "judge", "judge_key", "table"]
@@ -125,20 +125,28 @@ class _Versions:
     """
 
     def __init__(self) -> None:
-        self._bits: dict[Document | None, int] = {}
-        self._known: dict[Older, int] = {}
+        self._numbers: dict[Document | None, int] = {}
+        self._words: dict[Older, str] = {}
+        self._older: dict[str, tuple[Older, int]] = {"": ((), 0)}
         self._makers: dict[Document, tuple[int, Kind]] = {}
         self._again: dict[int, int] = {}
 
-    def of(self, older: Older) -> int:
-        """The versions in there, whatever their order."""
-        found = self._known.get(older)
-        if found is None:
-            found = 0
-            for version in older:
-                found |= self._bit(version)
-            self._known[older] = found
-        return found
+    def word(self, older: Older) -> str:
+        """Older versions as a text with a character for each: much cheaper to hash and to compare than they are."""
+        word = self._words.get(older)
+        if word is None:
+            numbers = [self._number(version) for version in older]
+            word = self._words[older] = "".join(map(chr, numbers))
+            self._older[word] = older, sum(1 << number for number in set(numbers))
+        return word
+
+    def older(self, word: str) -> Older:
+        """The versions of a word."""
+        return self._older[word][0]
+
+    def of(self, word: str) -> int:
+        """The versions of a word, whatever their order."""
+        return self._older[word][1]
 
     def opened(self, number: int, event: Event) -> None:
         """An event has begun that may be one that always makes the same version: no other may make that."""
@@ -158,22 +166,31 @@ class _Versions:
             found = 0
             for version, (maker, _) in self._makers.items():
                 if maker & events:
-                    found |= self._bit(version)
+                    found |= 1 << self._number(version)
             self._again[events] = found
         return found
 
-    def are_among(self, some: Older, longer: Older, events: int) -> bool:
+    def are_among(self, some: str, longer: str, events: int) -> bool:
         """Whether versions are among others, in the same order, but for those that these events could make again."""
+        if longer.startswith(some):
+            return True
+        if not events and len(some) >= len(longer):
+            return False
         at = 0
-        for place, version in enumerate(some):
-            try:
-                at = longer.index(version, at) + 1
-            except ValueError:
-                maker = self._maker(some[place - 1], version) & events if events and place else 0
-                if not maker:
-                    return False
-                events &= ~maker
+        for place, letter in enumerate(some):
+            next_at = longer.find(letter, at) + 1
+            if next_at:
+                at = next_at
+                continue
+            maker = self._maker_of(some, place) & events if events and place else 0
+            if not maker:
+                return False
+            events &= ~maker
         return True
+
+    def _maker_of(self, word: str, place: int) -> int:
+        older = self.older(word)
+        return self._maker(older[place - 1], older[place])
 
     def _maker(self, before: Document | None, version: Document | None) -> int:
         """The event that makes a version of the one before, whenever it happens; 0 for none."""
@@ -188,8 +205,8 @@ class _Versions:
             return 0
         return maker
 
-    def _bit(self, version: Document | None) -> int:
-        return self._bits.setdefault(version, 1 << len(self._bits))
+    def _number(self, version: Document | None) -> int:
+        return self._numbers.setdefault(version, len(self._numbers))
 
 
 @dataclass(slots=True)
@@ -199,55 +216,58 @@ class _Front:
 
     Attributes:
         optional: the events that may have no effect. versions, compared: the search's.
-        found: by the state, and the other events used in it: the optional ones used; by those, older versions.
+        found: by the document, the lock and the other events used in it: the optional ones used; by those, the words of
+            the older versions.
     """
 
     optional: int
     versions: _Versions
     compared: Callable[[int], None]
-    found: dict[tuple[State, int], dict[int, dict[Older, int]]] = field(default_factory=dict)
+    found: dict[tuple[Document | None, DocumentLock | None, int], dict[int, dict[str, int]]] = field(
+        default_factory=dict
+    )
 
     def add(self, state: State, used: int) -> bool:
         """Whether the position was not there, nor a better one."""
-        older, spent = state.older, used & self.optional
-        known = self.found.setdefault((state._replace(older=()), used & ~self.optional), {})
+        word, spent = self.versions.word(state.older), used & self.optional
+        known = self.found.setdefault((state.document, state.lock, used & ~self.optional), {})
         self.compared(sum(map(len, known.values())))
-        if older in known.get(spent, ()) or self._is_superfluous(known, spent, older):
+        if word in known.get(spent, ()) or self._is_superfluous(known, spent, word):
             return False
-        versions = self.versions.of(older)
+        versions = self.versions.of(word)
         for other, found in known.items():
             if not spent & ~other:
                 more = other & ~spent
                 missing = ~(versions | self.versions.again(more))
                 worse = [each for each, bits in found.items() if not bits & missing]
                 for each in worse:
-                    if self.versions.are_among(each, older, more):
+                    if self.versions.are_among(each, word, more):
                         del found[each]
-        known.setdefault(spent, {})[older] = versions
+        known.setdefault(spent, {})[word] = versions
         return True
 
-    def _is_superfluous(self, known: dict[int, dict[Older, int]], spent: int, older: Older) -> bool:
-        versions = self.versions.of(older)
+    def _is_superfluous(self, known: dict[int, dict[str, int]], spent: int, word: str) -> bool:
+        versions = self.versions.of(word)
         for other, found in known.items():
             if not other & ~spent:
                 more = spent & ~other
                 needed = versions & ~self.versions.again(more)
                 for each, bits in found.items():
-                    if not needed & ~bits and self.versions.are_among(older, each, more):
+                    if not needed & ~bits and self.versions.are_among(word, each, more):
                         return True
         return False
 
     def has(self, state: State, used: int) -> bool:
         """Whether a position was not put aside by a better one."""
-        known = self.found.get((state._replace(older=()), used & ~self.optional), {})
-        return state.older in known.get(used & self.optional, ())
+        known = self.found.get((state.document, state.lock, used & ~self.optional), {})
+        return self.versions.word(state.older) in known.get(used & self.optional, ())
 
     def positions(self) -> Iterator[Position]:
         """All that are left."""
-        for (state, certain), known in self.found.items():
+        for (document, lock, certain), known in self.found.items():
             for spent, found in known.items():
-                for older in found:
-                    yield state._replace(older=older), certain | spent
+                for word in found:
+                    yield State(document, lock, self.versions.older(word)), certain | spent
 
 
 class _Search:
