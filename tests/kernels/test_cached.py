@@ -53,7 +53,7 @@ def test_a_closed_stderr_is_no_matter() -> None:
 @pytest.fixture
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(jit.KernelLocator, "folder", str(tmp_path))
+    monkeypatch.setattr(jit._KernelLocator, "folder", str(tmp_path))
 
 
 def plus(number: int, or_else: Callable[..., Any] | None = None) -> Any:
@@ -106,7 +106,7 @@ def test_who_serves_waits_for_no_other_process_that_compiles(monkeypatch: pytest
 def test_where_nothing_can_be_kept_that_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = list[str]()
     monkeypatch.setattr(cached, "compiling", Compiling(lines.append))
-    kept_nowhere = jit.Unkept()
+    kept_nowhere = jit._Unkept()
     with cached.looking(), pytest.raises(cached.NotCompiled):
         kept_nowhere.load_overload(None, None)
     assert lines == []

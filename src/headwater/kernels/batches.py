@@ -98,7 +98,7 @@ class Block:
     __slots__ = ("_address", "_length", "_memory", "_nodes", "_schema", "columns", "shape")
 
     def __init__(self, rows: int, key_bytes: int, value_bytes: int, *, with_ids: bool = False) -> None:
-        self.shape = (rows, key_bytes, value_bytes)
+        self.shape: Final = (rows, key_bytes, value_bytes)
         self._schema = SCHEMA_WITH_IDS if with_ids else SCHEMA
         lengths = {"key_offsets": rows + 1, "key_data": key_bytes, "value_offsets": rows + 1, "value_data": value_bytes}
         lengths["collection_id"] = rows if with_ids else 0
@@ -116,7 +116,7 @@ class Block:
             body[at : at + size].view(kind) for at, size, kind in zip(starts, sizes, kinds, strict=True)
         ]
         arrays.append(np.array([*(array.ctypes.data for array in arrays), *self.shape], np.uint64))
-        self.columns = ColumnMemory._make(arrays)
+        self.columns: ColumnMemory = ColumnMemory._make(arrays)
 
     def _numbers(self, at: int, count: int) -> NDArray[np.int64]:
         return np.ndarray((count,), np.dtype("<i8"), self._memory.data, at, (16,))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 PROGRESS_SECONDS = 5.0
 
@@ -69,7 +70,7 @@ class Compiling:
     def __init__(self, line: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._line, self._clock = line, clock
         self._began = self._reported = 0.0
-        self.count = 0
+        self.count: int = 0
         self.remark = ""
         """Why the usual folder is not used, to be told with the first line."""
 
@@ -98,5 +99,5 @@ def _to_stderr(line: str) -> None:
     print(f"headwater: {line}", file=sys.stderr, flush=True)
 
 
-compiling = Compiling(_to_stderr)
+compiling: Final = Compiling(_to_stderr)
 """Of this process."""

@@ -132,7 +132,7 @@ class ColumnMemory(NamedTuple):
     places: NDArray[np.uint64]
 
 
-COLUMN_TYPES: Final = {
+COLUMN_TYPES: Final[dict[str, type[np.generic]]] = {
     "vbucket": np.uint16,
     "opcode": np.uint8,
     "seqno": np.uint64,

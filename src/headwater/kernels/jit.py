@@ -116,7 +116,7 @@ def temporary_home() -> Path:
     return home
 
 
-class KernelLocator(_caching._CacheLocator):  # type: ignore[misc]
+class _KernelLocator(_caching._CacheLocator):  # type: ignore[misc]
     """Finds a kernel's entries in the folder for this source, compiler and processor."""
 
     folder: ClassVar[str] = ""
@@ -125,7 +125,7 @@ class KernelLocator(_caching._CacheLocator):  # type: ignore[misc]
         self._module, self._line = function.__module__, function.__code__.co_firstlineno
 
     @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> KernelLocator:
+    def from_function(cls, py_func: Any, py_file: str) -> _KernelLocator:
         """Return the locator of a kernel."""
         return cls(py_func)
 
@@ -143,10 +143,10 @@ class KernelLocator(_caching._CacheLocator):  # type: ignore[misc]
 
 
 class _Entries(_caching.CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes: ClassVar[list[Any]] = [KernelLocator]
+    _locator_classes: ClassVar[list[Any]] = [_KernelLocator]
 
 
-class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
+class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
     """The cache of one kernel: loads, or takes the lock while it is compiled, then saves and releases the lock."""
 
     _impl_class = _Entries
@@ -214,7 +214,7 @@ class KernelCache(_caching.FunctionCache):  # type: ignore[misc]
             os.close(held)
 
 
-class Unkept(_caching.NullCache):  # type: ignore[misc]
+class _Unkept(_caching.NullCache):  # type: ignore[misc]
     """Replaces the cache if nothing can be saved."""
 
     def load_overload(self, sig: Any, target_context: Any) -> None:
@@ -235,10 +235,10 @@ def _compile(function: Callable[..., Any]) -> Any:
     built = _njit()(function)
     folder = cache_folder()
     if folder is None:
-        built._cache = Unkept()
+        built._cache = _Unkept()
     else:
-        KernelLocator.folder = str(folder)
-        built._cache = KernelCache(function)
+        _KernelLocator.folder = str(folder)
+        built._cache = _KernelCache(function)
     return built
 
 

@@ -290,7 +290,7 @@ class ManifestFold:
     """
 
     def __init__(self, base: CollectionsManifest) -> None:
-        self.uid = base.uid
+        self.uid: int = base.uid
         self._manifest: CollectionsManifest | None = base
         self._names = {scope.id: scope.name for scope in base.scopes}
         self._collections = {scope.id: {each.id: each for each in scope.collections} for scope in base.scopes}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 from struct import Struct
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from headwater.wire.codec import Codec, Number, Tail
 
@@ -63,10 +63,10 @@ class Shape:
     def __init__(self, fields: tuple[Field, ...]) -> None:
         codes = "".join(_struct_code(each.codec) for each in fields)
         self.fields = fields
-        self.struct = Struct(">" + codes)
-        self.names = tuple(each.name for each in fields)
-        self.packs = "s" not in codes
-        self.looked_at = tuple(each for each in fields if each.only)
+        self.struct: Final = Struct(">" + codes)
+        self.names: Final = tuple(each.name for each in fields)
+        self.packs: Final = "s" not in codes
+        self.looked_at: Final = tuple(each for each in fields if each.only)
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """Return the fields' bytes: all at once if possible, one by one if a value must be checked."""
@@ -94,8 +94,10 @@ class Fixed:
 
     def __init__(self, place: FieldPlace, fields: tuple[Field, ...], shapes: Mapping[int, Shape]) -> None:
         optional = [each for each in fields if each.optional]
-        self.place, self.fields, self.shapes = place, fields, shapes
-        self.optional = tuple(each.name for each in optional)
+        self.place: FieldPlace = place
+        self.fields: Final = fields
+        self.shapes: Final = shapes
+        self.optional: Final = tuple(each.name for each in optional)
         self.chosen: dict[tuple[bool, ...], Shape] = {}
         for shape in shapes.values():
             self.chosen.setdefault(tuple(each not in shape.fields for each in optional), shape)

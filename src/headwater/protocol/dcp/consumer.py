@@ -19,6 +19,7 @@ changes that they confirm are durable. Source: dcp 1, 2, 3, 6, 7, 9.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.invariants import invariant
@@ -89,7 +90,7 @@ class Consumer:
     def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float) -> None:
         self.negotiated = negotiated
         self.settings = settings
-        self.refusals = Refusals(negotiated)
+        self.refusals: Refusals = Refusals(negotiated)
         self._core = ConsumerCore(
             Dialect.DCP if negotiated.speaks_dcp else settings.dialect,
             ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES),
@@ -97,8 +98,10 @@ class Consumer:
             unknown_is_rollback=False,
         )
         self._live = LiveStreams(self._core, negotiated.upr_states_as_printed, knows_collections=negotiated.collections)
-        self.streams, self.table, self.window = self._core.streams, self._core.table, self._core.window
-        self.heard_at = now
+        self.streams: dict[int, ConsumerStream] = self._core.streams
+        self.table: Final = self._core.table
+        self.window: Final = self._core.window
+        self.heard_at: float = now
         self._owed_since: float | None = None  # an answer to a control, before the producer shows that it lives
         self._buffer = FrameBuffer()
         self._out = self._core.out

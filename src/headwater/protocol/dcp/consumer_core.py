@@ -71,12 +71,13 @@ class ConsumerCore:
         unknown_is_rollback: bool,
         with_ids: bool = False,
     ) -> None:
-        self.dialect, self.window = dialect, window
+        self.dialect: Dialect = dialect
+        self.window: Final = window
         self.streams: dict[int, ConsumerStream] = {}
-        self.table = StreamTable(with_ids=with_ids)
+        self.table: StreamTable = StreamTable(with_ids=with_ids)
         self.awaiting: dict[int, ConsumerStream | None] = {}
         self.past: set[int] = set()
-        self.out = bytearray()
+        self.out: bytearray = bytearray()
         self._runs_ahead, self._unknown_is_rollback = runs_ahead, unknown_is_rollback
         self._opaque = 0
         self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer

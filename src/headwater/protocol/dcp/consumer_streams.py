@@ -7,6 +7,8 @@ the kernel, which takes changes that are in order, and `judged` here, which name
 
 from __future__ import annotations
 
+from typing import Final
+
 from headwater.errors import BadMessage
 from headwater.protocol.dcp.consumer_core import ConsumerCore
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase
@@ -32,7 +34,8 @@ class LiveStreams:
 
     def __init__(self, core: ConsumerCore, states_as_printed: bool = False, *, knows_collections: bool = False) -> None:
         self.knows_collections = knows_collections
-        self.core, self.table = core, core.table
+        self.core: Final = core
+        self.table: Final = core.table
         self.states_as_printed = states_as_printed
         self.speaks_v7 = self.tells_deleted_rev = self.takes_durable_writes = False
 

@@ -45,7 +45,7 @@ class Refusals:
     def __init__(self, negotiated: Negotiated) -> None:
         self._negotiated = negotiated
         self._refusals: deque[Refusal] = deque(maxlen=KEPT_MAX)
-        self.total = 0
+        self.total: int = 0
 
     def answer(self, frame: Frame, status: int, reason: str, *, extras: bytes = b"", value: bytes = b"") -> bytes:
         """Return the bytes of the answer to a refused request.

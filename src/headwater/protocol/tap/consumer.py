@@ -84,8 +84,9 @@ class TapConsumer:
     def __init__(
         self, expects: Collection[int] | None = None, *, takes_over: bool = False, now: float | None = None
     ) -> None:
-        self.expects, self.takes_over = expects, takes_over
-        self.answers_errors = False
+        self.expects: Final = expects
+        self.takes_over: bool = takes_over
+        self.answers_errors: bool = False
         self.open_vbuckets: set[int] = set()
         self.handed_over: set[int] = set()
         self.completed: set[int] = set()

@@ -85,7 +85,9 @@ class Ledger:
 
     def __init__(self, *, acknowledges: bool) -> None:
         self.acknowledges = acknowledges
-        self.sent = self.acked = self.ack_request = 0
+        self.sent: int = 0
+        self.acked: int = 0
+        self.ack_request: int = 0
         self._runs: deque[Run] = deque()
 
     @property

@@ -80,7 +80,7 @@ class TapProducerStream:
         self.vbucket = vbucket
         self.place = place
         self.upto = 0
-        self.acked_seqno = place.seqno
+        self.acked_seqno: int = place.seqno
         self.blocked_by = self.deleted_rev = 0
 
 
@@ -99,13 +99,15 @@ class TapProducer:
     """
 
     def __init__(self, options: TapOptions, now: float) -> None:
-        self.options = options
-        self.ledger = Ledger(acknowledges=options.acknowledge)
+        self.options: TapOptions = options
+        self.ledger: Final = Ledger(acknowledges=options.acknowledge)
         self.streams: dict[int, TapProducerStream] = {}
-        self.fate = Fate.LIVE
-        self.nacks = self.unknown = self.reconnects = 0
-        self.suspended_until = 0.0
-        self.failure = Status.SUCCESS
+        self.fate: Fate = Fate.LIVE
+        self.nacks: int = 0
+        self.unknown: int = 0
+        self.reconnects: int = 0
+        self.suspended_until: float = 0.0
+        self.failure: Status = Status.SUCCESS
         self._released: list[TapProducerStream] = []
         self._unfinished: TapProducerStream | None = None
         self._heard_at = self._sent_at = now
