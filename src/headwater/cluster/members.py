@@ -52,7 +52,8 @@ class Members:
         tls: TlsSettings | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        self.bucket, self._user, self._password = bucket, user, password
+        self.bucket: str = bucket
+        self._user, self._password = user, password
         self._tls, self._tls_ports = tls, dict[Address, int]()
         self._timeout = timeout_seconds
         self._admins: dict[Address, NodeAdmin] = {}

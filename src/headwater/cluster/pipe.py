@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +50,9 @@ class Pipe:
     """
 
     def __init__(self, opcodes: Iterable[int], look: Callable[[Frame], bool], buffer_bytes: int = BUFFER_BYTES) -> None:
-        self.changes = np.zeros(VBUCKET_NUMBERS, np.int64)
-        self.change_bytes = np.zeros(VBUCKET_NUMBERS, np.int64)
-        self.passed_bytes = 0
+        self.changes: Final = np.zeros(VBUCKET_NUMBERS, np.int64)
+        self.change_bytes: Final = np.zeros(VBUCKET_NUMBERS, np.int64)
+        self.passed_bytes: int = 0
         self._look = look
         self._watched, self._is_change = _table(opcodes), _table(CHANGES)
         self._buffer = memoryview(bytearray(buffer_bytes))

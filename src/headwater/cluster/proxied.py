@@ -77,7 +77,8 @@ class ProxiedConnection:
     """
 
     def __init__(self, name: str, limits: Limits) -> None:
-        self.name, self.has_delete_times = name, True
+        self.name: str = name
+        self.has_delete_times: bool = True
         self.proxy: Proxy
         self._limits = limits
         self._listeners: dict[int, Listener] = {}

@@ -29,7 +29,7 @@ class Publisher:
     """
 
     def __init__(self, members: Members, current: ClusterMap, also: Iterable[Address] = ()) -> None:
-        self.current = current
+        self.current: ClusterMap = current
         self._members, self._also = members, tuple(also)
         self._waiting: dict[int, Nodes] = {}
         self._needed: dict[int, int] = {}

@@ -50,8 +50,8 @@ class Transfer:
         self, vbucket: int, source: NodeAdmin, target: NodeAdmin, limits: Limits, lag: Callable[[int], None]
     ) -> None:
         self.vb = vbucket
-        self.active_sent = False
-        self.ownerless_seconds = 0.0
+        self.active_sent: bool = False
+        self.ownerless_seconds: float = 0.0
         self._source, self._target, self._limits, self._lag = source, target, limits, lag
         self._asked_state: State | None = None
         self._pending_at = 0.0

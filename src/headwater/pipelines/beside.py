@@ -24,7 +24,9 @@ class FileBeside:
     """
 
     def __init__(self, checkpoint: str | Path, name: str, spark: SparkSession | None = None) -> None:
-        self._folder, self.place, self._name = local_folder(checkpoint), str(checkpoint).rstrip("/"), name
+        self._folder = local_folder(checkpoint)
+        self.place: str = str(checkpoint).rstrip("/")
+        self._name = name
         self._spark = spark
 
     def read(self) -> str | None:

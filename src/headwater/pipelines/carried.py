@@ -111,7 +111,9 @@ class CarriedFile:
     """
 
     def __init__(self, checkpoint: str | Path, spark: SparkSession | None = None) -> None:
-        self.checkpoint, self.spark, self.file = checkpoint, spark, FileBeside(checkpoint, FILE, spark)
+        self.checkpoint: Final = checkpoint
+        self.spark: SparkSession | None = spark
+        self.file: Final = FileBeside(checkpoint, FILE, spark)
 
     def load(self) -> Carried | None:
         """Return what was saved; None for a new checkpoint.
@@ -222,7 +224,8 @@ class CarriedCollections:
         check: Callable[[], None],
     ) -> None:
         self._source, self._target, self._dropped = source, target, dropped
-        self.carried, self._file = carried, file
+        self.carried: Carried = carried
+        self._file = file
         self._check_buckets = check
         self._manifest = EMPTY
         self._from = SourceNodes(source)

@@ -16,6 +16,7 @@ import re
 import uuid
 import zlib
 from pathlib import Path
+from typing import Final
 
 METADATA, OFFSETS, COMMITS = "metadata", "offsets", "commits"
 BEGINNING_LOST = "beginning-lost"
@@ -26,7 +27,7 @@ _LINES = {OFFSETS: 2, COMMITS: 1}
 
 _VERSION = re.compile(rb"v\d+")
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 def mend(checkpoint: str | Path) -> bool:

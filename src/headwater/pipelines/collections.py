@@ -136,7 +136,9 @@ class Tables:
     """
 
     def __init__(self, folder: str | Path, bucket: str, dropped: Dropped = "keep") -> None:
-        self.folder, self.bucket, self.dropped = place_of(folder), bucket, dropped
+        self.folder: str = place_of(folder)
+        self.bucket: str = bucket
+        self.dropped = dropped
         if store_of(self.folder).list(FOLDER):
             log = TableLog(store_of(self.folder))
             told = f"it is a table itself, with {len(log.refresh().files)} files"

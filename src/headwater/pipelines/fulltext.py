@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -123,15 +123,15 @@ class FullText:
     def __init__(
         self, place: str | Path, bucket: str, shape: Mapping[str, Any] | None, beginning: Mapping[str, Any]
     ) -> None:
-        self.place = folder(place)
+        self.place: str = folder(place)
         tokenizer = (shape or {}).get("tokenizer", "words")
         if tokenizer not in TOKENIZERS:
             raise OptionError("tokenizer", tokenizer, f"one of {', '.join(TOKENIZERS)}")
         check_fts5(self.place)
         layout = _COLLECTED if (shape or {}).get(BY_COLLECTION) else _PLAIN
         schema = "" if shape is None else _SCHEMA.format(tokenizer=TOKENIZERS[tokenizer], **layout)
-        self.ledger = JobLedger(path_of(place), KIND, bucket, shape, beginning, schema)
-        self.by_collection = bool(self.ledger.shape.get(BY_COLLECTION))
+        self.ledger: Final = JobLedger(path_of(place), KIND, bucket, shape, beginning, schema)
+        self.by_collection: Final = bool(self.ledger.shape.get(BY_COLLECTION))
 
     def close(self) -> None:
         """Close the file."""

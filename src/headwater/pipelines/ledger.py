@@ -86,7 +86,7 @@ class JobLedger:
         beginning: Mapping[str, Any],
         schema: str = "",
     ) -> None:
-        self.path = str(path)
+        self.path: str = str(path)
         self._lock = threading.RLock()
         make_folder(Path(path).parent)
         try:

@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.abc import MetaPathFinder
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from headwater import failpoints
 from headwater.client.routing import parse as parse_url
@@ -186,7 +186,9 @@ class LocalEngine:
     def __init__(
         self, sink: ChangeSink, settings: SourceSettings, workers: int | None = None, watch: BatchWatch = NOBODY
     ) -> None:
-        self.sink, self.settings, self.watch = sink, settings, watch
+        self.sink: Final = sink
+        self.settings: SourceSettings = settings
+        self.watch: BatchWatch = watch
         self._count = (os.cpu_count() or 1) if workers is None else workers
         self._workers = Workers(self._count)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import OptionError
 from headwater.lake.places import CHANGES, place_of
@@ -61,7 +61,7 @@ def work(job: Mirror) -> MirrorProgress:
         return _mirror(job, spark)
 
 
-mirror = with_session(Mirror)
+mirror: Final = with_session(Mirror)
 """Mirror with a session of Spark, or with worker processes where it is None."""
 
 

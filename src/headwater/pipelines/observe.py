@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,8 +86,8 @@ class ObserveSink(LedgerSink):
         closed: the windows that the last batch closed. windows: what is open.
     """
 
-    KIND = "observation"
-    FILE = "windows.sqlite"
+    KIND: ClassVar[str] = "observation"
+    FILE: ClassVar[str] = "windows.sqlite"
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -58,14 +58,18 @@ class SinkPartition(InputPartition):
     """The partition of one task; without a task it only carries the offset to the commit."""
 
     def __init__(self, task: SinkTask | None, after: str, end: str) -> None:
-        self.task, self.after, self.end = task, after, end
+        self.task: Final = task
+        self.after: Final = after
+        self.end: str = end
 
 
 class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches from the sink's record; all state but the settings is the planner's and never pickled."""
 
     def __init__(self, settings: SourceSettings, opening: SinkOpening, slots: int) -> None:
-        self.settings, self.opening, self.slots = settings, opening, slots
+        self.settings: SourceSettings = settings
+        self.opening: Final = opening
+        self.slots: int = slots
         self._planning: Planning | None = None
         self._sink: ChangeSink | None = None
 

@@ -55,7 +55,7 @@ class ClassArchive:
 
     def __init__(self) -> None:
         self.path = _archive_path()
-        self.wanted = self.path is not None and not self.path.exists()
+        self.wanted: bool = self.path is not None and not self.path.exists()
         if self.path is not None and self.wanted:
             self._fresh = self.path.with_suffix(f".{os.getpid()}.new")
             try:

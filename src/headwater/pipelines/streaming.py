@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.client.routing import parse as parse_url
 from headwater.errors import TableChanged
@@ -47,7 +47,10 @@ class SparkEngine:
     def __init__(
         self, spark: SparkSession, sink: ChangeSink, options: Mapping[str, str], watch: BatchWatch = NOBODY
     ) -> None:
-        self.spark, self.sink, self.options, self.watch = spark, sink, options, watch
+        self.spark: SparkSession = spark
+        self.sink: Final = sink
+        self.options: Mapping[str, str] = options
+        self.watch: BatchWatch = watch
 
     def follow(
         self,

@@ -29,9 +29,13 @@ class CreateBucket(DeclaredWork):
     full disk, and goes on once deletions and compaction made room.
     """
 
-    KIND = "bucket-create"
-    HEADING, TITLE = "Make a bucket", "Make bucket {0.name}"
-    EXAMPLES = ("headwater bucket create orders", "headwater bucket create carts --vbuckets 64 --quota-mib 2048")
+    KIND: ClassVar[str] = "bucket-create"
+    HEADING: ClassVar[str] = "Make a bucket"
+    TITLE: ClassVar[str] = "Make bucket {0.name}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
+        "headwater bucket create orders",
+        "headwater bucket create carts --vbuckets 64 --quota-mib 2048",
+    )
     EXITS: ClassVar[Mapping[int, str]] = {1: "there is one with other vbuckets, or a node does not answer"}
 
     name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
@@ -67,14 +71,18 @@ class DropBucket(DeclaredWork):
     Its clients are disconnected, and its files removed. Nothing brings it back.
     """
 
-    KIND = "bucket-drop"
-    HEADING, TITLE = "Drop a bucket", "Drop bucket {0.name}"
-    QUESTION = "{0.title} with all its documents?"
-    CONFIRMATION = HARMED = "{0.name}"
-    EXAMPLES = ("headwater bucket drop carts --dry-run", "headwater bucket drop carts --yes")
+    KIND: ClassVar[str] = "bucket-drop"
+    HEADING: ClassVar[str] = "Drop a bucket"
+    TITLE: ClassVar[str] = "Drop bucket {0.name}"
+    QUESTION: ClassVar[str] = "{0.title} with all its documents?"
+    CONFIRMATION: ClassVar[str] = "{0.name}"
+    HARMED: ClassVar[str] = "{0.name}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("headwater bucket drop carts --dry-run", "headwater bucket drop carts --yes")
     EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, it is the first, or a node does not answer"}
-    REMARKS = (NO_WAY_BACK,)
-    HAS_DRY_RUN = ASKS = HARMS = True
+    REMARKS: ClassVar[tuple[str, ...]] = (NO_WAY_BACK,)
+    HAS_DRY_RUN: ClassVar[bool] = True
+    ASKS: ClassVar[bool] = True
+    HARMS: ClassVar[bool] = True
 
     name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
 
@@ -112,14 +120,14 @@ class SetQuota(DeclaredWork):
     documents, drop collections, compact. Over its quota a bucket refuses documents as on a full disk.
     """
 
-    KIND = "bucket-quota"
-    HEADING = "Change a quota"
-    HARMED = "{0.name}"
-    EXAMPLES = ("headwater bucket quota carts", "headwater bucket quota carts 4096")
+    KIND: ClassVar[str] = "bucket-quota"
+    HEADING: ClassVar[str] = "Change a quota"
+    HARMED: ClassVar[str] = "{0.name}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("headwater bucket quota carts", "headwater bucket quota carts 4096")
     EXITS: ClassVar[Mapping[int, str]] = {
         1: "there is none, it is the first, its files take more, or a node does not answer"
     }
-    REMARKS = (
+    REMARKS: ClassVar[tuple[str, ...]] = (
         "Over its quota a bucket refuses documents as on a full disk. Less than its files take already is refused.",
     )
 

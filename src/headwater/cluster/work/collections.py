@@ -49,9 +49,10 @@ class CreateCollection(_OfCollections):
     What is there already stays as it is. Ends when it is durable on all nodes.
     """
 
-    KIND = "collection-create"
-    HEADING, TITLE = "Make a collection", "Make {0.noun} {0.path}"
-    EXAMPLES = (
+    KIND: ClassVar[str] = "collection-create"
+    HEADING: ClassVar[str] = "Make a collection"
+    TITLE: ClassVar[str] = "Make {0.noun} {0.path}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater collection create shop",
         "headwater collection create shop.orders",
         "headwater collection create shop.carts --max-ttl 86400",
@@ -97,14 +98,21 @@ class DropCollection(_OfCollections):
     Its documents are gone for everybody at once; what they took on the disk comes back with the next compaction.
     """
 
-    KIND = "collection-drop"
-    HEADING, TITLE = "Drop a collection", "Drop {0.noun} {0.path}"
-    QUESTION = "Drop {0.path} with all its documents?"
-    CONFIRMATION, HARMED = "{0.path}", "{bucket}"
-    EXAMPLES = ("headwater collection drop shop --dry-run", "headwater collection drop shop.carts --yes")
+    KIND: ClassVar[str] = "collection-drop"
+    HEADING: ClassVar[str] = "Drop a collection"
+    TITLE: ClassVar[str] = "Drop {0.noun} {0.path}"
+    QUESTION: ClassVar[str] = "Drop {0.path} with all its documents?"
+    CONFIRMATION: ClassVar[str] = "{0.path}"
+    HARMED: ClassVar[str] = "{bucket}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
+        "headwater collection drop shop --dry-run",
+        "headwater collection drop shop.carts --yes",
+    )
     EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, or a node does not answer"}
-    REMARKS = (NO_WAY_BACK,)
-    HAS_DRY_RUN = ASKS = HARMS = True
+    REMARKS: ClassVar[tuple[str, ...]] = (NO_WAY_BACK,)
+    HAS_DRY_RUN: ClassVar[bool] = True
+    ASKS: ClassVar[bool] = True
+    HARMS: ClassVar[bool] = True
 
     name: str = option(..., NAME, positional=True, metavar="NAME", allowed="a name")
     force: bool = option(False, "Although other nodes have another name for its id, which is dropped, too.")

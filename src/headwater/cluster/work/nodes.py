@@ -28,14 +28,15 @@ class InitCluster(DeclaredWork):
     still starting is waited for, up to a minute. Killed in the middle, it goes on when typed again.
     """
 
-    KIND = "init"
-    HEADING, CONFIRMATION = "Make a cluster", "yes"
-    EXAMPLES = (
+    KIND: ClassVar[str] = "init"
+    HEADING: ClassVar[str] = "Make a cluster"
+    CONFIRMATION: ClassVar[str] = "yes"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater cluster init 10.0.0.1:11210 10.0.0.2:11210 10.0.0.3:11210 --replicas 1",
         "headwater cluster init couchbase://10.0.0.1:11210/orders",
     )
     EXITS: ClassVar[Mapping[int, str]] = AGAIN
-    HAS_DRY_RUN = True
+    HAS_DRY_RUN: ClassVar[bool] = True
 
     nodes: Sequence[Address] = option(
         ...,
@@ -95,14 +96,15 @@ class EncryptCluster(DeclaredWork):
     changed: clients learn them from the map. All members must answer.
     """
 
-    KIND = "tls"
-    HEADING, CONFIRMATION = "TLS among the nodes", "yes"
-    EXAMPLES = (
+    KIND: ClassVar[str] = "tls"
+    HEADING: ClassVar[str] = "TLS among the nodes"
+    CONFIRMATION: ClassVar[str] = "yes"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater cluster tls couchbases://10.0.0.1:11207?trust_store=ca.pem --on",
         "headwater cluster tls 10.0.0.1:11210 --off",
     )
     EXITS: ClassVar[Mapping[int, str]] = AGAIN
-    REMARKS = ("Ports for TLS are taken up as they are now.",)
+    REMARKS: ClassVar[tuple[str, ...]] = ("Ports for TLS are taken up as they are now.",)
 
     encrypted: bool = option(True, "With TLS, or without.", flag="on/--off")
 

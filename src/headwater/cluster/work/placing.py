@@ -31,17 +31,20 @@ class SpreadVbuckets(DeclaredWork):
     what is left. All members must answer.
     """
 
-    KIND = "rebalance"
-    HEADING, CONFIRMATION = "Rebalance", "yes"
-    EXAMPLES = (
+    KIND: ClassVar[str] = "rebalance"
+    HEADING: ClassVar[str] = "Rebalance"
+    CONFIRMATION: ClassVar[str] = "yes"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater cluster rebalance 10.0.0.1:11210 --add 10.0.0.2:11210 --add 10.0.0.3:11210",
         "headwater cluster rebalance 10.0.0.1:11210 --remove 10.0.0.3:11210 --dry-run",
         "headwater cluster rebalance 10.0.0.1:11210 --replicas 1 --yes",
     )
     EXITS: ClassVar[Mapping[int, str]] = AGAIN
-    HAS_DRY_RUN = SHOWS_PLAN = ASKS = True
-    QUESTION = "Begin?"
-    UNIT = "vbuckets"
+    HAS_DRY_RUN: ClassVar[bool] = True
+    SHOWS_PLAN: ClassVar[bool] = True
+    ASKS: ClassVar[bool] = True
+    QUESTION: ClassVar[str] = "Begin?"
+    UNIT: ClassVar[str] = "vbuckets"
 
     add: Sequence[Address] = option((), "A node that joins; may be given more than once.", metavar=NODE, many=True)
     remove: Sequence[Address] = option((), "A node that leaves; may be given more than once.", metavar=NODE, many=True)
@@ -134,18 +137,22 @@ class FailOver(DeclaredWork):
     vbuckets; let it join again with `headwater cluster rebalance --add`. All other members must answer.
     """
 
-    KIND = "failover"
-    HEADING = "Failover"
-    EXAMPLES = (
+    KIND: ClassVar[str] = "failover"
+    HEADING: ClassVar[str] = "Failover"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater cluster failover 10.0.0.1:11210 --dead 10.0.0.3:11210",
         "headwater cluster failover 10.0.0.1:11210 --dead 10.0.0.3:11210 --dry-run",
     )
     EXITS: ClassVar[Mapping[int, str]] = {
         1: "it answers, a majority is dead or no copy is sound, and neither --accept nor --force says so"
     }
-    REMARKS = ("What the dead node had acknowledged, and no replica had received yet, is lost.",)
-    HAS_DRY_RUN = SHOWS_PLAN = ASKS = True
-    QUESTION = "Go on?"
+    REMARKS: ClassVar[tuple[str, ...]] = (
+        "What the dead node had acknowledged, and no replica had received yet, is lost.",
+    )
+    HAS_DRY_RUN: ClassVar[bool] = True
+    SHOWS_PLAN: ClassVar[bool] = True
+    ASKS: ClassVar[bool] = True
+    QUESTION: ClassVar[str] = "Go on?"
 
     dead: Sequence[Address] = option(
         ..., "Who is dead; may be given more than once.", metavar=NODE, many=True, allowed="at least one node"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from headwater.cluster.work.buckets import NO_WAY_BACK
 from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun
@@ -25,11 +25,12 @@ HOURS_MAX = 24 * 365 * 10
 class Compact(DeclaredWork):
     """Nodes compact their logs by themselves. This does it now, and drops old tombstones of one vbucket."""
 
-    KIND = "compaction"
-    HEADING = "Compaction"
-    TITLE = "Compaction, dropping tombstones of vbucket {0.vbucket} older than {0.hours} h"
-    CONFIRMATION, HARMED = "yes", "{bucket}"
-    REMARKS = (
+    KIND: ClassVar[str] = "compaction"
+    HEADING: ClassVar[str] = "Compaction"
+    TITLE: ClassVar[str] = "Compaction, dropping tombstones of vbucket {0.vbucket} older than {0.hours} h"
+    CONFIRMATION: ClassVar[str] = "yes"
+    HARMED: ClassVar[str] = "{bucket}"
+    REMARKS: ClassVar[tuple[str, ...]] = (
         "Its log is read and written anew where that frees room; requests go on. Readers that were away for longer than"
         " that begin again.",
     )
@@ -60,11 +61,13 @@ class Compact(DeclaredWork):
 class Flush(DeclaredWork):
     """Delete every document of the bucket."""
 
-    KIND = "flush"
-    HEADING, TITLE = "Flush", "Flush: delete every document"
-    CONFIRMATION = HARMED = "{bucket}"
-    REMARKS = ("Streams and replicas see the deletions.", NO_WAY_BACK)
-    HARMS = True
+    KIND: ClassVar[str] = "flush"
+    HEADING: ClassVar[str] = "Flush"
+    TITLE: ClassVar[str] = "Flush: delete every document"
+    CONFIRMATION: ClassVar[str] = "{bucket}"
+    HARMED: ClassVar[str] = "{bucket}"
+    REMARKS: ClassVar[tuple[str, ...]] = ("Streams and replicas see the deletions.", NO_WAY_BACK)
+    HARMS: ClassVar[bool] = True
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return the nodes that have documents."""

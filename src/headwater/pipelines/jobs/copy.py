@@ -43,11 +43,11 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
     when started again with the same --checkpoint. Runs on a local Spark and needs Java 17.
     """
 
-    NAME = "copy"
-    WORK = "headwater.pipelines.copy:work"
-    DONE = "copied"
-    LEVEL = "all that the source has was copied before"
-    EXAMPLES = (
+    NAME: ClassVar[str] = "copy"
+    WORK: ClassVar[str] = "headwater.pipelines.copy:work"
+    DONE: ClassVar[str] = "copied"
+    LEVEL: ClassVar[str] = "all that the source has was copied before"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater copy couchbase://10.0.0.7/orders couchbase://10.1.0.7/orders --checkpoint ./copy-orders",
         "headwater copy couchbase://a/orders couchbase://b/orders --checkpoint ./copy-orders --once",
         "headwater copy couchbase://a/orders couchbase://b/orders --checkpoint ./copy-orders --rollback keep",

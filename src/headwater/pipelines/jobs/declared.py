@@ -229,8 +229,8 @@ class FollowingJob(DeclaredJob[P]):
 class OnEngines(FollowingJob[P]):
     """A job that runs with Spark, or without it in worker processes, and brings changes into a sink."""
 
-    WORK = "headwater.pipelines.job:work"
-    TRACED = True
+    WORK: ClassVar[str] = "headwater.pipelines.job:work"
+    TRACED: ClassVar[bool] = True
     PROGRESS: ClassVar[type[Any]] = JobProgress
     """Makes the progress of a run."""
 

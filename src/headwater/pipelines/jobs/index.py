@@ -41,12 +41,12 @@ class TextIndex(OnEngines[IndexProgress]):
     DIR.
     """
 
-    NAME = "index"
-    WORK = "headwater.pipelines.index:work"
+    NAME: ClassVar[str] = "index"
+    WORK: ClassVar[str] = "headwater.pipelines.index:work"
     PROGRESS = IndexProgress
-    DONE = "in the index"
-    LEVEL = "the index is level with the bucket"
-    EXAMPLES = (
+    DONE: ClassVar[str] = "in the index"
+    LEVEL: ClassVar[str] = "the index is level with the bucket"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater index couchbase://127.0.0.1:11210/default ./search",
         "headwater index couchbase://10.0.0.7/articles ./search --field title --field body.text --tokenizer english",
         "headwater index couchbase://10.0.0.7/articles ./search --opensearch http://10.0.0.9:9200/articles",

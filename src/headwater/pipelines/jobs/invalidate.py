@@ -35,10 +35,10 @@ class Invalidation(FromNow[InvalidationProgress], WithCheckpoint[InvalidationPro
     with the same --checkpoint: no change is left out. Runs on a local Spark and needs Java 17.
     """
 
-    NAME = "invalidate"
-    WORK = "headwater.pipelines.invalidate:work"
-    LEVEL = "nothing has changed since the last run"
-    EXAMPLES = (
+    NAME: ClassVar[str] = "invalidate"
+    WORK: ClassVar[str] = "headwater.pipelines.invalidate:work"
+    LEVEL: ClassVar[str] = "nothing has changed since the last run"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater invalidate couchbase://10.0.0.7/users memcached://10.0.0.9:11211 --checkpoint ./users-cache",
         "headwater invalidate couchbase://10.0.0.7/users redis://10.0.0.9:6379/0 --checkpoint ./users-cache"
         " --template user:{key} --template user:{key}:page",

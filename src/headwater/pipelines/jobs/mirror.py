@@ -78,11 +78,15 @@ class Mirror(OnEngines[MirrorProgress]):
     for, and reported.
     """
 
-    NAME = "mirror"
-    WORK = "headwater.pipelines.mirror:work"
-    DONE = "in the table"
-    SOURCE = ("user", "password", "min_persisted")  # collections have a table each, and a read each
-    EXAMPLES = (
+    NAME: ClassVar[str] = "mirror"
+    WORK: ClassVar[str] = "headwater.pipelines.mirror:work"
+    DONE: ClassVar[str] = "in the table"
+    SOURCE: ClassVar[tuple[str, ...]] = (
+        "user",
+        "password",
+        "min_persisted",
+    )  # collections have a table each, and a read each
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default",
         "headwater mirror couchbase://127.0.0.1:11210/default --to ./lake/default --engine local",
         "headwater mirror couchbase://10.0.0.7:11210/orders --to ./lake/orders --unfold --once",

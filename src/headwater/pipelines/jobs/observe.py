@@ -47,11 +47,11 @@ class Observer(OnEngines[ObserveProgress], FromNow[ObserveProgress]):
     changes' CAS, the nodes' clock.
     """
 
-    NAME = "observe"
-    WORK = "headwater.pipelines.observe:work"
+    NAME: ClassVar[str] = "observe"
+    WORK: ClassVar[str] = "headwater.pipelines.observe:work"
     PROGRESS = ObserveProgress
-    DONE = "counted"
-    EXAMPLES = (
+    DONE: ClassVar[str] = "counted"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater observe couchbase://127.0.0.1:11210/default",
         "headwater observe couchbase://10.0.0.7/users --window 60 --delay 30 --to ./users-rates"
         " --checkpoint ./users-state",

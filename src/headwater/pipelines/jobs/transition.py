@@ -45,13 +45,13 @@ class Transition(DeclaredJob[TransitionProgress]):
     at every moment a vbucket has at most one owner. Nodes that share a cluster map: headwater cluster rebalance.
     """
 
-    NAME = "transition"
-    WORK = "headwater.pipelines.transition:work"
-    PLAN = "headwater.pipelines.transition:plan"
-    TRACED = True
-    HAS_END = True
+    NAME: ClassVar[str] = "transition"
+    WORK: ClassVar[str] = "headwater.pipelines.transition:work"
+    PLAN: ClassVar[str] = "headwater.pipelines.transition:plan"
+    TRACED: ClassVar[bool] = True
+    HAS_END: ClassVar[bool] = True
     EXITS: ClassVar[Mapping[int, str]] = {1: "some are not moved; each has one owner, and the next run goes on"}
-    EXAMPLES = (
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater transition --from a:11210 --to b:11210 --to c:11210 --journal ./expansion",
         "headwater transition --from a:11210 --to b:11210 --vbuckets 0-511 --journal ./half --engine local",
         "headwater transition --from a:11210/orders --from b:11210/orders --to c:11210/orders --journal ./merge"
