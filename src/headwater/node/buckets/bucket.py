@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -77,21 +77,28 @@ class Bucket:
         new_uuid: Callable[[], int] | None = None,
     ) -> None:
         self.name = name
-        self.uuid = store.log.store_uuid
+        self.uuid: str = store.log.store_uuid
         self.store = store
         self.committer = committer
         self.clock = clock
         self.vbuckets: dict[int, VBucket] = {}
-        self.uuids = np.zeros(len(store.table), np.uint64)
+        self.uuids: Final = np.zeros(len(store.table), np.uint64)
         self.stat_groups: dict[str, StatGroup] = {}
         self.fenced: set[int] = set()
         self.traffic_disabled = False
-        self.locks = Locks()
-        self.collections = Collections(self, store.disk, store.path)
-        self.durable_writes = DurableWrites(self)
-        self.scans = RangeScans(self)
-        self.map_changes = 0
-        self.counters = {"cmd_get": 0, "get_hits": 0, "cmd_set": 0, "cmd_delete": 0, "cmd_flush": 0, "expired": 0}
+        self.locks: Final = Locks()
+        self.collections: Final = Collections(self, store.disk, store.path)
+        self.durable_writes: Final = DurableWrites(self)
+        self.scans: Final = RangeScans(self)
+        self.map_changes: int = 0
+        self.counters: Final = {
+            "cmd_get": 0,
+            "get_hits": 0,
+            "cmd_set": 0,
+            "cmd_delete": 0,
+            "cmd_flush": 0,
+            "expired": 0,
+        }
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
         self._changed: set[int] = set()
         self.on_owned: list[Callable[[int], None]] = []

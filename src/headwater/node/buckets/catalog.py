@@ -46,7 +46,7 @@ BATCH_BYTES_MIN: Final = 24 << 20  # more than the largest document, 20 MiB, wit
 
 T = TypeVar("T")
 
-log = logging.getLogger("headwater.node")
+log: Final = logging.getLogger("headwater.node")
 
 
 def open_store(config: NodeConfig, disk: Disk | None = None) -> Store:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.api import Storage
     from headwater.node.vbucket.vbucket import VBucket
 
-log = logging.getLogger("headwater.node")
+log: Final = logging.getLogger("headwater.node")
 
 NAME: Final = "COLLECTIONS"
 NEXT_NAME: Final = "COLLECTIONS.new"
@@ -68,8 +68,8 @@ class CollectionsFile:
     """The file in a store's folder."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
-        self.path = folder / NAME
-        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, _FAILPOINTS)
+        self.path: Path = folder / NAME
+        self.whole: Final = WholeFile(disk, self.path, folder / NEXT_NAME, _FAILPOINTS)
         self._disk = disk
         self._folder = folder
 
@@ -118,7 +118,7 @@ class Collections:
         self._bucket = bucket
         self._file = CollectionsFile(disk, folder)
         self._ttls: dict[int, int | None] = {}
-        self.default_is_plain = True
+        self.default_is_plain: bool = True
         self.manifest, self._next_collection, self._next_scope = self._file.load()
         self._saved = self.manifest
         self.run_queue: RunQueue | None = None

@@ -78,8 +78,8 @@ class BucketsFile:
     """The file in the folder of a node's store."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
-        self.path = folder / NAME
-        self.whole = WholeFile(disk, self.path, folder / _NEXT_NAME, _FAILPOINTS)
+        self.path: Path = folder / NAME
+        self.whole: Final = WholeFile(disk, self.path, folder / _NEXT_NAME, _FAILPOINTS)
         self._disk = disk
         self._folder = folder
 

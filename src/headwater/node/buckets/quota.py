@@ -34,7 +34,7 @@ class QuotaDisk:
     """
 
     def __init__(self, disk: Disk, quota_mib: int) -> None:
-        self.limit = _limit(quota_mib)
+        self.limit: int = _limit(quota_mib)
         self._disk = disk
         self._taken: dict[Path, int] = {}
         self._lock = threading.Lock()

@@ -107,8 +107,9 @@ class RangeScan:
         self.name: Name = secrets.randbits(64), secrets.randbits(64)
         self.plan = plan
         self.vbucket = vbucket
-        self.is_cancelled = self.is_running = False
-        self.used_at = 0.0
+        self.is_cancelled: bool = False
+        self.is_running: bool = False
+        self.used_at: float = 0.0
         self._view = view
         self._scans = scans
         self._kept_bytes = 0

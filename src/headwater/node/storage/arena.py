@@ -40,8 +40,8 @@ class StagingArena:
     def __init__(self, slot: int, capacity: int) -> None:
         self.slot = slot
         self.data: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(capacity, np.uint8)
-        self.used = 0
-        self.unread_bytes = 0
+        self.used: int = 0
+        self.unread_bytes: int = 0
         self.records: dict[int, VBucketRecord | None] = {}
         self.destroyed: set[int] = set()
         if debugging():

@@ -68,7 +68,8 @@ class Torn(Exception):  # noqa: N818 - a finding, which the caller judges
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(offset, why)
-        self.offset, self.why = offset, why
+        self.offset: Final = offset
+        self.why: Final = why
 
 
 def _seed(salt: int, offset: int) -> int:

@@ -46,8 +46,8 @@ class Columns:
     __slots__ = ("block", "capacity", "hash", "loc", "next", "prev", "seq", "slots")
 
     def __init__(self, capacity: int, slots: int) -> None:
-        self.capacity = capacity
-        self.block = _array(capacity * ROW_BYTES, np.uint8)
+        self.capacity: int = capacity
+        self.block: Final = _array(capacity * ROW_BYTES, np.uint8)
         ends = np.cumsum([0, 8, 8, 4, 4, 4]) * capacity
         self.seq: NDArray[np.uint64] = self.block[ends[0] : ends[1]].view(np.uint64)
         self.loc: NDArray[np.uint64] = self.block[ends[1] : ends[2]].view(np.uint64)
@@ -100,7 +100,7 @@ class Index:
         self.table[:, index.SEED0] = seeds[0]
         self.table[:, index.SEED1] = seeds[1]
         self._none = Columns(0, 1)
-        self.columns = [self._none] * vbuckets
+        self.columns: list[Columns] = [self._none] * vbuckets
         for vb in range(vbuckets):
             self.adopt(vb, self._none)
 

@@ -9,6 +9,8 @@ of it; when the first is lost, both are.
 
 from __future__ import annotations
 
+from typing import Final
+
 from headwater.errors import StorageError
 from headwater.invariants import node_invariant
 from headwater.kernels import history, index
@@ -34,12 +36,13 @@ class Committing:
     """
 
     def __init__(self, into: Index, slots: Slots, log: Log, staging: Staging) -> None:
-        self.records = dict(staging.records)
+        self.records: Final = dict(staging.records)
         self._index = into
         self._slots = slots
         self._log = log
         self._staging = staging
-        self.written_bytes = self.times_indexed = 0
+        self.written_bytes: int = 0
+        self.times_indexed: int = 0
         self._in_flight: Batch | None = None
 
     def freeze(self) -> Batch | None:

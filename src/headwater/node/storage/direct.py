@@ -36,7 +36,7 @@ class DirectWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.works = bool(_O_DIRECT)
+        self.works: bool = bool(_O_DIRECT)
         self._buffer: NDArray[np.uint8] | None = None
 
     def write(self, data: memoryview, offset: int) -> int:

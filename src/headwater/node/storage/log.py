@@ -89,17 +89,17 @@ class Log:
         self.folder = folder
         self.manifest = manifest
         self.segments: list[Segment] = []
-        self.failed = False
-        self.synced = SyncedFile(disk, folder, manifest.content.store)
+        self.failed: bool = False
+        self.synced: Final = SyncedFile(disk, folder, manifest.content.store)
         self._lock = threading.Lock()  # of `segments`: rolling and compaction change it from their threads
         self._one = threading.RLock()  # of the open segment: `make_room` is called by the loop's thread, too
         self._disk = disk
         self._random = random
-        self.batch_bytes_max = arena_bytes + batches.BATCH_HEADER_BYTES
-        self.segment_bytes = max(segment_bytes, SEGMENT_HEADER_BYTES + 2 * self.batch_bytes_max)
-        self.reserve = Reserve(disk, folder, 0)
-        self.promised = 0
-        self.wanted = 0
+        self.batch_bytes_max: Final = arena_bytes + batches.BATCH_HEADER_BYTES
+        self.segment_bytes: int = max(segment_bytes, SEGMENT_HEADER_BYTES + 2 * self.batch_bytes_max)
+        self.reserve: Final = Reserve(disk, folder, 0)
+        self.promised: int = 0
+        self.wanted: int = 0
         self._batch_bytes = self._batch_bytes_least = self.batch_bytes_min
         self._disk_bytes = 0
 

@@ -122,8 +122,8 @@ class ManifestFile:
     """
 
     def __init__(self, disk: Disk, folder: Path, content: Manifest) -> None:
-        self.content = content
-        self.unsure = False
+        self.content: Manifest = content
+        self.unsure: bool = False
         self._disk = disk
         self._folder = folder
         self._lock = threading.Lock()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from headwater.node.storage.synced import Note
 
 CUT_BYTES = 1 << 20
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 __all__ = [
     "check_clean",

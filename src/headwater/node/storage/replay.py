@@ -48,7 +48,7 @@ class Replay:
 
     def __init__(self, into: Index, slots: Slots) -> None:
         self.records: dict[int, VBucketRecord] = {}
-        self.clean = False
+        self.clean: bool = False
         self._index = into
         self._slots = slots
 

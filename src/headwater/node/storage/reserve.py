@@ -29,7 +29,7 @@ class Reserve:
 
     def __init__(self, disk: Disk, folder: Path, size: int) -> None:
         self.size = size
-        self.held = 0
+        self.held: int = 0
         self._path = folder / NAME
         self._disk = disk
         self._file: File | None = None

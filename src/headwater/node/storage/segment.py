@@ -88,9 +88,9 @@ class Segment:
         self.path = path
         self.header = header
         self.file: File | None = file
-        self.memory = self._allowed(file.map())
+        self.memory: NDArray[np.uint8] = self._allowed(file.map())
         self.end = SEGMENT_HEADER_BYTES
-        self.reserved = SEGMENT_HEADER_BYTES
+        self.reserved: int = SEGMENT_HEADER_BYTES
         self.slot = UNREGISTERED
         self.born = 0
         self.batches = 0

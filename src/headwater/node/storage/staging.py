@@ -73,14 +73,14 @@ class Staging:
         records: dict[int, VBucketRecord],
         clock: Callable[[], float],
     ) -> None:
-        self.records = dict(records)
+        self.records: dict[int, VBucketRecord] = dict(records)
         self._index = into
         self._slots = slots
         self._log = log
         self._clock = clock
         self._arena_bytes = arena_bytes
         self._arenas = (StagingArena(0, arena_bytes), StagingArena(1, arena_bytes))
-        self.arena = self._arenas[0]
+        self.arena: StagingArena = self._arenas[0]
         self._handed_over: StagingArena | None = None  # to committing: a batch in flight
         self._room = log.room
         self._control_reserve = min(CONTROL_RESERVE_BYTES, arena_bytes // 8)

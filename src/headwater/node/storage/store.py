@@ -83,22 +83,22 @@ class Store:
         self.path = path
         self.disk = disk
         self.recovered: dict[int, VBucketRecord] = {}
-        self.clean = True
-        self.index = Index(vbuckets, (int.from_bytes(random(8), "big"), int.from_bytes(random(8), "big")))
-        self.slots = Slots()
-        self.table = self.index.table
-        self.segments = self.slots.table
-        self.quarantine = Quarantine(self.index, self.slots)
+        self.clean: bool = True
+        self.index: Index = Index(vbuckets, (int.from_bytes(random(8), "big"), int.from_bytes(random(8), "big")))
+        self.slots: Slots = Slots()
+        self.table: NDArray[np.uint64] = self.index.table
+        self.segments: NDArray[np.uint64] = self.slots.table
+        self.quarantine: Quarantine = Quarantine(self.index, self.slots)
         self._numbers = np.zeros(4, np.uint64)
         self._numbers_bytes = self._numbers.data
         manifest = recovery.load_manifest(disk, path, vbuckets, random)
-        self.log = Log(disk, path, manifest, random, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
+        self.log: Log = Log(disk, path, manifest, random, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
         self._newest = NewestSeqnos(self.index, self.slots)
         self._load(manifest.content)
-        self.staging = Staging(self.index, self.slots, self.log, arena_bytes, self.recovered, clock)
-        self.prepares = StoredPrepares(self.index, self.slots, self.log, self.staging)
-        self.committing = Committing(self.index, self.slots, self.log, self.staging)
-        self.declarations = Declarations(self.log)
+        self.staging: Staging = Staging(self.index, self.slots, self.log, arena_bytes, self.recovered, clock)
+        self.prepares: StoredPrepares = StoredPrepares(self.index, self.slots, self.log, self.staging)
+        self.committing: Committing = Committing(self.index, self.slots, self.log, self.staging)
+        self.declarations: Declarations = Declarations(self.log)
         self._compaction: Compaction | None = None
         self._lock = lock
         self._closed = False

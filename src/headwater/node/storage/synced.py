@@ -70,7 +70,7 @@ class SyncedFile:
     """The file in a store's folder. `load`, once everything else is right `start`, then `write` after each batch."""
 
     def __init__(self, disk: Disk, folder: Path, store: bytes) -> None:
-        self.path = folder / NAME
+        self.path: Path = folder / NAME
         self._disk = disk
         self._folder = folder
         self._last = Note(store)

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from headwater.node.reporting.log_lines import event
 
-log = logging.getLogger("headwater.node")
+log: Final = logging.getLogger("headwater.node")
 
 
 class KeptFile(Protocol):

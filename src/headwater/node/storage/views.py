@@ -67,7 +67,7 @@ class View:
         last_seqno: int | None = None,
     ) -> None:
         self.vbucket = vbucket
-        self.cursor = after_seqno
+        self.cursor: int = after_seqno
         self._shown = shown
         self._slots = slots
         self._columns: Columns | None = columns
@@ -75,7 +75,7 @@ class View:
         self._first, self._after_seqno = first, after_seqno
         is_empty = last_seqno is not None and last_seqno <= after_seqno
         self._row = self._rows if is_empty else self._next_visible(columns, first)
-        self.end_seqno = self._last_seqno(columns, after_seqno) if last_seqno is None or is_empty else last_seqno
+        self.end_seqno: Final = self._last_seqno(columns, after_seqno) if last_seqno is None or is_empty else last_seqno
         end = self.end_seqno
         invariant(end >= after_seqno, "vbucket {}: a view from {} ends at {}", vbucket, after_seqno, end)
         # Rows and ticket are taken within one turn of the loop, where nothing is retired: whatever segment a row up to

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.node.reporting.refusals import RefusalLog
 from headwater.node.streams.handover import TAKEOVER_SECONDS_MAX
@@ -55,9 +55,9 @@ class DcpHub:
     def __init__(self, bucket: Bucket, takeover_seconds_max: float = TAKEOVER_SECONDS_MAX) -> None:
         self.bucket = bucket
         self.takeover_seconds_max = takeover_seconds_max
-        self.outlet = Outlet()
-        self.refusals = RefusalLog()
-        self.lacking = RefusalLog("replica.lacks", logging.ERROR)
+        self.outlet: Outlet = Outlet()
+        self.refusals: RefusalLog = RefusalLog()
+        self.lacking: Final = RefusalLog("replica.lacks", logging.ERROR)
         self.sessions: dict[bytes, NamedSession] = {}
         bucket.stat_groups["dcp"] = self.stats
         bucket.stat_groups["dcp-vbtakeover"] = lambda arguments: tuple(takeover_stats(bucket, self.sessions, arguments))

@@ -74,7 +74,7 @@ class Handover:
         hold_until: Callable[[int], None],
         seconds_max: float = TAKEOVER_SECONDS_MAX,
     ) -> None:
-        self.stage = HandoverStage.CATCHING_UP
+        self.stage: HandoverStage = HandoverStage.CATCHING_UP
         self.deadline: float | None = None
         self.on_silence: Callable[[], None] | None = None
         self._vbucket, self._bucket = vbucket, bucket

@@ -52,7 +52,7 @@ class Outlet:
         self._size = len(self._arena)
         self._used = 0
         self._sink: Sink | None = None
-        self.is_over = False
+        self.is_over: bool = False
         self.is_late: Callable[[], bool] = bool
 
     def begin(self, sink: Sink, is_late: Callable[[], bool] = bool) -> None:

@@ -6,7 +6,7 @@ way the caller is told how many bytes went out, for the ledger counts what is on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.gather import NO_DELETES
@@ -42,8 +42,9 @@ class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader j
         super().__init__(why)
         found = lengths(stored)
         key_at = HEADER_BYTES + found.framing + found.extras
-        self.key, self.why = bytes(stored[key_at : key_at + found.key]), why
-        self.seqno = seqno_of(memoryview(stored)[HEADER_BYTES:])
+        self.key: Final = bytes(stored[key_at : key_at + found.key])
+        self.why: Final = why
+        self.seqno: int = seqno_of(memoryview(stored)[HEADER_BYTES:])
 
     def __str__(self) -> str:
         key = self.key.decode(errors="backslashreplace")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from headwater.protocol.dcp.producer import Producer
     from headwater.protocol.dcp.producer_stream import ProducerStream
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class StreamPhase(StrEnum):
@@ -117,15 +117,15 @@ class Stream:
         self.entry = entry
         self.handover = handover
         self._caught_up = _IN_MEMORY if handover is None else StreamPhase.TAKEOVER_SEND
-        self.position = position = entry.last_seqno  # everything up to here is sent, or need not be
-        self.phase = _BACKFILLING if position < vbucket.durable_seqno else self._caught_up
-        self.sent_bytes = 0
-        self.sent_changes = 0
+        self.position: int = entry.last_seqno  # everything up to here is sent, or need not be
+        self.phase = _BACKFILLING if self.position < vbucket.durable_seqno else self._caught_up
+        self.sent_bytes: int = 0
+        self.sent_changes: int = 0
         self._store = store
         self._producer = producer
         self._encoding = encoding
         self._wanted = wanted
-        self._skip_deletes = skip_deletes and position == 0
+        self._skip_deletes = skip_deletes and self.position == 0
         self._ready = ready
         self._ended = ended
         self._snapshot: SnapshotSender | None = None

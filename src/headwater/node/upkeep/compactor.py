@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.errors import DiskFull, StorageError
 from headwater.node.reporting.log_lines import event
@@ -34,7 +34,7 @@ SHORT_PARTS = 8
 DEAD_BYTES_MIN = 64 << 20
 SECONDS_MAX = (1 << 62) - 1
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
@@ -63,15 +63,16 @@ class Compactor:
         dead_percent: int = 50,
         hold_seconds: float = 300.0,
     ) -> None:
-        self.runs = self.freed_bytes = 0
-        self.seconds = 0.0
+        self.runs: int = 0
+        self.freed_bytes: int = 0
+        self.seconds: float = 0.0
         self._bucket = bucket
         self._loop = loop
         self._purge_age = purge_age_seconds
         self._dead_percent = dead_percent
         self._one = asyncio.Lock()
-        self.holds = Holds(bucket, hold_seconds)
-        self.dropped = DroppedDocuments(bucket)
+        self.holds: Final = Holds(bucket, hold_seconds)
+        self.dropped: Final = DroppedDocuments(bucket)
         self._dead_left = 0
         self._again_at, self._again_dead = 0.0, 0
         self._gave_up_with_history = False

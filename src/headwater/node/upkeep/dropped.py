@@ -26,7 +26,7 @@ class DroppedDocuments:
     """
 
     def __init__(self, bucket: Bucket) -> None:
-        self.bytes = 0
+        self.bytes: int = 0
         self._bucket = bucket
         self._drops: dict[int, int] = {}
         self._known: int | None = None

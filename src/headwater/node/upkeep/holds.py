@@ -22,7 +22,7 @@ BYTES_MIN: Final = 256 << 20
 SECONDS_MIN: Final = 10.0
 SECONDS_FULL: Final = 2.0
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Holds:
@@ -34,7 +34,7 @@ class Holds:
     """
 
     def __init__(self, bucket: Bucket, seconds: float) -> None:
-        self.ended = 0
+        self.ended: int = 0
         self._bucket = bucket
         self._seconds = seconds
         self._oldest: int | None = None

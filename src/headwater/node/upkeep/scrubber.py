@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.node.reporting.log_lines import event
 from headwater.node.storage.scrub import Damage
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SLICE_BYTES = 1 << 20
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Scrubber:
@@ -46,7 +46,8 @@ class Scrubber:
         bytes_per_second: float,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self.runs = self.bytes = 0
+        self.runs: int = 0
+        self.bytes: int = 0
         self._bucket = bucket
         self._loop = loop
         self._interval_seconds = interval_seconds

@@ -66,7 +66,7 @@ class VBucketCollections:
         self._history: list[tuple[int, ManifestEvent]] = []
         self._changes = 0
         self._shown: dict[Wanted, tuple[tuple[int, int], Shown]] = {}
-        self.default_dropped_seqno = 0
+        self.default_dropped_seqno: int = 0
         for event in events:
             self.add(event)
 

@@ -33,8 +33,8 @@ class Gap:
     """
 
     def __init__(self, changes: int = 0, whole_seqno: int = 0, refused: Iterable[tuple[int, str, int]] = ()) -> None:
-        self.changes = changes
-        self.whole_seqno = whole_seqno if changes else 0
+        self.changes: int = changes
+        self.whole_seqno: int = whole_seqno if changes else 0
         self._seqnos = {Key(collection, b64decode(key)): seqno for collection, key, seqno in refused}
         self._named = changes if self._seqnos else 0
 

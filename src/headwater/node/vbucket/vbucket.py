@@ -107,20 +107,20 @@ class VBucket:
         self, vbucket: int, store: Storage, wrote: Callable[[], int], *, state: State, failover: FailoverTable
     ) -> None:
         self.id = vbucket
-        self.state = state
+        self.state: State = state
         self.failover = failover
-        self.snapshot_start = 0
-        self.snapshot_end = 0
-        self.gate = 0
-        self.consistent = ConsistentSeqnos()
-        self.checkpoint = 0
-        self.gap = Gap()
+        self.snapshot_start: int = 0
+        self.snapshot_end: int = 0
+        self.gate: int = 0
+        self.consistent: ConsistentSeqnos = ConsistentSeqnos()
+        self.checkpoint: int = 0
+        self.gap: Gap = Gap()
         self.readers: set[Reader] = set()
         self.inbound: Inbound | None = None
         self.handover: object | None = None
-        self.is_backed_up = False
-        self.collections = VBucketCollections()
-        self.prepares = VBucketPrepares(vbucket, store, lambda: self.collections.alive)
+        self.is_backed_up: bool = False
+        self.collections: VBucketCollections = VBucketCollections()
+        self.prepares: VBucketPrepares = VBucketPrepares(vbucket, store, lambda: self.collections.alive)
         self._store = store
         self._wrote = wrote
         self._complete_seqno = 0
