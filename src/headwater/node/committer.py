@@ -16,7 +16,7 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headwater.invariants import node_invariant
 from headwater.node.process import threads
@@ -25,7 +25,7 @@ from headwater.node.reporting.log_lines import event
 
 FULL_DISK_SECONDS = 0.25
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
@@ -79,11 +79,11 @@ class Committer:
         *,
         halt: Callable[[], object] = lambda: os._exit(1),
     ) -> None:
-        self.durable = 0
-        self.open = 1
-        self.commits = 0
-        self.durations = Durations()
-        self.failures = 0
+        self.durable: int = 0
+        self.open: int = 1
+        self.commits: int = 0
+        self.durations: Final = Durations()
+        self.failures: int = 0
         self.waiting: set[Waiter] = set()
         self.on_durable: list[Callable[[], None]] = []
         self.on_failure: list[Callable[[BaseException, list[int]], None]] = []

@@ -122,7 +122,7 @@ class DurableWrites:
     def __init__(self, bucket: WritesOwner) -> None:
         self.copies_of: Callable[[int], Copies] = lambda vb: Copies()
         self.held: set[int] = set()
-        self.begun = dict.fromkeys(DurabilityLevel, 0)
+        self.begun: dict[DurabilityLevel, int] = dict.fromkeys(DurabilityLevel, 0)
         self._bucket = bucket
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from headwater.node.storage.staging import ArenaFull
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 SLICE = 1000  # documents expired in one turn of the event loop
 SLICE_BYTES = 32 << 20

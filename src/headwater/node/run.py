@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TextIO
+from typing import Final, TextIO
 
 from headwater import invariants
 from headwater.errors import DiskFull, InvariantBroken
@@ -44,7 +44,7 @@ METRICS = "headwater.node.rest.metrics"
 
 WORKERS = 8  # threads for what blocks besides commits: compaction, passwords, names of peers
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 def serve(config: NodeConfig, out: TextIO | None = None) -> int:

@@ -8,7 +8,7 @@ loop, the connections and their memory, users and TLS are the node's. Sessions a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.node import notices
 from headwater.node.durable_writes import Copies
@@ -106,41 +106,46 @@ class ServedBucket:
 
     def __init__(self, node: Node, config: NodeConfig, bucket: Bucket, committer: Committer) -> None:
         self._node = node
-        self.config, self.bucket, self.committer = config, bucket, committer
-        self.loop, self.run_queue = node.loop, node.run_queue
+        self.config: NodeConfig = config
+        self.bucket: Bucket = bucket
+        self.committer: Committer = committer
+        self.loop: asyncio.AbstractEventLoop = node.loop
+        self.run_queue: RunQueue = node.run_queue
         bucket.collections.run_queue = node.run_queue
-        self.users, self.failures = node.users, node.failures
-        self.loop_watch, self.tls = node.loop_watch, node.tls
+        self.users: Users = node.users
+        self.failures: Failures = node.failures
+        self.loop_watch: LoopWatch = node.loop_watch
+        self.tls: NodeTls | None = node.tls
         self._workspace = Workspace()
-        self.requests = Uncounted() if config.no_metrics else Requests(self._workspace)
+        self.requests: Uncounted | Requests = Uncounted() if config.no_metrics else Requests(self._workspace)
         self._flush: asyncio.TimerHandle | None = None
         self._tend(node, config, bucket)
         bucket.stat_groups["loop"] = node.loop_watch.stats
-        self.dcp = DcpHub(bucket, config.takeover_seconds)
-        self.lease = Lease(self.loop.time, self._run_begins, self._run_ends)
-        self.replication = Replication(self)
-        self.membership = Membership(self)
+        self.dcp: DcpHub = DcpHub(bucket, config.takeover_seconds)
+        self.lease: Lease = Lease(self.loop.time, self._run_begins, self._run_ends)
+        self.replication: Final = Replication(self)
+        self.membership: Final = Membership(self)
         bucket.stat_groups["cluster"] = lambda _: tuple(cluster_stats(self, self.membership))
-        self.tap = TapHub(bucket, self.loop, config.tap_keep_alive_seconds, node.budget)
+        self.tap: Final = TapHub(bucket, self.loop, config.tap_keep_alive_seconds, node.budget)
         committer.on_durable.append(lambda: self.requests.settled(committer.durable))
         committer.on_failure.append(self._drop_writers)
 
     def _tend(self, node: Node, config: NodeConfig, bucket: Bucket) -> None:
         """Make those who look after the files."""
-        self.compactor = Compactor(
+        self.compactor: Compactor = Compactor(
             bucket,
             node.loop,
             purge_age_seconds=config.purge_age_seconds,
             dead_percent=config.compact_dead_percent,
             hold_seconds=config.slow_stream_seconds,
         )
-        self.scrubber = Scrubber(
+        self.scrubber: Scrubber = Scrubber(
             bucket,
             node.loop,
             interval_seconds=config.scrub_interval_seconds,
             bytes_per_second=config.scrub_mib_per_second << 20,
         )
-        self.pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
+        self.pager: Pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
 
     def _run_begins(self) -> None:
         """Another operator's run has the lease: nothing that an older one began goes on."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -67,7 +67,7 @@ SWEPT_AT_ONCE = 500
 STRANGERS_BYTES_MAX = 32 << 20
 STRANGER_BYTES_MAX = 1 << 20
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 log.debug("commands from %d files", len(handlers.ALL), extra=event("node.commands", files=len(handlers.ALL)))
 
 
@@ -116,33 +116,37 @@ class Server:
     ) -> None:
         self.config = config
         self.loop = loop
-        self.run_queue = RunQueue(loop)
-        self.users = Users(config.logins, config.roles, UsersFile(config.data))
+        self.run_queue: RunQueue = RunQueue(loop)
+        self.users: Users = Users(config.logins, config.roles, UsersFile(config.data))
         self.users.refresh()
         self._refuse_lost_users(bucket.store)
-        self.sharing = Sharing(loop, self.users, self._member, self._refresh_users, has_secret=config.has_secret)
-        self.failures = Failures()
-        self.budget = Budget(config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together")
-        self.tls = NodeTls(config) if config.tls_certificate else None
-        self.strangers = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
+        self.sharing: Final = Sharing(loop, self.users, self._member, self._refresh_users, has_secret=config.has_secret)
+        self.failures: Failures = Failures()
+        self.budget: Budget = Budget(
+            config.memory_mib << 20, config.connection_memory_mib << 20, "all connections together"
+        )
+        self.tls: NodeTls | None = NodeTls(config) if config.tls_certificate else None
+        self.strangers: Budget = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
         self.connections: set[Connection] = set()
         self._places = ConnectionPlaces(config.connections_max, has_pages=config.http_port >= 0)
-        self.accepted = self.rejected = self.kernel_bytes = 0
-        self.started_at = loop.time()
-        self.loop_watch = LoopWatch(loop, config.loop_watch_ms / 1000)
+        self.accepted: int = 0
+        self.rejected: int = 0
+        self.kernel_bytes: int = 0
+        self.started_at: Final = loop.time()
+        self.loop_watch: LoopWatch = LoopWatch(loop, config.loop_watch_ms / 1000)
         self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
         self._warnings = Warnings()
         self._refused = Warnings("user.refused")  # apart, so that neither hides the other
         self._logins = Warnings("login.refused")
         self._done, self._moved = Warnings("admin.done"), RefusalLog("admin.moved", logging.WARNING)
-        self.unsure_files = UnsureFiles(loop, self._files)
+        self.unsure_files: Final = UnsureFiles(loop, self._files)
         self._sweep: asyncio.TimerHandle | None = None
         if debugging():
             register(self._arena)
-        self.first = ServedBucket(self, config, bucket, committer)
+        self.first: Final = ServedBucket(self, config, bucket, committer)
         self._buckets = {bucket.name: self.first}
         store = bucket.store
-        self.catalog = Catalog(
+        self.catalog: Final = Catalog(
             replace(config, data=store.path), store.disk, loop, bucket.clock, serve=self._serve, leave=self._leave
         )
 

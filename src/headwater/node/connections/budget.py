@@ -6,7 +6,7 @@ read his answers, loses a connection for each of the others that wants a few byt
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Holder(Protocol):
@@ -28,8 +28,10 @@ class Budget:
     """
 
     def __init__(self, limit_bytes: int, each_bytes: int, whose: str) -> None:
-        self.limit_bytes, self.each_bytes = limit_bytes, each_bytes
-        self.held_bytes = self.dropped = 0
+        self.limit_bytes: Final = limit_bytes
+        self.each_bytes: Final = each_bytes
+        self.held_bytes: int = 0
+        self.dropped: int = 0
         self._whose = whose
         self._held: dict[Holder, int] = {}
 

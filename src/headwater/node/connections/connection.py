@@ -20,7 +20,7 @@ import os
 import socket
 from collections.abc import Callable
 from time import thread_time
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from headwater.errors import CorruptStore, ProtocolError, TlsError
 from headwater.node.committer import Committer
@@ -51,7 +51,7 @@ PUMPS_PER_TURN = 4
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class ConnectionSession(Protocol):
@@ -148,22 +148,25 @@ class Connection:
     session: ConnectionSession
 
     def __init__(self, host: Host, sock: socket.socket | TlsSocket, peer: str, inbox: ConnectionInbox) -> None:
-        self.host, self.loop = host, host.loop
+        self.host: Final = host
+        self.loop: asyncio.AbstractEventLoop = host.loop
         self.peer = peer
-        self.is_closed = self.is_paused = self.is_on_trial = False
-        self.stirred_at = host.loop.time()
-        self.is_known = True
-        self.stranger_since = self.stirred_at
-        self.kernel_bytes = 0
+        self.is_closed: bool = False
+        self.is_paused: bool = False
+        self.is_on_trial = False
+        self.stirred_at: float = host.loop.time()
+        self.is_known: bool = True
+        self.stranger_since: float = self.stirred_at
+        self.kernel_bytes: int = 0
         self._stirred_bytes = self._held_bytes = self._session_bytes = self._tls_bytes = 0
         self._turn_ends = 0.0
         self._sock = sock
-        self.tls = sock if isinstance(sock, TlsSocket) else None
+        self.tls: TlsSocket | None = sock if isinstance(sock, TlsSocket) else None
         self._raw = sock.raw if isinstance(sock, TlsSocket) else sock
         self._fd = sock.fileno()
         self._run_queue = host.run_queue
         self._requests = host.requests
-        self.committer = host.committer
+        self.committer: Committer = host.committer
         self._time = host.loop.time
         self._inbox, self._outbox = inbox, Outbox()
         self._paused: set[str] = set()

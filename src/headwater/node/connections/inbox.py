@@ -36,7 +36,7 @@ class ConnectionInbox:
         )  # what is not consumed; may be longer than _used when it is a growing buffer
         self._used = 0
         self._growing = False
-        self.memory_bytes = 0
+        self.memory_bytes: int = 0
 
     @property
     def held_bytes(self) -> int:

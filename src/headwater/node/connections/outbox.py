@@ -17,7 +17,7 @@ class Outbox:
     def __init__(self) -> None:
         self._items: deque[tuple[bytes | memoryview, int]] = deque()
         self._offset = 0  # bytes of the first item that have left
-        self.queued_bytes = 0
+        self.queued_bytes: int = 0
 
     @property
     def empty(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.errors import DiskFull, RemoteProtocolError, StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
@@ -71,7 +71,7 @@ WHY_NOT = {
 }
 """The words for each reason of `why_not`."""
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class StreamListener(Protocol):
@@ -106,7 +106,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         super().__init__(kv, hub, consumer)
         self.consumer = consumer
         self.streams: dict[int, InboundStream] = {}
-        self.intake = Intake(self._bucket, consumer)
+        self.intake: Final = Intake(self._bucket, consumer)
         self._gaps: set[int] = set()  # vbuckets that lack changes they refused
         self._committer = kv.server.committer
         self._listener = listener

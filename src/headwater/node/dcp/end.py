@@ -25,6 +25,7 @@ from headwater.wire.privilege import Privilege, in_words
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
+    from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Session
     from headwater.node.streams.dcp_hub import DcpHub
     from headwater.node.streams.stream import Stream
@@ -70,7 +71,7 @@ class DcpEnd(ABC, Generic[End]):
     """The privileges that the user of such a connection must have as long as it lasts."""
 
     def __init__(self, kv: Session, hub: DcpHub, end: End) -> None:
-        self.connection = kv.connection
+        self.connection: Connection = kv.connection
         self.deadline: float | None = None
         self._end = end
         self._kv = kv

@@ -56,8 +56,8 @@ class InboundStream:
         acknowledge: Callable[[InboundStream, int], None],
     ) -> None:
         self.vbucket = vbucket
-        self.rollbacks = 0
-        self.refetches = False
+        self.rollbacks: int = 0
+        self.refetches: bool = False
         self._bucket = bucket
         self._left = left
         self._acknowledge = acknowledge

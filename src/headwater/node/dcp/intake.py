@@ -32,8 +32,9 @@ class Intake:
     """
 
     def __init__(self, bucket: Bucket, consumer: Consumer) -> None:
-        self.changes = self.bytes = 0
-        self.is_full = False
+        self.changes: int = 0
+        self.bytes: int = 0
+        self.is_full: bool = False
         self._bucket = bucket
         self._consumer = consumer
         self._loading: set[int] = set()  # vbuckets in the midst of a snapshot from the producer's disk

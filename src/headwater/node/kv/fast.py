@@ -7,7 +7,7 @@ store's index and staging arena, the clock, the connection's features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -34,11 +34,11 @@ class Workspace:
     """Memory shared by all connections of a node: the arena for answers, the kernel's state, scratch for JSON."""
 
     def __init__(self) -> None:
-        self.out = np.zeros(OUT_BYTES, np.uint8)
-        self.out_view = self.out.data
-        self.state = np.zeros(kernel.STATE_FIELDS, np.uint64)
-        self.fields = self.state.data  # the same memory; items of a memoryview are plain integers, and quick
-        self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
+        self.out: Final = np.zeros(OUT_BYTES, np.uint8)
+        self.out_view: Final = self.out.data
+        self.state: Final = np.zeros(kernel.STATE_FIELDS, np.uint64)
+        self.fields: Final = self.state.data  # the same memory; items of a memoryview are plain integers, and quick
+        self.scratch: Final = np.zeros(SCRATCH_BYTES, np.uint8)
 
     def counts(self) -> Iterator[tuple[int, int, int]]:
         """Return (opcode, status, how many) of all requests that the kernels ever answered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headwater.node.refused import NoRoom
 from headwater.node.reporting.log_lines import event
@@ -13,7 +13,7 @@ from headwater.node.reporting.log_lines import event
 if TYPE_CHECKING:
     from headwater.node.connections.connection import Connection
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Prepared(Protocol):

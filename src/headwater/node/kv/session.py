@@ -17,7 +17,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.errors import CorruptStore, StorageError
 from headwater.node.connections.inbox import next_frame
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.wire.framing import DurabilityInfo
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 # An enum's `&` makes an enum each time; a session asks with each request.
 _LOGIN, _READ = int(LOGIN), int(READ)
@@ -64,18 +64,18 @@ class KvSession:
 
     def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
         self.connection = connection
-        self.server = server
+        self.server: Services = server
         self.features: frozenset[int] = frozenset()
         self.agent = ""
         self.user = user
-        self.access = Access()
+        self.access: Access = Access()
         self.login: object | None = None  # a SASL exchange in progress
         self.bucket: Bucket | None = server.bucket
-        self.written_gate = 0
+        self.written_gate: int = 0
         self.collection = 0
-        self.knows_collections = False
-        self.config_seen = (-1, -1)
-        self.preparation = Preparation(connection)
+        self.knows_collections: bool = False
+        self.config_seen: tuple[int, int] = (-1, -1)
+        self.preparation: Preparation = Preparation(connection)
         self._task: asyncio.Task[None] | None = None
         self._pending: tuple[Bucket, int] | None = None  # whose state a request waits for
         self._lasts = False  # the command that it runs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from headwater.errors import StorageError
 from headwater.node.kv import documents, values
@@ -66,7 +66,9 @@ class DocumentView:
     """
 
     def __init__(self, document: StoredDocument, vb_uuid: int, now: int) -> None:
-        self.document, self.vb_uuid, self.now = document, vb_uuid, now
+        self.document: Final = document
+        self.vb_uuid: int = vb_uuid
+        self.now: int = now
         self._parts: tuple[bytes, bytes] | None = None
         self._text: bytes | None = None
 
@@ -294,7 +296,9 @@ class PathRefused(Exception):  # noqa: N818 - an answer, not an error of ours
 
     def __init__(self, index: int, status: int, why: str) -> None:
         super().__init__(index, status, why)
-        self.index, self.status, self.why = index, status, why
+        self.index: int = index
+        self.status: int = status
+        self.why: Final = why
 
 
 @dataclass

@@ -34,7 +34,9 @@ class Fence:
         # map.
         self._needed, members = majority_of(len(known.servers)), len(known.servers)
         node_invariant(2 * self._needed > members, "{} of {} nodes are to be a majority", self._needed, members)
-        self.is_open = is_open or self._needed <= 1 or known.this is None  # one that is no member has nobody to ask
+        self.is_open: bool = (
+            is_open or self._needed <= 1 or known.this is None
+        )  # one that is no member has nobody to ask
 
     @property
     def missing(self) -> int:

@@ -33,8 +33,8 @@ class MapFile:
     """
 
     def __init__(self, disk: Disk, folder: Path) -> None:
-        self.path = folder / NAME
-        self.whole = WholeFile(disk, self.path, folder / NEXT_NAME, _FAILPOINTS)
+        self.path: Path = folder / NAME
+        self.whole: Final = WholeFile(disk, self.path, folder / NEXT_NAME, _FAILPOINTS)
         self._disk = disk
         self._folder = folder
 

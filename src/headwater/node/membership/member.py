@@ -20,7 +20,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
 from headwater.invariants import node_invariant
@@ -46,7 +46,7 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from headwater.node.kv.api import Services
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Membership:
@@ -67,10 +67,12 @@ class Membership:
         self._bucket = server.bucket
         self._file = MapFile(server.bucket.store.disk, server.bucket.store.path)
         self._taking = asyncio.Lock()
-        self.following = Following(server.replication, self._source)
-        self.reconciler = Reconciler(server, self.following)
-        self.peers = Peers(lambda: server.loop, self._login, self.call, self._told)
-        self.own = OwnAddress(lambda: server.loop, self._login, self.call, server.is_client_there, self._own_told)
+        self.following: Final = Following(server.replication, self._source)
+        self.reconciler: Final = Reconciler(server, self.following)
+        self.peers: Final = Peers(lambda: server.loop, self._login, self.call, self._told)
+        self.own: Final = OwnAddress(
+            lambda: server.loop, self._login, self.call, server.is_client_there, self._own_told
+        )
         self._load()
 
     def _load(self) -> None:

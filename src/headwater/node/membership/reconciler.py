@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.invariants import node_invariant
 from headwater.node.membership.following import Following
@@ -29,7 +29,7 @@ NO_ROOM_SECONDS = 1.0
 LOST_SECONDS = 0.25
 """A role that was lost with its batch is taken again so much later: the disk may fail the next one too."""
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Reconciler:

@@ -32,7 +32,8 @@ class ServedMap:
     """
 
     def __init__(self, port: int, bucket: Bucket, tls_port: int | None = None) -> None:
-        self.port, self.tls_port = port, tls_port
+        self.port: int = port
+        self.tls_port: int | None = tls_port
         self._bucket = bucket
         # A revision must not go backwards, over restarts neither: it begins at the time of start in milliseconds.
         self._first_revision = bucket.clock.time_ns() // 1_000_000

@@ -72,7 +72,8 @@ class Lease:
     """
 
     def __init__(self, clock: Callable[[], float], on_new: Callable[[], None], on_over: Callable[[], None]) -> None:
-        self.run = self.by = ""
+        self.run: str = ""
+        self.by: str = ""
         self._clock, self._on_new, self._on_over = clock, on_new, on_over
         self._holders: dict[str, Connection] = {}
         self._heard_at = 0.0

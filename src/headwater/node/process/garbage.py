@@ -29,7 +29,8 @@ class Collector:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.collected = self.set_aside = 0
+        self.collected: int = 0
+        self.set_aside: int = 0
         self._loop = loop
         self._kept = 0  # objects that the last look through found alive
         self._timer: asyncio.TimerHandle | None = None

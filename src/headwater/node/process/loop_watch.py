@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from headwater.node.reporting.durations import Durations
 
@@ -45,8 +46,10 @@ class LoopWatch:
         processor_seconds: Callable[[], float] = time.thread_time,
         standing: Callable[[], Callable[[], float]] = standing_clock,
     ) -> None:
-        self.late_seconds = self.busy_seconds = self.own_seconds = 0.0
-        self.durations = Durations()
+        self.late_seconds: float = 0.0
+        self.busy_seconds: float = 0.0
+        self.own_seconds: float = 0.0
+        self.durations: Final = Durations()
         self._loop = loop
         self._interval_seconds = interval_seconds
         self._processor_seconds = processor_seconds

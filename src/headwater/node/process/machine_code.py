@@ -34,7 +34,7 @@ HELPER_ORDER: Final = (*reversed(_FIRST), *_NEXT)
 HELPER_NICENESS: Final = 5
 STOP_SECONDS: Final = 60.0
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 def counts() -> tuple[int, int]:

@@ -105,8 +105,8 @@ class Trimmer:
         trim: Callable[[], None] = trim_libc,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.trims = 0
-        self.pause_seconds = LOOK_SECONDS
+        self.trims: int = 0
+        self.pause_seconds: float = LOOK_SECONDS
         self._loop, self._free_bytes, self._trim, self._clock = loop, free_bytes, trim, clock
         self._least_bytes = 0
         self._is_on = False

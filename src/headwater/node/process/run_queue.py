@@ -39,9 +39,9 @@ class RunQueue:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.is_spent = False
-        self.slice_seconds = SLICE_SECONDS
-        self.large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self.is_spent: bool = False
+        self.slice_seconds: float = SLICE_SECONDS
+        self.large: Final = asyncio.Semaphore(LARGE_AT_ONCE)
         self._loop = loop
         self._spent = 0.0
         self._is_due = False

@@ -16,7 +16,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.errors import ClusterError, HeadwaterError, RemoteProtocolError
 from headwater.node.calling import FollowProgress, ProducerAddress, call, converse
@@ -59,7 +59,7 @@ OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETE_TIMES
 
 _REASONS = {int(reason): reason.name.lower().replace("_", " ") for reason in EndReason}
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Caller(Services, Protocol):
@@ -104,8 +104,8 @@ class Dialer:
     def __init__(self, server: Caller, source: ProducerAddress) -> None:
         self.source = source
         self.wanted: dict[int, StreamFlag] = {}
-        self.connects = 0
-        self.problem = ""
+        self.connects: int = 0
+        self.problem: str = ""
         self.problems: dict[int, str] = {}
         self._server = server
         self._session: ConsumerSession | None = None

@@ -13,7 +13,7 @@ class Durations:
     """Counts durations, by bounds in seconds; `total_seconds` is their sum."""
 
     def __init__(self, bounds_seconds: Sequence[float] = BOUNDS_SECONDS) -> None:
-        self.total_seconds = 0.0
+        self.total_seconds: float = 0.0
         self._bounds_seconds = bounds_seconds
         self._counts = [0] * (len(bounds_seconds) + 1)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from headwater.node.reporting.log_lines import event
 
@@ -15,7 +16,7 @@ LINES_MAX = 10
 SECONDS = 60.0
 PEERS_MAX = 1000
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class RefusalLog:

@@ -46,7 +46,7 @@ class Requests:
     def __init__(self, tally: Tally | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.durations: dict[int, Durations] = {}
         self.received_bytes = self.sent_bytes = 0
-        self.begun_at = 0.0
+        self.begun_at: float = 0.0
         self._clock = clock
         self._tally = tally
         self._told: Counter[tuple[int, int]] = Counter()

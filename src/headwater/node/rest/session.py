@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.errors import RemoteProtocolError
 from headwater.node.reporting.log_lines import event
@@ -29,7 +29,7 @@ _REASONS |= {421: "Misdirected Request", 500: "Internal Server Error", 503: "Ser
 _JSON = "application/json"
 _ENDS_MAP = b"\n\n\n\n"  # clients cut the stream there
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class HttpSession:
@@ -41,10 +41,10 @@ class HttpSession:
 
     def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
         self.connection = connection
-        self.server = server
+        self.server: Services = server
         self.user: str | None = None
         self._certified = user
-        self.watches = False
+        self.watches: bool = False
         self._judging: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
         self._seen = (-1, -1)

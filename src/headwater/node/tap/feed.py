@@ -51,7 +51,7 @@ class Feed:
         self.bucket = bucket
         self.connection: Connection | None = None
         self.user: str | None = None
-        self.datatypes = 0
+        self.datatypes: int = 0
         self.created_at = created_at
         self.readers: dict[int, TapReader] = {}
         self._turns: dict[Wait, RoundRobin[TapReader]] = {wait: RoundRobin() for wait in Wait}

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.errors import BadMessage
 from headwater.node.connections.budget import Budget
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class Waiting:
@@ -68,7 +68,7 @@ class TapHub:
         keep_alive_seconds: float = 0.0,
         budget: Budget | None = None,
     ) -> None:
-        self.outlet = Outlet()
+        self.outlet: Outlet = Outlet()
         self.feeds: dict[bytes, Feed] = {}
         self._bucket = bucket
         self._loop = loop

@@ -73,7 +73,7 @@ class TapReader:
         self.vbucket = vbucket
         self.stream = stream
         self._encoding: TapEncoding | None = None  # until there is something to send: a thousand take milliseconds
-        self.has_work = False
+        self.has_work: bool = False
         self._feed = feed
         self._snapshot: SnapshotSender | None = None
         self._place: TapPlace | None = None

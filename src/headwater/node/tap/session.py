@@ -42,7 +42,7 @@ class TapSession:
     pumps = True
 
     def __init__(self, kv: Session, hub: Hub, feed: Feed) -> None:
-        self.connection = kv.connection
+        self.connection: Connection = kv.connection
         self.feed = feed
         self.deadline: float | None = None
         self._kv = kv

@@ -85,7 +85,7 @@ class UsersFile:
     """The file in a store's folder."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
-        self.path = folder / NAME
+        self.path: Path = folder / NAME
         self._folder = folder
         self._disk = disk or RealDisk()
         self._whole = WholeFile(self._disk, self.path, folder / _NEXT_NAME, _FAILPOINTS)

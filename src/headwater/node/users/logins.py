@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from headwater.node.users.failures import TooManyWait
 from headwater.node.users.file import Account, UsersFile
@@ -46,7 +46,7 @@ class Derivations:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "login")
-        self.waiting = 0
+        self.waiting: int = 0
 
     async def run(self, work: Callable[[], Derived]) -> Derived:
         """Return what `work` does in a thread. Raises TooManyWait."""
@@ -89,7 +89,7 @@ class Users:
         self._right: dict[str, tuple[Keys, bytes]] = {}
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         self._clock, self._reads = clock, 0
-        self.derivations = Derivations()
+        self.derivations: Final = Derivations()
 
     def refresh(self) -> bool:
         """Read the file if it is another one by now; return whether it was.

@@ -29,7 +29,8 @@ class Places:
     """
 
     def __init__(self, rights: int, grants: Iterable[Grant]) -> None:
-        self.rights = self.anywhere = rights
+        self.rights = rights
+        self.anywhere: int = rights
         self._told: dict[tuple[str, str | None], int] = {}
         for each in grants:
             place = each.scope or "", each.collection

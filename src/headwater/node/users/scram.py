@@ -103,8 +103,8 @@ class Exchange:
         self._first = first
         self._keys = keys
         self._sees = sees
-        self.is_for_another = False
-        self.bound_to = b""
+        self.is_for_another: bool = False
+        self.bound_to: bytes = b""
         self._nonce = first.nonce + nonce
         salt = base64.b64encode(keys.salt).decode()
         self._challenge = f"r={self._nonce},s={salt},i={keys.iterations}"

@@ -48,7 +48,7 @@ RETRY_SECONDS_MAX: Final = 10.0
 HOW_TO_ADD: Final = "two were removed at once; headwater user add --data FOLDER, at any member, makes another"
 Result = TypeVar("Result")
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class AsMember(Protocol):
