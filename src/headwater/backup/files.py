@@ -37,8 +37,9 @@ class PartFiles:
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._file_held = 0
         self.files: list[BackupFile] = []
-        self.rows = self.bytes = 0
-        self.changes = {"mutations": 0, "deletions": 0, "expirations": 0}
+        self.rows: int = 0
+        self.bytes: int = 0
+        self.changes: dict[str, int] = {"mutations": 0, "deletions": 0, "expirations": 0}
         self._open: Any = None
         self._stack = ExitStack()
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
@@ -65,9 +65,20 @@ class Folder:
     """A folder of a file system; created when something is written to it."""
 
     def __init__(self, place: str | Path) -> None:
-        self.name = folder_of(place)
+        self.name: str = folder_of(place)
         self._store = TableStore(self.name, is_private=True)
-        self.read, self.write, self.output = self._store.read, self._store.write, self._store.output
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes."""
+        return self._store.read(path)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a whole file, over an existing one."""
+        self._store.write(path, content)
+
+    def output(self, path: str) -> AbstractContextManager[IO[bytes]]:
+        """Open a file to write to; it gets its name when the block ends without an error."""
+        return self._store.output(path)
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly in a folder, those of unfinished files included."""
@@ -141,8 +152,15 @@ class ObjectPlace:
         except ImportError as error:
             raise OptionError("place", url, _advice(url, error)) from None
         self._store = ObjectStore(url)
-        self.name = self._store.root
-        self.read, self.size = self._store.read, self._store.size
+        self.name: str = self._store.root
+
+    def read(self, path: str) -> bytes:
+        """Return an object's bytes."""
+        return self._store.read(path)
+
+    def size(self, path: str) -> int | None:
+        """Return an object's size in bytes; None if there is none."""
+        return self._store.size(path)
 
     def write(self, path: str, content: bytes) -> None:
         """Put an object in place, in one request."""
@@ -288,7 +306,8 @@ class Hashed(io.RawIOBase):
 
     def __init__(self, out: IO[bytes]) -> None:
         super().__init__()
-        self._out, self._hash, self.size = out, hashlib.sha256(), 0
+        self._out, self._hash = out, hashlib.sha256()
+        self.size: int = 0
 
     @property
     def sha256(self) -> str:

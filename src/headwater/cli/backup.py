@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -369,7 +369,7 @@ def _fail(problems: list[str]) -> None:
         raise CommandError(f"{several(len(problems), 'problem')} in all; what is damaged can't be restored")
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("create", create, examples("headwater backup create ./backups", "headwater backup create ./backups --full")),
     ("list", show, examples("headwater backup list ./backups", "headwater backup list ./backups --json")),

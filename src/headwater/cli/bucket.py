@@ -1,7 +1,7 @@
 """`headwater bucket`: the buckets of a node, or of all nodes of a cluster."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -44,7 +44,7 @@ def list_(
     typer.echo(json.dumps(buckets) if as_json else "\n".join(buckets))
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 add_work(group, CreateBucket, NODE_OPTION)
 add_work(group, DropBucket, NODE_OPTION)
 group.command(

@@ -1,7 +1,7 @@
 """`headwater collection`: the scopes and collections of a bucket."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -52,7 +52,7 @@ def list_(
             typer.echo(scope.name)
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 add_work(group, CreateCollection, NODE_OPTION)
 add_work(group, DropCollection, NODE_OPTION)
 group.command(

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, make_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -94,7 +94,7 @@ class CommandWithForms(TyperCommand):
         added: list[Parameter] = [(f"{each}_file", file_option(each), None) for each in self._passwords]
         added += [(each, *self.forms[each][1:]) for each in self._forms]
         hints = get_type_hints(inspect.unwrap(callback)) if callback is not None else {}
-        self.kinds = hints | {each: kind.__origin__ for each, kind, _ in (*more_declared, *added)}
+        self.kinds: Final = hints | {each: kind.__origin__ for each, kind, _ in (*more_declared, *added)}
         super().__init__(name, callback=callback, params=[*known, *parameters(added)], **more)
 
     def declared(self) -> list[Parameter]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
@@ -336,7 +336,7 @@ def _kind(command: Any, parameter: Any) -> Any:
     return next((each for each in get_args(hint) if each is not NoneType), hint)
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("check", check, examples("headwater config check ./node.toml", "headwater config check --skip-files node.toml")),
     (

@@ -245,7 +245,7 @@ class BadDocuments:
     """The documents that were left out: each is a line on stderr, up to a number."""
 
     def __init__(self) -> None:
-        self.documents = 0
+        self.documents: int = 0
 
     def __call__(self, error: "RowError") -> None:
         """Tell of one."""

@@ -19,7 +19,7 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -42,7 +42,9 @@ class InputError(HeadwaterError):
     """A file given to a command holds something the command cannot take."""
 
     def __init__(self, path: Path, place: str, why: str) -> None:
-        self.path, self.place, self.why = path, place, why
+        self.path: Path = path
+        self.place: str = place
+        self.why: Final = why
         super().__init__(f"{path}, {place}: {why}")
 
 
@@ -55,7 +57,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = dict(sorted(self.commands.items(), key=_part))
+        self.commands: dict[str, Any] = dict(sorted(self.commands.items(), key=_part))
         plain_group(self)
         accept_old_names(self)
 

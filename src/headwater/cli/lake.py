@@ -2,7 +2,7 @@
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -248,7 +248,7 @@ def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":
     return held
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("describe", describe, examples("headwater lake describe ./lake/default")),
     ("verify", verify, examples("headwater lake verify ./lake/default --bucket couchbase://127.0.0.1:11210/default")),

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 
 import typer
 
@@ -198,7 +198,7 @@ class Bad:
     """The rows that were left out: each is a line on stderr, up to a number."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows: int = 0
 
     def __call__(self, error: InputError) -> None:
         """Tell of one."""
@@ -214,7 +214,10 @@ class Load:
     """How far a load is: so many documents of the file are acknowledged, which is to say on the node's disk."""
 
     def __init__(self, name: str, skipped: int, stored: "Stored", wanted: "Durability | None" = None) -> None:
-        self.name, self.skipped, self.stored, self._stored = name, skipped, 0, stored
+        self.name: str = name
+        self.skipped: Final = skipped
+        self.stored: int = 0
+        self._stored = stored
         self._wanted = wanted
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -86,11 +86,15 @@ class MoveRun:
         delete: bool,
         patience: float,
     ) -> None:
-        self.source, self.target = source, target
-        self.takeover, self.follow, self.delete = takeover, follow, delete
-        self.concurrency, self.patience = concurrency, patience
-        self.done = 0
-        self.problem = ""
+        self.source: Final = source
+        self.target: Final = target
+        self.takeover: Final = takeover
+        self.follow: bool = follow
+        self.delete: bool = delete
+        self.concurrency: Final = concurrency
+        self.patience: Final = patience
+        self.done: int = 0
+        self.problem: str = ""
 
     async def run(self, wanted: list[int] | None) -> None:
         """Move or copy them, show how far it is, and say what came of it."""

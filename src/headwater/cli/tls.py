@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -124,7 +124,7 @@ def _issue(directory: Path, name: str, hosts: tuple[str, ...], days: int, renew:
     Authority.open(directory).issue(files, name, hosts=hosts, lifetime=timedelta(days=days), replace=renew)
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("ca", ca, examples("headwater tls ca --dir ./tls")),
     ("node", node, examples("headwater tls node n1 --host n1.example --host 10.0.0.1 --dir ./tls")),

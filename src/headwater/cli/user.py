@@ -1,7 +1,7 @@
 """`headwater user`: who may log in to a node or to a cluster, kept in the folder of each node's store."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -124,7 +124,7 @@ def _listed(grants: "tuple[Grant, ...]") -> str:
     return ", ".join(map(str, grants))
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("add", add, examples("headwater user add ann --roles administer", "pass show app | headwater user add app")),
     ("list", show, examples("headwater user list --data ./store", "headwater user list --node db1:11210 --by ann")),

@@ -24,8 +24,9 @@ class Foothold:
     __slots__ = ("held_end", "held_start", "last", "snapshot")
 
     def __init__(self, position: Position) -> None:
-        self.last = position.seqno
-        self.held_start, self.held_end = position.snapshot_start, position.snapshot_end
+        self.last: int = position.seqno
+        self.held_start: int = position.snapshot_start
+        self.held_end: int = position.snapshot_end
         if self.held_start == self.last:
             self.held_end = self.last
         self.snapshot: tuple[int, int] | None = None

@@ -19,7 +19,7 @@ MOVING_SECONDS: Final = 1.0
 """The shortest wait that is logged: a vbucket that moves is back within a fraction of a second, and a temporary refusal
 asks for little more."""
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 class WaitTeller:

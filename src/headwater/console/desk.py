@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -75,17 +75,18 @@ class Desk:
     """
 
     def __init__(self, settings: ConsoleSettings, kept: Secrets) -> None:
-        self.settings, self.secrets = settings, kept
-        self.lookout = Lookout(
+        self.settings: ConsoleSettings = settings
+        self.secrets: Final = kept
+        self.lookout: Final = Lookout(
             settings.target, settings.user, settings.password, timeout_seconds=settings.timeout_seconds
         )
         self._client: aio.AsyncClient | None = None
         self._connecting = asyncio.Lock()
-        self.rates = RateWatch(self.lookout)
-        self.foreman = Foreman(self.members, self.lookout.dialled)
-        self.tables = MirrorTables(settings.lakes)
+        self.rates: Final = RateWatch(self.lookout)
+        self.foreman: Final = Foreman(self.members, self.lookout.dialled)
+        self.tables: Final = MirrorTables(settings.lakes)
         self.tails = 0
-        self.is_ending = False
+        self.is_ending: bool = False
         self._templates = templates()
 
     def end_pages(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from headwater.client.routing import Address, ClusterMap, Target
 from headwater.cluster.members import Members
@@ -102,7 +102,7 @@ class Lookout:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.target = target
-        self.members = Members(target.bucket, user, password, tls=target.tls, timeout_seconds=timeout_seconds)
+        self.members: Final = Members(target.bucket, user, password, tls=target.tls, timeout_seconds=timeout_seconds)
         self._clock, self._wall = clock, wall
         self._look: _Kept[Look] = _Kept()
         self._groups: dict[tuple[Address, str], _Kept[Mapping[str, str]]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -46,8 +47,9 @@ class ConsoleServer:
     def __init__(self, settings: ConsoleSettings, host: str = "127.0.0.1") -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, settings.port), family=family)
-        self.host, self.port = host, int(self._socket.getsockname()[1])
-        self.secrets = Secrets()
+        self.host: Final = host
+        self.port: int = int(self._socket.getsockname()[1])
+        self.secrets: Final = Secrets()
         app = make_app(replace(settings, port=self.port), self.secrets)
         config = uvicorn.Config(
             app,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -132,7 +132,7 @@ def _password_in(fields: Fields) -> str:
     return check_password(fields.get("password", ""))
 
 
-add = _changing("add", _addition)
-roles = _changing("roles", _other_roles)
-password = _changing("password", _other_password)
-remove = _changing("remove", _removal)
+add: Final = _changing("add", _addition)
+roles: Final = _changing("roles", _other_roles)
+password: Final = _changing("password", _other_password)
+remove: Final = _changing("remove", _removal)

@@ -48,7 +48,7 @@ class Job(WorkRun):
     id: str = field(default_factory=partial(secrets.token_hex, 8))
 
     def __post_init__(self) -> None:
-        self.stop = lambda: self.stopping
+        self.stop: Callable[[], bool] = lambda: self.stopping
 
 
 class Foreman:

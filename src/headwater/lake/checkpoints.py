@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
 from headwater.lake.store import Before, Listed, TableStore
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 LAST = "_last_checkpoint"
 _NAME = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")

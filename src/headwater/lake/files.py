@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +97,9 @@ class DataWriter:
         file_bytes: int = FILE_BYTES,
         group_bytes: int = GROUP_BYTES,
     ) -> None:
-        self.store, self.schema, self.label = store, schema, label
+        self.store: TableStore = store
+        self.schema: pa.Schema = schema
+        self.label: Final = label
         self.files: list[NewFile] = []
         self._statistics, self._file_bytes, self._group_bytes = statistics, file_bytes, group_bytes
         self._out: pq.ParquetWriter | None = None

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 TOO_DEEP = "JSON that is nested too deeply"
 DIGITS_MAX = 309
@@ -64,14 +64,14 @@ def decoder(
     return parse
 
 
-parse = decoder()
+parse: Final = decoder()
 
 
 def _digits(value: LargeNumber) -> str:
     return value.digits
 
 
-dumped = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_digits).encode
+dumped: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_digits).encode
 """Encode a value that `parse` read; a number beyond a double becomes text."""
 
 

@@ -70,7 +70,7 @@ class ObjectStore(TableStore):
         url = urlsplit(place)
         if url.scheme not in LIBRARIES or not url.netloc:
             raise OptionError("to", place, "a folder, or a url of s3:, gs: or abfss:; HDFS and others can be mounted")
-        self.root = place.rstrip("/")
+        self.root: str = place.rstrip("/")
         self._shared, self._top = _connected(self.root)
         self._files = self._shared.files
 

@@ -7,7 +7,7 @@ server's CAS is its clock in nanoseconds (null if it can't be a clock).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -119,8 +119,8 @@ class TableShape:
     """
 
     def __init__(self, described: Sequence[Mapping[str, Any]]) -> None:
-        self.described = [dict(column) for column in described]
-        self.schema = arrow_schema(described)
+        self.described: Final = [dict(column) for column in described]
+        self.schema: pa.Schema = arrow_schema(described)
         self.added: list[dict[str, Any]] = []
         self.conflicts: set[str] = set()
         self.misfits: list[str | None] = []

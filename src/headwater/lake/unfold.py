@@ -175,7 +175,7 @@ class JsonShape(TableShape):
 
     def __init__(self, described: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(described)
-        self.columns = JsonColumns.read(described)
+        self.columns: JsonColumns = JsonColumns.read(described)
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
         """Return a mask of the changes whose keys are text; this table can have no others."""
@@ -188,7 +188,7 @@ class JsonShape(TableShape):
         """Return the table's rows, with a value in the column of each field that has one."""
         parsed = [_parsed(value) for value in batch.column("value").to_pylist()]
         documents = [document for document, _ in parsed]
-        self.misfits = [why for _, why in parsed]
+        self.misfits: list[str | None] = [why for _, why in parsed]
         self._learn(documents)
         rest: dict[int, dict[str, Any]] = {}
         fitted = {
@@ -222,7 +222,7 @@ class JsonShape(TableShape):
                 self.added.append(described)
                 self.described.append(described)
         if len(self.described) != len(self.schema):
-            self.schema = arrow_schema(self.described)
+            self.schema: pa.Schema = arrow_schema(self.described)
 
     def _unplaced(self, documents: Sequence[dict[str, Any]], rest: dict[int, dict[str, Any]]) -> None:
         """Put the fields that have no column into `rest`: there are too many, or no column can hold them."""

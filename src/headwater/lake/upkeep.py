@@ -562,7 +562,7 @@ class Maintenance:
         self._vacuumed = clock()
         self._chores = [_Chore(work, clock) for work in (self._fold, self._write_checkpoint, self._vacuum)]
         self._closing = False
-        self.problem = ""
+        self.problem: str = ""
 
     def step(self) -> None:
         """Do the upkeep that is due, between two batches. A failure never ends a mirror: the work is tried again."""

@@ -69,7 +69,7 @@ class VariantShape(TableShape):
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the table's rows."""
         read = [encoded(value) for value in batch.column("value").to_pylist()]
-        self.misfits = [variant if isinstance(variant, str) else None for variant in read]
+        self.misfits: list[str | None] = [variant if isinstance(variant, str) else None for variant in read]
         pairs = [(b"", b"") if isinstance(variant, str) else variant for variant in read]
         kind: Any = arrow_type(VARIANT)
         halves = [pa.array([pair[half] for pair in pairs], pa.binary()) for half in (0, 1)]

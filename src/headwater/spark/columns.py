@@ -59,7 +59,7 @@ class RowMaker:
     def __post_init__(self) -> None:
         kinds = types(self.key_format, self.value_format, collections=True)
         kinds |= {name: kind for name, (kind, _) in ON_REQUEST.items()}
-        self.schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
+        self.schema: pa.Schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
         self._bounds, self._lasts = np.zeros(VBUCKET_NUMBERS, np.uint64), np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._floors = np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._codes = np.full(VBUCKET_NUMBERS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches

@@ -115,7 +115,7 @@ class SourceNodes:
     """
 
     vbuckets: int = VBUCKET_NUMBERS
-    ownerless = Ownerless()
+    ownerless: Ownerless = Ownerless()
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from headwater.errors import DataLoss, OptionError, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
@@ -96,7 +96,9 @@ class Planning:
     """
 
     def __init__(self, settings: SourceSettings, *, settle: bool = False) -> None:
-        self.settings, self.nodes, self.held = settings, SourceNodes(settings), HeldPoints()
+        self.settings: SourceSettings = settings
+        self.nodes: Final = SourceNodes(settings)
+        self.held: Final = HeldPoints()
         self._settle = settle
         self.targets: dict[int, int] | None = None
         self.reported: dict[str, Any] | None = None

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import ConnectionLost, DataLoss, RollbackRequired
 from headwater.protocol.dcp.position import ClaimedPosition, Position
@@ -28,7 +28,7 @@ from headwater.spark.settings import SourceSettings
 if TYPE_CHECKING:
     from headwater.client import ChangeBatch, Client, CollectionEvent
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """The interval at which a task that receives nothing checks whether its changes can still come."""

@@ -75,7 +75,9 @@ class DcpPartition(InputPartition):
     """The input of one task."""
 
     def __init__(self, parts: Sequence[Range], known: Known, coverage: Coverage | None) -> None:
-        self.parts, self.known, self.coverage = tuple(parts), known, coverage
+        self.parts: tuple[Range, ...] = tuple(parts)
+        self.known: Known = known
+        self.coverage: Coverage | None = coverage
 
 
 class _Reading:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 from headwater.tls.making import Authority, Pair
 
@@ -28,7 +29,7 @@ class Certificates:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._authority = Authority.make(folder, folder.name)
-        self.node = self.issue("node", HOSTS)
+        self.node: Final = self.issue("node", HOSTS)
 
     @property
     def trust_store(self) -> str:

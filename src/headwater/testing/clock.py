@@ -7,7 +7,7 @@ class FakeClock:
     """Call it for the time in seconds; `advance` moves it."""
 
     def __init__(self, now: float = 100.0) -> None:
-        self.now = now
+        self.now: float = now
 
     def __call__(self) -> float:
         """Return the time."""

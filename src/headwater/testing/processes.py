@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from threading import Lock
-from typing import IO, Protocol
+from typing import IO, Final, Protocol
 
 ANSWER_SECONDS = 600.0  # the first answer waits for the kernels, which may have to be compiled, on a busy machine
 END_SECONDS = 30.0
@@ -114,7 +114,7 @@ class ForkServerProcess:
     """The process that forks, as its parent has it. Errors are OSError: it is gone, or does not answer."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.loaded_with = _read_while_loading(environment)
+        self.loaded_with: Final = _read_while_loading(environment)
         self._control, theirs = socket.socketpair()
         self._control.settimeout(ANSWER_SECONDS)
         self._has_answered = False
@@ -185,7 +185,7 @@ class ForkServers:
     def __init__(self) -> None:
         self.current: ForkServerProcess | None = None
         self._lock = Lock()
-        self.broken = ""
+        self.broken: str = ""
         """Why there will be none in this process."""
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked | None:
@@ -228,7 +228,7 @@ def _read_while_loading(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in kept.items() if name.startswith(READ_WHILE_LOADING)}
 
 
-fork_servers = ForkServers()
+fork_servers: Final = ForkServers()
 atexit.register(fork_servers.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=fork_servers.forget)

@@ -1,5 +1,7 @@
 """The group `headwater cluster`: its commands, in the order in which one needs them."""
 
+from typing import Final
+
 import typer
 
 from headwater.cli.cluster.status import EXAMPLES as STATUS_EXAMPLES
@@ -17,7 +19,7 @@ EXAMPLES = examples(
     "headwater cluster status 10.0.0.1:11210",
 )
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 add_work(group, InitCluster, None)
 group.command("status", help=paragraphs(status.__doc__), epilog=STATUS_EXAMPLES)(status)
 for _work in (SpreadVbuckets, FailOver, EncryptCluster):

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -26,7 +26,7 @@ class StoryName(StrEnum):
 
 
 ROUNDS, SHARE, SEED, REPORT = 6, 0.02, 2013, Path("artifacts/demo")
-LIBRARIES = {
+LIBRARIES: Final[dict[StoryName, tuple[str, ...]]] = {
     StoryName.FLIGHTS: ("pyroaring", "deltalake", "matplotlib"),
     StoryName.FAILOVER: ("pyroaring", "deltalake"),
 }

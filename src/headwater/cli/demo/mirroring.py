@@ -29,9 +29,9 @@ class MirrorProcess:
     """
 
     def __init__(self, url: str, table: Path, log: Path, *options: str) -> None:
-        self.changes = 0
-        self.batches = 0
-        self.rollbacks = 0
+        self.changes: int = 0
+        self.batches: int = 0
+        self.rollbacks: int = 0
         self._log_path = log
         self._log: IO[bytes] = log.open("wb")
         command = [sys.executable, "-m", "headwater", "mirror", url, "--to", str(table), "--progress", "json", *options]

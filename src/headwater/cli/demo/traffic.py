@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.cli.failures import CommandError
 from headwater.errors import KeyNotFound, StatusError
@@ -44,7 +44,7 @@ class Traffic:
     """Plans rounds, performs them, remembers what is left."""
 
     def __init__(self, documents: dict[bytes, bytes], random: Random) -> None:
-        self.expected = dict(documents)
+        self.expected: Final = dict(documents)
         self._gone: dict[bytes, bytes] = {}
         self._random = random
         self._rounds = 0
