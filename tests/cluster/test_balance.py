@@ -1,4 +1,4 @@
-"""A balanced map: the three rules, few moves, and the same plan for the same map."""
+"""A balanced map: its rules, few moves, and the same plan for the same map."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.client.routing import Address
-from headwater.cluster.balance import Move, balance, moves
+from headwater.cluster.balance import Move, balance, crowded, moves
 from headwater.wire.cluster_map import ClusterMap
 
 NODES = tuple(Address("127.0.0.1", 11210 + number) for number in range(7))
@@ -147,3 +147,76 @@ def test_a_move_tells_what_is_copied_and_what_is_dropped():
 def test_a_plan_that_can_not_be_is_refused(servers, replicas):
     with pytest.raises(ValueError):
         balance(single(4), servers, replicas)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def group_sizes(groups, servers):
+    return Counter(groups.get(server, server) for server in servers)
+
+
+def copies_of_groups(found):
+    for chain in found.chains:
+        yield Counter(found.groups.get(found.servers[index], found.servers[index]) for index in chain)
+
+
+def least_crowd(sizes, copies):
+    """The fewest copies that the fullest group of any arrangement has."""
+    return next(most for most in range(1, 9) if sum(min(size, most) for size in sizes.values()) >= copies)
+
+
+groups_of_nodes = st.fixed_dictionaries({node: st.sampled_from(["", "east", "west", "north"]) for node in NODES})
+
+
+@settings(max_examples=300)
+@given(maps(), members, st.integers(0, 3), groups_of_nodes)
+def test_no_group_has_more_copies_of_a_vbucket_than_it_must(before, servers, replicas, named):
+    groups = {node: group for node, group in named.items() if group}
+    after = balance(before, servers, replicas, groups=groups)
+    copies = 1 + min(replicas, len(servers) - 1)
+    assert after.groups == {node: group for node, group in groups.items() if node in servers}
+    assert {len(chain) for chain in after.chains} == {copies} and spread(owned(after), len(servers)) <= 1
+    most = least_crowd(group_sizes(groups, servers), copies)
+    assert all(max(counts.values()) <= most for counts in copies_of_groups(after))
+    assert crowded(after) == []
+
+
+@settings(max_examples=300)
+@given(maps(), members, st.integers(0, 3), groups_of_nodes)
+def test_a_map_that_is_balanced_by_groups_stays_as_it_is(before, servers, replicas, named):
+    after = balance(before, servers, replicas, groups={node: group for node, group in named.items() if group})
+    assert moves(after, balance(after, servers)) == []
+
+
+@given(maps(), members, st.integers(0, 3))
+def test_groups_of_one_node_each_change_nothing(before, servers, replicas):
+    alone = {node: f"rack {number}" for number, node in enumerate(NODES)}
+    assert balance(before, servers, replicas, groups=alone).chains == balance(before, servers, replicas).chains
+
+
+def test_copies_of_two_racks_are_never_in_one_and_are_level():
+    racks = {A: "east", B: "east", C: "west", D: "west"}
+    after = balance(single(64, replicas=1), (A, B, C, D), groups=racks)
+    assert all(set(counts.values()) == {1} for counts in copies_of_groups(after))
+    assert spread(replicas_on(after), 4) <= 1
+
+
+def test_a_group_that_two_nodes_share_now_gives_its_second_copies_away():
+    together = balance(single(64, replicas=1), (A, B, C))
+    apart = balance(together, (A, B, C), groups={A: "east", B: "east"})
+    before = [vb for vb, chain in enumerate(together.chains) if set(chain) == {0, 1}]
+    assert before and crowded(together.with_groups(apart.groups)) == before
+    assert crowded(apart) == []
+    assert {move.vbucket for move in moves(together, apart)} >= set(before)
+    assert handed_over(together, apart) == 0
+
+
+def test_a_group_of_one_node_beside_one_of_three_has_a_copy_of_each_vbucket():
+    after = balance(single(64, replicas=1), (A, B, C, D), groups={A: "east", B: "east", C: "east", D: "west"})
+    assert all(3 in chain for chain in after.chains)
+
+
+def test_three_copies_in_two_groups_are_two_and_one():
+    after = balance(single(64, replicas=2), (A, B, C, D), groups={A: "east", B: "east", C: "west", D: "west"})
+    assert all(sorted(counts.values()) == [1, 2] for counts in copies_of_groups(after))

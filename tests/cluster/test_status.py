@@ -109,6 +109,30 @@ def test_replicas_that_the_map_lacks_need_a_hand():
     assert two.problems == ("2 replicas are wanted, 2 nodes have room for 1; headwater cluster rebalance --add NODE",)
 
 
+def in_groups(found, **groups):
+    views = {letter: view(node, "", found) for letter, node in zip("ABC", (A, B, C), strict=True)}
+    answers = survey(found).nodes
+    nodes = {letter: replace(answers[each.address], group=groups[letter]) for letter, each in views.items()}
+    return survey(found, **nodes)
+
+
+def test_copies_that_are_in_one_group_need_a_hand_where_there_are_others():
+    found = status(in_groups(LEVEL, A="east", B="east", C="west"))
+    assert found.problems == (
+        "vbucket 0: copies in one group, which fails as one; headwater cluster rebalance spreads them",
+    )
+    assert found.remarks == (), "which is not said twice"
+    assert [node.group for node in found.nodes] == ["east", "east", "west"]
+    assert [node["group"] for node in found.to_json()["nodes"]] == ["east", "east", "west"]
+    assert status(in_groups(LEVEL, A="east", B="", C="")).is_healthy
+
+
+def test_a_node_that_does_not_answer_is_in_the_group_of_the_map():
+    known = LEVEL.with_groups({A: "east", C: "west"})
+    told = survey(known, A=view(A, "", known, error="gone"), C=replace(survey(known).nodes[C], group="north"))
+    assert told.groups == {A: "east", C: "north"}
+
+
 def test_the_same_is_told_to_programs():
     told = json.loads(json.dumps(status(survey(LEVEL, C=view(C, "", LEVEL, error="gone"))).to_json()))
     assert told["healthy"] is False and told["revision"] == {"epoch": 1, "rev": 7} and told["vbuckets"] == 3

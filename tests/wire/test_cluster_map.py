@@ -47,6 +47,15 @@ def test_each_node_finds_itself_in_its_copy():
     assert told["vBucketServerMap"]["serverList"] == ["10.0.0.1:11210", "10.0.0.2:11210", "[::1]:12000"]
 
 
+def test_a_node_is_in_a_group_where_the_sdks_look_for_it():
+    known = plain().with_groups({A: "east", C: "west", Address("10.0.0.9", 1): "gone"})
+    assert known.version == (1, 8) and known.groups == {A: "east", C: "west"}
+    told = json.loads(known.to_json(B))
+    assert [entry.get("serverGroup") for entry in told["nodesExt"]] == ["east", None, "west"]
+    assert ClusterMap.from_json(known.to_json(None)) == known
+    assert known.with_chains({0: (B, A)}).groups == known.groups, "its successors keep them"
+
+
 def test_rows_are_as_long_as_the_longest_chain():
     told = json.loads(plain(chains=((0,), (0, 1, 2))).to_json(A))
     assert told["vBucketServerMap"]["vBucketMap"] == [[0, -1, -1], [0, 1, 2]]
@@ -168,6 +177,7 @@ def table(servers, rows):
         (table(["a:1", "b:1"], [[0], [0, 0]]), "vbucket 1 has the chain"),
         ({"nodesExt": [{"thisNode": True}] * 2}, "2 entries say thisNode"),
         ({"nodesExt": [7]}, "can not be read"),
+        ({"nodesExt": [{"serverGroup": 7}]}, "7 where the name of a group belongs"),
         ({"neededSeqnos": [1]}, "neededSeqnos has no seqno for each of some vbuckets"),
         ({"neededSeqnos": {"1": 7}, **table(["a:1"], [[0]])}, "neededSeqnos has seqno 7 for vbucket 1, of 1"),
         ({"neededSeqnos": {"0": -1}}, "neededSeqnos has seqno -1 for vbucket 0"),

@@ -1,12 +1,15 @@
 """Who should hold what: a balanced map with as few moves as can be, and the moves that lead there.
 
-Three rules hold in the result: nodes own the same number of vbuckets within one; they hold the same number of replicas
-within one; no node is twice in a chain. Copies that exist are worth keeping, so the plan is made in this order:
+Four rules hold in the result: nodes own the same number of vbuckets within one; no node is twice in a chain; no group
+of nodes (a failure domain: a rack, a machine) has more copies of a vbucket than the number of groups makes necessary;
+and nodes hold the same number of replicas within one, as far as the rule of groups allows. Copies that exist are worth
+keeping, so the plan is made in this order:
 
 1. Owners. Each node keeps what it owns up to its share; the larger shares go to those that own most now. Exactly the
    surplus moves, and first to nodes that have a replica already: they only change their role.
-2. Replicas. Copies that exist stay. What is missing goes to the node with the fewest replicas, and among equals to the
-   one that shares the fewest vbuckets with the same owner: when a node fails, its work falls on all others.
+2. Replicas. Copies that exist stay, where no other copy is in their group. What is missing goes to a group with few
+   copies of the vbucket, in that to the node with the fewest replicas, and among equals to the one that shares the
+   fewest vbuckets with the same owner: when a node fails, its work falls on all others.
 3. Levelling. While one node has two replicas more than another, one goes over: directly if some vbucket allows it, else
    along a chain of nodes. Of the vbuckets that could go, one is taken that is not yet copied, if there is one.
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headwater.client.routing import Address
@@ -81,13 +84,20 @@ def checked_replicas(count: int) -> int:
     return count
 
 
-def balance(before: ClusterMap, servers: Sequence[Address], replicas: int | None = None) -> ClusterMap:
+def balance(
+    before: ClusterMap,
+    servers: Sequence[Address],
+    replicas: int | None = None,
+    *,
+    groups: Mapping[Address, str] | None = None,
+) -> ClusterMap:
     """The map to strive for.
 
     Args:
         before: the map as it is.
         servers: the nodes that shall be members; at least one.
         replicas: of each vbucket; None keeps the number. Fewer are planned where there are too few nodes.
+        groups: the failure domains of the nodes; None keeps those of the map. A node in none is one of its own.
 
     Returns: a map with the next revision. A vbucket without an owner counts as its first replica's, which would have to
         be promoted before anything moves; without any copy it begins anew.
@@ -101,15 +111,15 @@ def balance(before: ClusterMap, servers: Sequence[Address], replicas: int | None
         servers=tuple(servers),
         replica_count=count,
         chains=((NOBODY,),) * before.vbuckets,
-    )
+    ).with_groups(before.groups if groups is None else groups)
     held = _held(before, empty.servers)
     owners = _owners([chain[0] for chain in held], held, len(empty.servers))
     kept = [[index for index in (*chain[1:], chain[0]) if index != NOBODY] for chain in held]
-    table = _Replicas(owners, kept, len(empty.servers), min(count, len(empty.servers) - 1))
+    table = _Replicas(owners, kept, _numbered(empty), min(count, len(empty.servers) - 1))
     table.keep()
     table.fill()
     table.level()
-    return replace(empty, chains=tuple(table.chains()))
+    return replace(empty, rev=before.after(before.rev).rev, chains=tuple(table.chains()))
 
 
 def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
@@ -123,6 +133,33 @@ def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
         else:
             found.append((place.get(chain[0], NOBODY), *others))
     return found
+
+
+def _numbered(found: ClusterMap) -> list[int]:
+    """The group of each node, as a number; a node without a group has one of its own."""
+    names = [found.groups.get(server) or server for server in found.servers]
+    return list(map(list(dict.fromkeys(names)).index, names))
+
+
+def crowded(found: ClusterMap) -> list[int]:
+    """The vbuckets of which one group has more copies than the number of groups makes necessary."""
+    groups = _numbered(found)
+    limits: dict[int, int] = {}
+    crowds = []
+    for vb, chain in enumerate(found.chains):
+        copies = Counter(groups[index] for index in chain if index != NOBODY)
+        number = copies.total()
+        if number not in limits:
+            limits[number] = _copies_of_group_max(groups, number)
+        if copies and max(copies.values()) > limits[number]:
+            crowds.append(vb)
+    return crowds
+
+
+def _copies_of_group_max(groups: Sequence[int], copies: int) -> int:
+    """The least number of copies of one vbucket that some group must have, of this many."""
+    sizes = Counter(groups).values()
+    return next(most for most in itertools.count(1) if sum(min(size, most) for size in sizes) >= copies)
 
 
 # ---------------------------------------------------------------------- owners
@@ -167,13 +204,17 @@ def _give(vb: int, node: int, owners: list[int], room: dict[int, int]) -> None:
 
 
 class _Replicas:
-    """The replicas of all vbuckets while they are dealt out; nodes are positions."""
+    """The replicas of all vbuckets while they are dealt out; nodes are positions, `groups` has the group of each."""
 
-    def __init__(self, owners: Sequence[int], held: Sequence[Sequence[int]], nodes: int, wanted: int) -> None:
-        self.owners, self.nodes, self.wanted = owners, nodes, wanted
+    def __init__(
+        self, owners: Sequence[int], held: Sequence[Sequence[int]], groups: Sequence[int], wanted: int
+    ) -> None:
+        self.owners, self.nodes, self.wanted, self.groups = owners, len(groups), wanted, groups
+        self._limit = _copies_of_group_max(groups, 1 + wanted)
+        self._has_groups = len(set(groups)) < len(groups)
         self.held = [[index for index in copies if index != owner] for owner, copies in zip(owners, held, strict=True)]
         self.chosen: list[list[int]] = [[] for _ in owners]
-        self.on: list[set[int]] = [set() for _ in range(nodes)]
+        self.on: list[set[int]] = [set() for _ in groups]
         self.shared: Counter[tuple[int, int]] = Counter()  # (owner, replica): vbuckets
 
     def chains(self) -> Iterator[Chain]:
@@ -186,15 +227,16 @@ class _Replicas:
         for vb in sorted(range(len(self.owners)), key=lambda vb: max(0, len(self.held[vb]) - self.wanted)):
             spare = len(self.held[vb]) > self.wanted
             order = sorted(self.held[vb], key=self._load) if spare else self.held[vb]
-            for node in order[: self.wanted]:
-                self._put(vb, node)
+            for node in order:
+                if len(self.chosen[vb]) < self.wanted and self._may(vb, node):
+                    self._put(vb, node)
 
     def fill(self) -> None:
         """Give each missing copy to the emptiest node that may have it."""
         for vb, owner in enumerate(self.owners):
             while len(self.chosen[vb]) < self.wanted:
                 free = [node for node in range(self.nodes) if self._may(vb, node)]
-                self._put(vb, min(free, key=lambda node: (self._load(node), self.shared[owner, node], node)))
+                self._put(vb, min(free, key=lambda node: self._worth(vb, owner, node)))
 
     def level(self) -> None:
         """Move copies until no node has two more than another, as far as chains allow."""
@@ -207,8 +249,26 @@ class _Replicas:
     def _load(self, node: int) -> int:
         return len(self.on[node])
 
-    def _may(self, vb: int, node: int) -> bool:
-        return node != self.owners[vb] and vb not in self.on[node]
+    def _worth(self, vb: int, owner: int, node: int) -> tuple[int, int, int, int]:
+        """The smallest gets a copy: of a group that has few of this vbucket, with few replicas, few of this owner."""
+        beside = self._copies(vb).count(self.groups[node]) if self._has_groups else 0
+        return beside, self._load(node), self.shared[owner, node], node
+
+    def _copies(self, vb: int) -> list[int]:
+        """The groups of the owner and of the replicas that are dealt out."""
+        return [self.groups[node] for node in (self.owners[vb], *self.chosen[vb])]
+
+    def _may(self, vb: int, node: int, giver: int | None = None) -> bool:
+        """True if a node may have a copy, in the place of the giver's; no group then has more than it must."""
+        if node == self.owners[vb] or vb in self.on[node]:
+            return False
+        if not self._has_groups or (giver is not None and self.groups[giver] == self.groups[node]):
+            return True
+        copies = self._copies(vb)
+        if giver is None:
+            return copies.count(self.groups[node]) < self._limit
+        # A group that gives its only copy away to one that has another leaves fewer groups with a copy.
+        return copies.count(self.groups[node]) < min(self._limit, copies.count(self.groups[giver]))
 
     def _put(self, vb: int, node: int) -> None:
         self.chosen[vb].append(node)
@@ -235,14 +295,14 @@ class _Replicas:
                 if self._load(start) - self._load(node) >= 2:
                     return _walk(came, node)
                 for other in reversed(by_load):
-                    if other not in came and any(self._may(vb, other) for vb in self.on[node]):
+                    if other not in came and any(self._may(vb, other, node) for vb in self.on[node]):
                         came[other] = node
                         queue.append(other)
         return None
 
     def _cheapest(self, giver: int, taker: int) -> int | None:
         """The vbucket that is best taken from one node and given to another."""
-        able = [vb for vb in self.on[giver] if self._may(vb, taker)]
+        able = [vb for vb in self.on[giver] if self._may(vb, taker, giver)]
         return min(able, key=lambda vb: (*self._cost(vb, giver, taker), vb)) if able else None
 
     def _cost(self, vb: int, giver: int, taker: int) -> tuple[int, int]:

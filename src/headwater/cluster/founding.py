@@ -78,6 +78,7 @@ def first_map(
         chains=((head,),) * views[0].vbuckets,
         replica_count=checked_replicas(replicas),
         tls_ports={view.address: view.tls_port for view in views if view.tls_port is not None},
+        groups={view.address: view.group for view in views if view.group},
         encrypted=encrypted,
     )
     check_encryption(empty)

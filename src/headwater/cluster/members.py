@@ -238,6 +238,7 @@ class Members:
             vbuckets=found.vbuckets if found else 0,
             uuid=found.uuid if found else "",
             tls_port=_tls_port(told, found.tls_ports.get(admin.address) if found else None),
+            group=told.get("group", ""),
             this=_this(config) if config and given else None,
             states=states,
             seqnos=answers.seqnos(details) if seqnos is None else seqnos,

@@ -54,7 +54,8 @@ class Plan:
     def is_empty(self) -> bool:
         """True if there is nothing to do at all."""
         changed = self.moves or self.strays or self.joining or self.leaving or self.behind
-        return not changed and self.settlement.is_settled and self.before.replica_count == self.after.replica_count
+        same = self.before.replica_count == self.after.replica_count and self.before.groups == self.after.groups
+        return not changed and self.settlement.is_settled and same
 
     def handovers(self) -> Counter[tuple[Address, Address]]:
         """How many vbuckets go from which node to which."""
@@ -105,7 +106,7 @@ def make_plan(
     settlement = settle(survey)
     _check_settles(settlement)
     before = settled(survey.map, settlement)
-    after = balance(before, servers, replicas)
+    after = balance(before, servers, replicas, groups=survey.groups)
     behind = [node for node in survey.map.servers if survey.nodes[node].version != survey.map.version]
     if not settlement.cut:  # first such a vbucket gets an owner, whose copy is sound; the plan behind that is checked
         _check_sound(survey, before, after)

@@ -124,7 +124,7 @@ class Rebalance:
         self._total = len(plan.moves)
         everybody = tuple(dict.fromkeys((*plan.before.servers, *plan.after.servers)))
         start = plan.before.with_servers(everybody).with_replica_count(plan.after.replica_count)
-        start = start.with_tls(self._tls_ports)
+        start = start.with_tls(self._tls_ports).with_groups({**plan.before.groups, **plan.after.groups})
         check_encryption(start)
         self._publisher = Publisher(self._members, start.after(survey_rev))
         if plan.is_empty:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
-from headwater.cluster.balance import balance, moves
+from headwater.cluster.balance import balance, crowded, moves
 from headwater.cluster.survey import STRANGER, NodeView, Survey, settle
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -27,6 +27,7 @@ class NodeStatus:
         active, replica, pending, dead: vbuckets by state, as the node says.
         items: documents in its active vbuckets. behind: changes that its replicas still lack, all together.
         version: (epoch, rev) of its map.
+        group: the failure domain that it is in; empty for none.
     """
 
     address: Address
@@ -39,6 +40,7 @@ class NodeStatus:
     items: int
     behind: int
     version: tuple[int, int]
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ def _node_json(node: NodeStatus) -> Mapping[str, object]:
         "address": str(node.address),
         "answers": node.answers,
         "error": node.error,
+        "group": node.group,
         **{name: getattr(node, name) for name in numbers},
         "revision": {"epoch": node.version[0], "rev": node.version[1]},
     }
@@ -142,6 +145,7 @@ def _node(survey: Survey, node: NodeView) -> NodeStatus:
         items=sum(node.items.get(vb, 0) for vb in owned),
         behind=sum(_behind(survey, node, vb) for vb, state in node.states.items() if state is State.REPLICA),
         version=node.version,
+        group=survey.groups.get(node.address, ""),
     )
 
 
@@ -179,6 +183,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
     for replica, vbuckets in missing.items():
         yield f"{replica} has no replica of {_named(vbuckets)}, which the map gives it"
     yield from _without_replica(survey.map)
+    yield from _in_one_group(survey)
     if survey.map.unknown:
         yield (
             f"a failover was cut off before it knew how far copies of {_named(sorted(survey.map.unknown))} must be to"
@@ -227,6 +232,12 @@ def _without_replica(found: ClusterMap) -> Iterator[str]:
         yield f"{_named(few)}: fewer than {_several(possible, 'replica')}; headwater cluster rebalance makes them"
 
 
+def _in_one_group(survey: Survey) -> Iterator[str]:
+    """Tell which vbuckets a group that fails takes more copies of than it had to have, or all."""
+    if vbuckets := crowded(survey.map.with_groups(survey.groups)):
+        yield f"{_named(vbuckets)}: copies in one group, which fails as one; headwater cluster rebalance spreads them"
+
+
 def _few(found: ClusterMap) -> list[int]:
     return [vb for vb in range(found.vbuckets) if len(found.replicas(vb)) < _possible(found)]
 
@@ -249,8 +260,8 @@ def _without_owner(survey: Survey) -> Iterator[str]:
 
 
 def _remarks(survey: Survey, nodes: tuple[NodeStatus, ...]) -> Iterator[str]:
-    left = len(moves(survey.map, balance(survey.map, survey.map.servers)))
-    if left > len(_few(survey.map)):
+    left = len(moves(survey.map, balance(survey.map, survey.map.servers, groups=survey.groups)))
+    if left > len({*_few(survey.map), *crowded(survey.map.with_groups(survey.groups))}):
         yield f"{left} vbuckets are not where they would be best; headwater cluster rebalance moves them"
     behind = sum(node.behind for node in nodes)
     if behind:

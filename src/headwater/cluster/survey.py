@@ -67,6 +67,7 @@ class NodeView:
         map: the map it was given; None if it has one of its own making (a node that was never in a cluster).
         version: (epoch, rev) of what it hands out, its own map included.
         tls_port: where it speaks TLS; None if it does not.
+        group: the failure domain that it is in, as it says; empty for none.
         this: as which member its map addresses it; None if as none.
         states, seqnos, complete, items: by vbucket. seqnos: durable high seqnos. complete: up to where a copy is so;
             within a snapshot that is where it was before, for it lacks what the rest of that will bring.
@@ -83,6 +84,7 @@ class NodeView:
     vbuckets: int = 0
     uuid: str = ""
     tls_port: int | None = None
+    group: str = ""
     this: Address | None = None
     states: Mapping[int, State] = field(default_factory=dict)
     seqnos: Mapping[int, int] = field(default_factory=dict)
@@ -198,6 +200,12 @@ class Survey:
         told = {address: node.tls_port for address, node in self.nodes.items()}
         silent = {address: port for address, port in self.map.tls_ports.items() if not self._answers(address)}
         return silent | {address: port for address, port in told.items() if port is not None}
+
+    @property
+    def groups(self) -> dict[Address, str]:
+        """The failure domains of the nodes: as they say themselves, and as the map says of those that do not answer."""
+        silent = {address: group for address, group in self.map.groups.items() if not self._answers(address)}
+        return silent | {address: node.group for address, node in self.nodes.items() if node.group}
 
     def _answers(self, address: Address) -> bool:
         return address in self.nodes and self.nodes[address].answers

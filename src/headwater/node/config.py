@@ -21,6 +21,7 @@ from headwater.options import MIB, MILLISECONDS, SECONDS, Option, check, nearest
 from headwater.wire.vbucket import VBUCKETS_MAX
 
 PORT: Mapping[str, Any] = {"least": 0, "most": 65535}
+GROUP_LENGTH_MAX = 100  # characters
 CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
 PROFILES = "profiles"
 """The table that has a table for each profile, which is the clients' as well."""
@@ -57,6 +58,9 @@ class NodeConfig:
     )
     login_seconds: int = option(
         30, "close a connection that has not logged in for so long (0: never)", unit=SECONDS, least=0
+    )
+    group: str = option(
+        "", "failure domain of this node, a rack or a machine: a cluster spreads the copies of a vbucket over them"
     )
     memory_mib: int = option(
         1024, "what all connections may hold: requests, answers, sessions, system buffers; MiB", unit=MIB
@@ -172,6 +176,8 @@ class NodeConfig:
         self._check_tls()
         if not self.bucket or len(self.bucket) > 100 or not all(c.isalnum() or c in "_-.%" for c in self.bucket):
             raise OptionError("bucket", self.bucket, "a name of 1 to 100 letters, digits, _ - . or %")
+        if len(self.group) > GROUP_LENGTH_MAX or not self.group.isprintable():
+            raise OptionError("group", self.group, f"a name of up to {GROUP_LENGTH_MAX} printable characters")
         parse_levels(self.log_level)
         if self.memory_mib < self.connection_memory_mib:
             raise OptionError("memory-mib", self.memory_mib, f"{self.connection_memory_mib} or more")

@@ -261,7 +261,6 @@ _OWN = frozenset({"environment", "unknown", "tls"})
 """Arguments of `node` that are no options of a node."""
 
 
-@contextlib.contextmanager
 def node(
     *,
     vbuckets: int = 64,
@@ -277,6 +276,7 @@ def node(
     login_seconds: int | None = None,
     administrators: str | None = None,
     cluster_secret_file: str | Path | None = None,
+    group: str | None = None,
     memory_mib: int | None = None,
     connection_memory_mib: int | None = None,
     segment_mib: int | None = None,
@@ -307,7 +307,7 @@ def node(
     password_file: str | Path | None = None,
     users_file: str | Path | None = None,
     **unknown: Never,
-) -> Iterator[Node]:
+) -> contextlib.AbstractContextManager[Node]:
     """Run a node for a block, on a free port, in a directory that is removed with the block.
 
     Args:
@@ -323,8 +323,7 @@ def node(
     """
     options = {name: value for name, value in locals().items() if value is not None and name not in _OWN}
     refuse_unknown(unknown, [name for name in inspect.signature(node).parameters if name != "unknown"])
-    with _running(options, environment, tls=tls) as running:
-        yield running
+    return _running(options, environment, tls=tls)
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ class ClusterMap:
         replica_count: number of replicas that each vbucket should have; fewer if there are too few nodes.
         capabilities: the abilities of the nodes, for clients.
         tls_ports: ports with TLS, by the node's address; nodes without TLS are missing.
+        groups: the failure domain of a node, by its address: a rack, a machine; a node without one is its own.
         encrypted: True if nodes use TLS with each other.
         needed: by vbucket, the seqno up to which a replica must be complete to be promoted, or UNKNOWN (`with_needed`).
         this: position of the node that the text was made for; None if no entry, or one without vbuckets, is marked.
@@ -96,6 +97,7 @@ class ClusterMap:
     replica_count: int = 0
     capabilities: tuple[str, ...] = CAPABILITIES
     tls_ports: Mapping[Address, int] = field(default_factory=dict, hash=False)
+    groups: Mapping[Address, str] = field(default_factory=dict, hash=False)
     encrypted: bool = False
     needed: Mapping[int, int] = field(default_factory=dict, hash=False)
     this: int | None = field(default=None, compare=False)
@@ -230,6 +232,10 @@ class ClusterMap:
         known = {server: ports[server] for server in self.servers if server in ports}
         return self._next(tls_ports=known, encrypted=self.encrypted if encrypted is None else encrypted)
 
+    def with_groups(self, groups: Mapping[Address, str]) -> ClusterMap:
+        """The next map: members are in these failure domains; those that are not named are in none."""
+        return self._next(groups={server: groups[server] for server in self.servers if groups.get(server)})
+
     def with_needed(self, seqnos: Mapping[int, int]) -> ClusterMap:
         """The next map: replicas of these vbuckets must be complete up to these seqnos to be promoted; of others, none.
 
@@ -278,7 +284,8 @@ class ClusterMap:
             "clusterCapabilities": {},
             "nodes": [{"hostname": str(server), "ports": {"direct": server.port}} for server in self.servers],
             "nodesExt": [
-                _extended(server, self.tls_ports.get(server), is_this=server == this) for server in self.servers
+                _extended(server, self.tls_ports.get(server), self.groups.get(server), is_this=server == this)
+                for server in self.servers
             ],
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
@@ -326,6 +333,7 @@ class ClusterMap:
                 replica_count=_number(table.get("numReplicas", 0)),
                 capabilities=tuple(map(str, content.get("bucketCapabilities", ()))),
                 tls_ports=_tls_ports(content, servers),
+                groups=_groups(content, servers),
                 encrypted=content.get("clusterEncryption", False) is True,
                 needed=_needed(content.get("neededSeqnos", {}), len(_rows(table))),
                 this=_this(content, len(servers)),
@@ -386,6 +394,16 @@ def _tls_ports(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict
     return {server: port for server, entry in entries if (port := _tls_port(entry)) is not None}
 
 
+def _groups(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Address, str]:
+    """The failure domains in a map, by the node's address; `serverGroup` is the SDKs' name of them."""
+    entries = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
+    named = {server: entry["serverGroup"] for server, entry in entries if entry.get("serverGroup")}
+    for group in named.values():
+        if not isinstance(group, str):
+            raise TypeError(f"{group!r:.40} where the name of a group belongs")
+    return named
+
+
 def _tls_port(entry: Mapping[str, Any]) -> int | None:
     port = entry.get("services", {}).get("kvSSL")
     if port is None:
@@ -425,7 +443,7 @@ def _bounded(entries: Any) -> Sequence[Any]:
     return entries
 
 
-def _extended(server: Address, tls_port: int | None, *, is_this: bool) -> dict[str, Any]:
+def _extended(server: Address, tls_port: int | None, group: str | None, *, is_this: bool) -> dict[str, Any]:
     """Return an entry; without a host name it means the host that the map was fetched from.
 
     A node that is known by its port for TLS speaks nothing else.
@@ -436,6 +454,8 @@ def _extended(server: Address, tls_port: int | None, *, is_this: bool) -> dict[s
     entry: dict[str, Any] = {"services": services}
     if server.host != HOST:
         entry["hostname"] = server.host
+    if group:
+        entry["serverGroup"] = group
     return {**entry, "thisNode": True} if is_this else entry
 
 

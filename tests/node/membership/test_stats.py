@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,6 +50,12 @@ def test_a_node_that_was_given_no_map_tells_of_its_vbuckets_only(desk: StreamDes
     assert (found["member"], found["fence"], found["fenced"]) == ("false", "open", "0")
     assert found["damaged_batches"] == "0"
     assert "uuid" not in found and "nodes" not in found
+
+
+def test_a_node_tells_its_group_where_it_has_one(desk: StreamDesk) -> None:
+    assert "group" not in told(desk)
+    desk.config = replace(desk.config, group="rack 1")
+    assert told(desk)["group"] == "rack 1"
 
 
 def test_a_member_tells_what_its_map_gives_it(desk: StreamDesk) -> None:

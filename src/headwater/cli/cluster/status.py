@@ -49,20 +49,16 @@ def status(
 
 
 def _show(found: "ClusterStatus") -> None:
+    from rich.markup import escape
+
     told = found.map
     replicas = several(told.replica_count, "replica")
-    table = table_of(
-        f"{told.bucket}: {told.vbuckets} vbuckets, {replicas}, map {told.epoch}:{told.rev}",
-        "active",
-        "replica",
-        "pending",
-        "dead",
-        "documents",
-        "behind",
-        "",
-    )
+    has_groups = any(node.group for node in found.nodes)
+    columns = [*(["group"] if has_groups else []), "active", "replica", "pending", "dead", "documents", "behind", ""]
+    table = table_of(f"{told.bucket}: {told.vbuckets} vbuckets, {replicas}, map {told.epoch}:{told.rev}", *columns)
     for node in found.nodes:
-        table.add_row(str(node.address), *_cells(node, told.version))
+        group = [escape(node.group)] if has_groups else []
+        table.add_row(str(node.address), *group, *_cells(node, told.version))
     console = out()
     console.print(table)
     for remark in found.remarks:

@@ -23,6 +23,8 @@ def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]
     yield "port", str(server.cluster.port)
     if server.cluster.tls_port is not None:
         yield "tls_port", str(server.cluster.tls_port)
+    if server.config.group:
+        yield "group", server.config.group
     yield "member", str(known is not None and known.this is not None).lower()
     states = Counter(each.state for each in bucket.vbuckets.values())
     for state in State:
