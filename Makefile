@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults mutants spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake docs docs-site docs-serve lock clean
+.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults mutants spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake bench-scale docs docs-site docs-serve lock clean
 .PHONY: linearizable man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
@@ -136,6 +136,9 @@ bench: $(READY) warm ## what every claim of speed rests on
 
 bench-lake: $(READY) warm ## the mirror beside its yardsticks: BENCH_LAKE="--rows 100000 --rounds 1 --only large,small"
 	@$(RUN) $(BIN)/python -m benchmarks.bench_lake $(BENCH_LAKE)
+
+bench-scale: $(READY) warm ## CPU seconds at sizes x1, x4 and x16, and how they grow: BENCH_SCALE="set-collections decode-manifest"
+	@$(RUN) $(BIN)/python -m benchmarks.scale $(BENCH_SCALE)
 
 weights: dist ## weigh the extras in an empty environment and write the table of docs/howto/install.md
 	@$(BIN)/python tools/weigh_extras.py

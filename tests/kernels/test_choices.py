@@ -14,7 +14,7 @@ from headwater.kernels import choices
 from headwater.kernels.builds import debug_copy, kernel
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES
 from headwater.kernels.guard import register
-from headwater.node.storage.records import deletion_frame, event_frame, mutation_frame
+from headwater.node.storage.records import deletion_frame, event_frame, event_parts, mutation_frame
 from headwater.wire import leb128
 from headwater.wire.dcp import SystemEvent
 
@@ -49,8 +49,8 @@ def test_the_kernel_reads_ids_as_the_codec_does(key: bytes) -> None:
 
 
 def event(kind: int, scope: int, collection: int | None) -> bytes:
-    made = SystemEvent(by_seqno=1, event=kind, version=0, manifest_uid=1, scope_id=scope, collection_id=collection)
-    return event_frame(0, made, cas=1)
+    made = SystemEvent(by_seqno=0, event=kind, version=0, manifest_uid=1, scope_id=scope, collection_id=collection)
+    return event_frame(0, event_parts(made), seqno=1, cas=1)
 
 
 FRAMES = [

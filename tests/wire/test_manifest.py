@@ -224,3 +224,33 @@ def test_collections_that_servers_make_for_themselves_may_begin_with_an_undersco
     assert made.collection("_system", "_query") is not None
     with pytest.raises(ManifestRefused, match="'_query' can't name a collection"):
         CollectionsManifest.decode((told % ("shop", query)).encode())
+
+
+class CountingName(str):
+    """A name that counts how often it is compared with another one."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountingName.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_names_and_ids_are_told_apart_without_comparing_each_with_all() -> None:
+    CountingName.compared = 0
+    scopes = tuple(Scope(8 + number, CountingName(f"s{number}")) for number in range(1000))
+    CollectionsManifest(1, (EMPTY.scopes[0], *scopes)).check()
+    assert CountingName.compared < 5000
+
+
+def test_more_than_may_be_are_refused_before_one_of_them_is_read() -> None:
+    wrong = [{"no": "scope"}] * 5
+    with pytest.raises(ManifestRefused, match="0 collections in 5 scopes; 4 of each are allowed"):
+        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": wrong}).encode(), most=4)
+    filled = [{"uid": "8", "name": "s", "collections": ["no collection"] * 5}]
+    with pytest.raises(ManifestRefused, match="5 collections in 1 scopes; 4 of each are allowed"):
+        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": filled}).encode(), most=4)
+    with pytest.raises(ManifestRefused, match="None can't name a scope"):
+        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": wrong}).encode(), most=5)

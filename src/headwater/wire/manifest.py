@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -154,11 +154,14 @@ class CollectionsManifest:
         return {"uid": f"{self.uid:x}", "scopes": [_scope_json(each) for each in self.scopes]}
 
     @classmethod
-    def decode(cls, data: bytes, *, is_whole: bool = True) -> CollectionsManifest:
+    def decode(cls, data: bytes, *, is_whole: bool = True, most: int | None = None) -> CollectionsManifest:
         """Read a manifest that a client sets; or, not `is_whole`, the part of one that a user may see.
 
+        Args:
+            most: the number of scopes, and of collections, that are read; None for any.
+
         Raises:
-            ManifestRefused: it is not a manifest, or breaks a rule for a single manifest.
+            ManifestRefused: it is not a manifest, has more than `most`, or breaks a rule for a single manifest.
         """
         try:
             content = read_json(data)
@@ -166,15 +169,17 @@ class CollectionsManifest:
             raise ManifestRefused(f"the manifest is not JSON: {error}") from None
         if not isinstance(content, dict) or not isinstance(content.get("scopes"), list):
             raise ManifestRefused('a manifest is {"uid": "hex", "scopes": [...]}')
+        if most is not None:
+            _check_counts(content["scopes"], most)
         new = cls(parse_uid(content.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, content["scopes"])))
         new.check(is_whole=is_whole)
         return new
 
     def check(self, *, is_whole: bool = True) -> None:
         """Check the rules for a single manifest; ManifestRefused if it breaks one."""
-        _unlike([each.name for each in self.scopes], "scopes are named")
-        _unlike([each.id for each in self.scopes], "scopes have id")
-        _unlike([each.id for _, each in self.each_collection()], "collections have id")
+        _unlike((each.name for each in self.scopes), "scopes are named")
+        _unlike((each.id for each in self.scopes), "scopes have id")
+        _unlike((each.id for _, each in self.each_collection()), "collections have id")
         scope = self.scope(DEFAULT)
         if (scope is None and is_whole) or (scope is not None and scope.id):
             raise ManifestRefused("scope _default, of uid 0, is missing")
@@ -242,9 +247,10 @@ class CollectionsManifest:
                 raise ManifestRefused(f"collection {number:x}, {name}, may not become another", breaks=True)
         if 0 in theirs and 0 not in mine:
             raise ManifestRefused("collection _default was dropped and never comes back", breaks=True)
+        names = {each.id: each.name for each in following.scopes}
         for scope in self.scopes:
-            if (other := following.scope_by_id(scope.id)) is not None and other.name != scope.name:
-                raise ManifestRefused(f"scope {scope.id:x}, {scope.name}, may not become {other.name}", breaks=True)
+            if (name := names.get(scope.id, scope.name)) != scope.name:
+                raise ManifestRefused(f"scope {scope.id:x}, {scope.name}, may not become {name}", breaks=True)
 
     def events_to(self, following: CollectionsManifest) -> list[ManifestEvent]:
         """Return the events that lead to another manifest, in the order of kv.md 4; only the last has the new uid."""
@@ -358,7 +364,7 @@ def _read_scope(fields: object) -> Scope:
     name = fields.get("name")
     name = name if name in {DEFAULT, SYSTEM} else check_name(name, "scope")
     collections = tuple(_read_collection(each, is_system=name == SYSTEM) for each in fields.get("collections", []))
-    _unlike([each.name for each in collections], f"collections of scope {name} are named")
+    _unlike((each.name for each in collections), f"collections of scope {name} are named")
     return Scope(parse_uid(fields.get("uid"), f"scope {name}"), str(name), collections)
 
 
@@ -382,8 +388,18 @@ def read_max_ttl(seconds: object, name: str) -> int | None:
     return seconds or None
 
 
-def _unlike(names: list[str] | list[int], what: str) -> None:
+def _unlike(names: Iterable[str | int], what: str) -> None:
+    seen: set[str | int] = set()
     for name in names:
-        if names.count(name) > 1:  # type: ignore[arg-type]
+        if name in seen:
             shown = f"{name:x}" if isinstance(name, int) else name
             raise ManifestRefused(f"several {what} {shown}")
+        seen.add(name)
+
+
+def _check_counts(scopes: list[Any], most: int) -> None:
+    """Refuse more than `most` scopes or collections, before any of them is read."""
+    lists = [each.get("collections") for each in scopes if isinstance(each, dict)]
+    collections = sum(len(each) for each in lists if isinstance(each, list))
+    if max(collections, len(scopes)) > most:
+        raise ManifestRefused(f"{collections} collections in {len(scopes)} scopes; {most} of each are allowed")

@@ -83,6 +83,12 @@ def test_a_manifest_that_goes_backwards_or_breaks_a_rule_is_refused(client: Awar
     assert client.becomes(told) == status
 
 
+def test_more_collections_than_may_be_are_refused_before_they_are_read(client: Aware) -> None:
+    refused = client.ask(Opcode.COLLECTIONS_SET_MANIFEST, value=manifest(2, **{f"*{at}": at for at in range(8, 1210)}))
+    assert refused.status == Status.EINVAL
+    assert b"1203 collections in 2 scopes; 1200 of each are allowed" in refused.value
+
+
 def test_one_key_in_three_collections_is_three_documents(node: Node, client: Aware) -> None:
     for collection in (0, A, B):
         assert client.put(b"k", b"of %d" % collection, collection) == 0

@@ -16,6 +16,7 @@ from headwater.errors import StorageError
 from headwater.kernels import choices, index
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS
 from headwater.node.storage import newest
+from headwater.node.storage.records import event_parts
 from headwater.node.storage.store import Store
 from headwater.node.storage.views import Shown
 from headwater.testing.faults import FaultyDisk
@@ -69,7 +70,7 @@ class NewestMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from([0, 1]), collection=st.sampled_from([8, 9]))
     def create_or_drop(self, kind: int, collection: int) -> None:
         told = SystemEvent(by_seqno=0, event=kind, version=0, manifest_uid=1, scope_id=0, collection_id=collection)
-        self.store.staging.event(VB, told, cas=1)
+        self.store.staging.event(VB, event_parts(told), cas=1)
 
     @rule()
     def commit(self) -> None:

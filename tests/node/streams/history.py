@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headwater.node.storage.told import message_of
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.wire import dcp, leb128
 from headwater.wire.framing import FrameBuffer
@@ -151,9 +152,9 @@ class Owner:
         self._uid += 1
         before = self.high_seqno
         self.copy.desk.become(0, self._uid, **{NAMES[each]: each for each in wanted})
-        for event in self.copy.desk.store.events(0):
-            if event.by_seqno > before:
-                self._enter(event.by_seqno, Entry("event", event=event))
+        for seqno, event in self.copy.desk.store.events(0):
+            if seqno > before:
+                self._enter(seqno, Entry("event", event=replace(message_of(event), by_seqno=seqno)))
 
     def _was(self, collection: int) -> bool:
         return any(each.event and each.event.collection_id == collection for each in self.history.entries.values())

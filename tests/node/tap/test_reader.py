@@ -5,9 +5,8 @@ import pytest
 from headwater.node.vbucket.prepares import Key
 from headwater.protocol.tap.options import TapOptions
 from headwater.wire import snappy, tap
-from headwater.wire.dcp import SystemEvent
 from headwater.wire.header import Frame, response
-from headwater.wire.manifest import CollectionsManifest, Scope
+from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent, Scope
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -101,8 +100,8 @@ def test_a_takeover_ends_when_a_collection_is_made_before_the_vbucket_is_handed_
     desk.set(5, "k")
     desk.commit()
     client = TapClient(desk).connect(TapOptions(vbuckets=(5,), takeover=True, acknowledge=True))
-    carts = SystemEvent(by_seqno=2, event=0, version=0, manifest_uid=1, scope_id=0, key=b"carts", collection_id=8)
-    desk.bucket.vbuckets[5].collections.add(carts)
+    carts = ManifestEvent(EventKind.CREATE_COLLECTION, 1, 0, 8, "carts")
+    desk.bucket.vbuckets[5].collections.add(2, carts)
     client.read()
     assert desk.bucket.state(5) is State.ACTIVE
     assert "would leave _default.carts behind" in client.connection.dropped

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import pytest
 
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS as OF
 from headwater.kernels.choices import EVENTS_OF_SCOPES as SCOPE
-from headwater.node.vbucket.collection_events import PLAIN, VBucketCollections, Wanted, event_of, message_of
+from headwater.node.storage.told import StoredEvent, event_of, message_of
+from headwater.node.vbucket import collection_events
+from headwater.node.vbucket.collection_events import PLAIN, VBucketCollections, Wanted
 from headwater.wire.dcp import SystemEvent
-from headwater.wire.manifest import EventKind, ManifestEvent
+from headwater.wire.manifest import EMPTY, EventKind, ManifestEvent, ManifestFold
 
 ALL = Wanted(aware=True)
 
 
-def event(seqno: int, kind: int, uid: int, scope: int, collection: int | None = None, name: str = "") -> SystemEvent:
-    return SystemEvent(
-        by_seqno=seqno,
+def event(seqno: int, kind: int, uid: int, scope: int, collection: int | None = None, name: str = "") -> StoredEvent:
+    message = SystemEvent(
+        by_seqno=0,
         event=kind,
         version=0,
         key=name.encode(),
@@ -23,6 +27,7 @@ def event(seqno: int, kind: int, uid: int, scope: int, collection: int | None = 
         scope_id=scope,
         collection_id=collection,
     )
+    return StoredEvent(seqno, event_of(message))
 
 
 def shop() -> VBucketCollections:
@@ -71,7 +76,7 @@ def test_a_collection_is_shown_from_its_event_on_also_if_somebody_looked_while_t
 ) -> None:
     found = VBucketCollections()
     for number in range(events):
-        found.add(event(10 + number, 0, number, 0, 8 + number, f"c{number}"))
+        found.add(10 + number, ManifestEvent(EventKind.CREATE_COLLECTION, number, 0, 8 + number, f"c{number}"))
     for seqno in range(9, 10 + events):
         alive = [0, *range(8, 8 + max(0, seqno - 9))]
         assert [each for each in found.shown(ALL, seqno).tolist() if each < OF] == alive
@@ -80,7 +85,7 @@ def test_a_collection_is_shown_from_its_event_on_also_if_somebody_looked_while_t
 def test_what_is_added_later_is_shown_from_then_on() -> None:
     found = shop()
     before = found.shown(ALL, 20)
-    found.add(event(20, 0, 3, 8, 10, "c"))
+    found.add(20, ManifestEvent(EventKind.CREATE_COLLECTION, 3, 8, 10, "c"))
     assert 10 not in before.tolist() and 10 not in found.shown(ALL, 19).tolist()
     assert 10 in found.shown(ALL, 20).tolist() and found.alive == {0: None, 9: None, 10: None}
 
@@ -99,3 +104,63 @@ def test_a_message_and_its_event_are_the_same_both_ways() -> None:
         message = message_of(told)
         assert event_of(SystemEvent.decode(message.encode())) == told
         assert message.version == (told.max_ttl is not None)
+
+
+def create(number: int) -> ManifestEvent:
+    return ManifestEvent(EventKind.CREATE_COLLECTION, number, 0, 8 + number, f"c{number}")
+
+
+def changed(found: VBucketCollections, numbers: range) -> VBucketCollections:
+    for number in numbers:
+        found.add(100 + number, create(number))
+    return found
+
+
+def test_vbuckets_with_the_same_events_hold_them_once_and_fold_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 collections in 1,024 vbuckets: as many events as collections, and not a million."""
+    folded = 0
+
+    class Counting(ManifestFold):
+        def add(self, event: ManifestEvent) -> None:
+            nonlocal folded
+            folded += 1
+            super().add(event)
+
+    monkeypatch.setattr("headwater.wire.manifest.ManifestFold", Counting)
+    vbuckets = [changed(VBucketCollections(), range(50)) for _ in range(20)]
+    assert {id(each.manifest) for each in vbuckets} == {id(vbuckets[0].manifest)}
+    assert {id(each.alive) for each in vbuckets} == {id(vbuckets[0].alive)}
+    assert {id(each.shown(ALL, 200)) for each in vbuckets} == {id(vbuckets[0].shown(ALL, 200))}
+    assert folded == 50 and len(vbuckets[0].alive) == 51
+    following = vbuckets[0].manifest.with_collection("_default", "more", None, 99)
+    assert {id(each.steps_to(following)) for each in vbuckets} == {id(vbuckets[0].steps_to(following))}
+    assert folded == 50
+
+
+def test_one_more_event_is_folded_behind_those_that_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (changed(VBucketCollections(), range(50)) for _ in range(2))
+    assert len(one.alive) == len(other.alive) == 51
+    calls: list[int] = []
+    after = type(EMPTY).after
+    monkeypatch.setattr(type(EMPTY), "after", lambda base, *events: calls.append(len(events)) or after(base, *events))
+    for found in (one, other):
+        assert len(changed(found, range(50, 51)).alive) == 52
+    assert calls == [1]
+
+
+def test_a_history_that_no_vbucket_has_any_more_is_forgotten() -> None:
+    found = changed(VBucketCollections(), range(3))
+    assert len(found.alive) == 4
+    end = ref(found._row)
+    del found
+    assert end() is None
+    assert create(0) not in (collection_events.NO_EVENTS._following or {})
+
+
+def test_vbuckets_whose_histories_part_tell_their_own() -> None:
+    one, other = changed(VBucketCollections(), range(3)), changed(VBucketCollections(), range(2))
+    other.add(103, ManifestEvent(EventKind.DROP_COLLECTION, 3, 0, 8))
+    assert sorted(one.alive) == [0, 8, 9, 10] and sorted(other.alive) == [0, 9]
+    assert one.dropped().tolist() == [] and other.dropped().tolist() == [[8, 103]]
+    assert sorted(one.at(101).by_id()) == sorted(other.at(101).by_id()) == [0, 8, 9]
+    assert (one.uid, other.uid, other.manifest.uid) == (2, 3, 3)

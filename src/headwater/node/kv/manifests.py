@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.errors import StorageError
+from headwater.node.buckets.collections import COLLECTIONS_MAX
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.wire import admin as wire
@@ -34,7 +35,7 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
     """
     bucket = session.store_bucket
     try:
-        made = CollectionsManifest.decode(request.value)
+        made = CollectionsManifest.decode(request.value, most=COLLECTIONS_MAX)
         await bucket.collections.change(lambda _: made)
     except ManifestRefused as error:
         raise CommandRefused(status_of(error), str(error)) from None

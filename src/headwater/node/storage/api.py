@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from headwater.node.storage.scrub import Damage
     from headwater.node.storage.slots import Slots
     from headwater.node.storage.staging import Staging
+    from headwater.node.storage.told import StoredEvent
     from headwater.node.storage.views import Shown, View
-    from headwater.wire.dcp import SystemEvent
 
 
 class Storage(Protocol):
@@ -67,7 +67,7 @@ class Storage(Protocol):
     def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
         """Return its seqno, 0 if there is none."""
 
-    def events(self, vbucket: int) -> list[SystemEvent]:
+    def events(self, vbucket: int) -> list[StoredEvent]:
         """Return the newest system event of each collection and scope."""
 
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from headwater.kernels import index
 from headwater.node.storage.records import prepare_frame, prepare_key, prepare_over_frame, told_in
-from headwater.node.storage.told import told_of
+from headwater.node.storage.told import messages_of
 from headwater.wire.dcp import Abort, Prepare
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class StoredPrepares:
     def waiting(self, vbucket: int) -> list[Prepare]:
         """Those that are not over, in the order of their seqnos, durable or not. Looks at every row of a vbucket in
         which not all are documents of the default collection."""
-        return [told for told in told_of(self._index, self._slots, vbucket) if isinstance(told, Prepare)]
+        return [told for told in messages_of(self._index, self._slots, vbucket) if isinstance(told, Prepare)]
 
     def find(self, vbucket: int, key: bytes) -> Prepare | None:
         """The prepare of a key; None if there is none, or it is over."""

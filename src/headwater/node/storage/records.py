@@ -18,7 +18,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from struct import Struct, error
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headwater.kernels.choices import OF_COLLECTION, OF_PREPARE, OF_SCOPE, SYSTEM_COLLECTION
 from headwater.kernels.index import HOUR_SECONDS, NAMED_MARK, SINCE_MASK, SINCE_SHIFT, SYSTEM_MARK
@@ -28,15 +28,18 @@ from headwater.wire.opcodes import Opcode
 
 __all__ = [
     "ControlOpcode",
+    "EventParts",
     "StoredDocument",
     "VBucketRecord",
     "clean_frame",
     "control_of",
     "deletion_frame",
     "drop_frame",
+    "event_apart",
     "event_frame",
-    "event_in",
+    "event_parts",
     "key_in",
+    "message_in",
     "mutation_frame",
     "mutation_head",
     "prepare_frame",
@@ -58,6 +61,9 @@ MUTATION: Final = int(Opcode.DCP_MUTATION)
 DELETION: Final = int(Opcode.DCP_DELETION)
 EXPIRATION: Final = int(Opcode.DCP_EXPIRATION)
 REQUEST: Final = int(Magic.CLIENT_REQUEST)
+_VBUCKET_AT, _VBUCKET_END, _OPAQUE_AT, _OPAQUE_END, _SEQNO_AT = 6, 8, 12, 16, HEADER_BYTES
+_SEQNO_END: Final = _SEQNO_AT + 8
+"""Where a SYSTEM_EVENT has its numbers."""
 
 
 class ControlOpcode(IntEnum):
@@ -191,20 +197,49 @@ def key_in(frame: bytes | memoryview) -> tuple[bytes, int]:
     return key, collection
 
 
-def event_frame(vbucket: int, event: dcp.SystemEvent, *, cas: int) -> bytes:
-    """A system event as it is stored; its seqno is the event's."""
+class EventParts(NamedTuple):
+    """A system event as it is stored, without vbucket and seqno: a change brings the same one to a thousand vbuckets.
+
+    Attributes:
+        key: of the row. before, between, behind: the message, without both.
+    """
+
+    key: bytes
+    before: bytes
+    between: bytes
+    behind: bytes
+
+
+def event_parts(event: dcp.SystemEvent) -> EventParts:
+    """A system event as it is stored; its own seqno, vbucket and opaque are not looked at."""
     is_scope = event.collection_id is None
     number = event.scope_id if event.collection_id is None else event.collection_id
     kind = bytes([SYSTEM_COLLECTION, OF_SCOPE if is_scope else OF_COLLECTION])
-    extras = _MUTATION.pack(event.by_seqno, 1, 0, 0, 0, 0, 0)
-    key = kind + leb128.join_key(number, b"\0")
-    return _frame(MUTATION, vbucket, extras, key, event.encode(), cas=cas, hops=NAMED_MARK | SYSTEM_MARK)
+    message = replace(event, opaque=0).encode()
+    parts = message[:_VBUCKET_AT], message[_VBUCKET_END:_SEQNO_AT], message[_SEQNO_END:]
+    return EventParts(kind + leb128.join_key(number, b"\0"), *parts)
 
 
-def event_in(frame: bytes | memoryview) -> dcp.SystemEvent | None:
-    """The system event that a stored frame is; None for anything else."""
-    told = told_in(frame)
-    return told if isinstance(told, dcp.SystemEvent) else None
+def event_frame(vbucket: int, event: EventParts, *, seqno: int, cas: int) -> bytes:
+    """A system event as it is stored, with a seqno."""
+    extras = _MUTATION.pack(seqno, 1, 0, 0, 0, 0, 0)
+    message = b"".join((event.before, vbucket.to_bytes(2), event.between, seqno.to_bytes(8), event.behind))
+    return _frame(MUTATION, vbucket, extras, event.key, message, cas=cas, hops=NAMED_MARK | SYSTEM_MARK)
+
+
+def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
+    """The system event that a stored frame is: its seqno, and the message with 0 for vbucket, opaque and seqno.
+
+    None for any other frame.
+    """
+    key_at, message_at = _told_at(frame)
+    if not message_at or frame[key_at + 1] == OF_PREPARE:
+        return None
+    message = bytes(memoryview(frame)[message_at:])
+    head = (
+        message[:_VBUCKET_AT] + bytes(2) + message[_VBUCKET_END:_OPAQUE_AT] + bytes(4) + message[_OPAQUE_END:_SEQNO_AT]
+    )
+    return int.from_bytes(message[_SEQNO_AT:_SEQNO_END]), head + bytes(8) + message[_SEQNO_END:]
 
 
 def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Abort | None:
@@ -212,16 +247,28 @@ def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Ab
 
     Keys of prepares and aborts begin with the id of their collection.
     """
-    _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
-    if not opaque & SYSTEM_MARK:
+    key_at, message_at = _told_at(frame)
+    if not message_at:
         return None
-    key_at = HEADER_BYTES + extras_bytes
-    message = memoryview(frame)[key_at + key_bytes :]
     if frame[key_at + 1] != OF_PREPARE:
-        return dcp.SystemEvent.decode(message)
-    if not message:
+        return dcp.SystemEvent.decode(memoryview(frame)[message_at:])
+    return message_in(frame)
+
+
+def message_in(frame: bytes | memoryview) -> dcp.Prepare | dcp.Abort | None:
+    """The message of a durable write that a stored frame holds; None for any other frame, and where it holds none."""
+    key_at, message_at = _told_at(frame)
+    message = memoryview(frame)[message_at:]
+    if not message_at or frame[key_at + 1] != OF_PREPARE or not message:
         return None
     return dcp.Prepare.decode(message) if message[1] == Opcode.DCP_PREPARE else dcp.Abort.decode(message)
+
+
+def _told_at(frame: bytes | memoryview) -> tuple[int, int]:
+    """Where key and message of a stored frame with the SYSTEM mark begin; 0 and 0 for a document."""
+    _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
+    key_at = HEADER_BYTES + extras_bytes
+    return (key_at, key_at + key_bytes) if opaque & SYSTEM_MARK else (0, 0)
 
 
 def prepare_key(key: bytes) -> bytes:

@@ -7,7 +7,6 @@ a change that was staged will not fail for lack of space.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from headwater.node.storage.batch import BATCH_HEADER_BYTES
 from headwater.node.storage.columns import Index
 from headwater.node.storage.log import Log
 from headwater.node.storage.records import (
+    EventParts,
     VBucketRecord,
     deletion_frame,
     drop_frame,
@@ -32,7 +32,6 @@ from headwater.node.storage.records import (
 )
 from headwater.node.storage.replay import current, restore
 from headwater.node.storage.slots import Slots
-from headwater.wire.dcp import SystemEvent
 from headwater.wire.numbers import HELD_MAX, SEQNO_MAX
 
 __all__ = ["ArenaFull", "Staging"]
@@ -190,7 +189,8 @@ class Staging:
         self._check_room(len(frame) + len(value), self._control_reserve)
         rows, high = self._index.rows(vbucket), self._index.high_seqno(vbucket)
         offset = self.arena.append(frame)
-        self.arena.append(value)
+        if value:
+            self.arena.append(value)
         while not index.index_frame(self._index.table, vbucket, self._slots.table, self.arena.slot, offset):
             self._index.grow(vbucket)
         now, seqno = self._index.rows(vbucket), self._index.high_seqno(vbucket)
@@ -273,10 +273,10 @@ class Staging:
         self.document(vbucket, frame)
         return seqno
 
-    def event(self, vbucket: int, event: SystemEvent, *, cas: int) -> int:
-        """Store a system event; returns its seqno (the next one, if it has none). Errors as above."""
-        seqno = self.next_seqno(vbucket, event.by_seqno or None, cas)
-        self.document(vbucket, event_frame(vbucket, replace(event, by_seqno=seqno, vbucket=vbucket), cas=cas))
+    def event(self, vbucket: int, event: EventParts, *, seqno: int | None = None, cas: int) -> int:
+        """Store a system event; returns its seqno (the next one unless given). Errors as above."""
+        seqno = self.next_seqno(vbucket, seqno, cas)
+        self.document(vbucket, event_frame(vbucket, event, seqno=seqno, cas=cas))
         return seqno
 
     # ------------------------------------------------------------------ control

@@ -46,9 +46,8 @@ from headwater.node.storage.replay import OpenedSegment, Replay
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
-from headwater.node.storage.told import told_of
+from headwater.node.storage.told import StoredEvent, events_of
 from headwater.node.storage.views import DEFAULT_ONLY, Shown, View
-from headwater.wire.dcp import SystemEvent
 
 __all__ = ["ArenaFull", "Store"]
 
@@ -206,10 +205,10 @@ class Store:
         key, mark = stored_key(collection, key)
         return int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
 
-    def events(self, vbucket: int) -> list[SystemEvent]:
+    def events(self, vbucket: int) -> list[StoredEvent]:
         """The system events of a vbucket in the order of their seqnos, of each collection and scope the newest; durable
         or not. Looks at every row of a vbucket that is mixed."""
-        return [told for told in told_of(self.index, self.slots, vbucket) if isinstance(told, SystemEvent)]
+        return list(events_of(self.index, self.slots, vbucket))
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
         """Seqno of the newest durable change that is shown; 0 if there is none."""

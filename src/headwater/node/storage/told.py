@@ -2,33 +2,88 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from headwater.kernels import index, sweep
-from headwater.node.storage.records import told_in
+from headwater.node.storage.records import event_apart, message_in
+from headwater.wire.dcp import SystemEvent
+from headwater.wire.manifest import EventKind, ManifestEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headwater.node.storage.columns import Index
     from headwater.node.storage.slots import Slots
-    from headwater.wire.dcp import Abort, Prepare, SystemEvent
+    from headwater.wire.dcp import Abort, Prepare
 
-ROWS_FIRST = 16
+ROWS_FIRST: Final = 16
+EVENTS_KEPT: Final = 1 << 14
+"""The events that are kept as they were read: a thousand vbuckets tell the same ones. Some hundred bytes each."""
 
 
-def told_of(of: Index, slots: Slots, vbucket: int) -> Iterator[SystemEvent | Prepare | Abort]:
-    """In the order of their seqnos, of each key the newest; durable or not. Looks at every row of a vbucket that is
-    mixed."""
+class StoredEvent(NamedTuple):
+    """A system event in a log: its seqno, and the event, which is one object wherever it is the same."""
+
+    seqno: int
+    event: ManifestEvent
+
+
+def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
+    """The system events, in the order of their seqnos, of each collection and scope the newest; durable or not. Looks
+    at every row of a vbucket that is mixed."""
+    locs = of.columns[vbucket].loc
+    for row in _rows(of, slots, vbucket):
+        if (told := event_apart(slots.seen(locs.item(row)))) is not None:
+            yield StoredEvent(told[0], _event(told[1]))
+
+
+def messages_of(of: Index, slots: Slots, vbucket: int) -> Iterator[Prepare | Abort]:
+    """The messages of durable writes; otherwise as `events_of`."""
+    locs = of.columns[vbucket].loc
+    for row in _rows(of, slots, vbucket):
+        if (told := message_in(slots.seen(locs.item(row)))) is not None:
+            yield told
+
+
+def _rows(of: Index, slots: Slots, vbucket: int) -> list[int]:
     if not of.table.item(vbucket, index.MIXED):
-        return
+        return []
     found = np.empty(ROWS_FIRST, np.int64)
     while (count := int(sweep.system_rows(of.table, vbucket, slots.table, found))) > len(found):
         found = np.empty(count, np.int64)
-    locs = of.columns[vbucket].loc
-    for row in found[:count].tolist():
-        told = told_in(slots.seen(locs.item(row)))
-        if told is not None:
-            yield told
+    rows: list[int] = found[:count].tolist()
+    return rows
+
+
+@lru_cache(EVENTS_KEPT)
+def _event(message: bytes) -> ManifestEvent:
+    return event_of(SystemEvent.decode(message))
+
+
+def event_of(message: SystemEvent) -> ManifestEvent:
+    """The event that a message tells of."""
+    return ManifestEvent(
+        EventKind(message.event),
+        message.manifest_uid,
+        message.scope_id,
+        message.collection_id,
+        message.key.decode("utf-8", "replace"),
+        message.max_ttl,
+    )
+
+
+def message_of(event: ManifestEvent) -> SystemEvent:
+    """The message that tells of an event, still without seqno; version 1 only where there is a maximum TTL."""
+    return SystemEvent(
+        by_seqno=0,
+        event=int(event.kind),
+        version=0 if event.max_ttl is None else 1,
+        key=event.name.encode(),
+        manifest_uid=event.manifest_uid,
+        scope_id=event.scope_id,
+        collection_id=event.collection_id,
+        max_ttl=event.max_ttl,
+    )

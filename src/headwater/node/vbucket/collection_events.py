@@ -9,20 +9,25 @@ Source: dcp 2.16, 5, 8.2; kv.md 4.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, PREPARES
+from headwater.node.storage.records import EventParts, event_parts
+from headwater.node.storage.told import message_of
 from headwater.wire import manifest
-from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent, ManifestFold
+from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent
 
 if TYPE_CHECKING:
     from headwater.node.storage.compaction import Dropped
+    from headwater.node.storage.told import StoredEvent
     from headwater.node.storage.views import Shown
-    from headwater.wire.dcp import SystemEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +56,133 @@ PLAIN: Final = Wanted()
 EVERYTHING: Final = Wanted(aware=True)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class FoldedEvents:
+    """The result of the events of a history; it lives while a vbucket has them.
+
+    Attributes:
+        manifest: the collections that are there. alive: those by id, and the maximum TTL of each in seconds.
+        choices: what readers are shown, by what they want and the number of events that they may be told of.
+        next: the manifest that was asked for last, and the events that lead to it.
+    """
+
+    manifest: CollectionsManifest
+    alive: dict[int, int | None]
+    choices: dict[tuple[Wanted, int], Shown] = field(default_factory=dict)
+    next: tuple[CollectionsManifest, list[tuple[ManifestEvent, EventParts]]] | None = None
+
+
+class EventHistory:
+    """A row of events: the last one, and the row before it. Vbuckets whose logs tell the same events share one.
+
+    So a change of the collections is held, and folded, once and not once for each of a thousand vbuckets. A row keeps
+    the rows before it alive; those behind it are kept by the vbuckets that are there.
+
+    Attributes:
+        length: the number of events. event: the last one; None in an empty row, as is `before`.
+    """
+
+    __slots__ = ("__weakref__", "_folded", "_following", "before", "event", "length", "uid")
+
+    def __init__(self, before: EventHistory | None = None, event: ManifestEvent | None = None) -> None:
+        self.before = before
+        self.event = event
+        self.length: int = 0 if before is None else before.length + 1
+        self.uid: int = 0 if before is None or event is None else max(before.uid, event.manifest_uid)
+        self._following: WeakValueDictionary[ManifestEvent, EventHistory] | None = None
+        self._folded: ref[FoldedEvents] | None = None
+
+    def then(self, event: ManifestEvent) -> EventHistory:
+        """Return the row with one more event."""
+        if self._following is None:
+            self._following = WeakValueDictionary()
+        found = self._following.get(event)
+        if found is None:
+            found = self._following[event] = EventHistory(self, event)
+        return found
+
+    def cut(self, length: int) -> EventHistory:
+        """Return the row of the first so many events."""
+        row = self
+        while row.length > length and row.before is not None:
+            row = row.before
+        return row
+
+    def events(self) -> list[ManifestEvent]:
+        """Return the events in their order."""
+        return self._behind(None)
+
+    @property
+    def folded(self) -> FoldedEvents:
+        """The result of the events; to be kept by who may ask again."""
+        found = self._known
+        if found is None:
+            base: EventHistory | None = self.before
+            while base is not None and base._known is None:
+                base = base.before
+            start = base._known if base is not None else None
+            made = (start.manifest if start is not None else manifest.EMPTY).after(*self._behind(base))
+            found = FoldedEvents(made, {each.id: each.max_ttl for _, each in made.each_collection()})
+            self._folded = ref(found)
+        return found
+
+    @property
+    def _known(self) -> FoldedEvents | None:
+        return None if self._folded is None else self._folded()
+
+    def _behind(self, base: EventHistory | None) -> list[ManifestEvent]:
+        found = []
+        row: EventHistory | None = self
+        while row is not None and row is not base:
+            if row.event is not None:
+                found.append(row.event)
+            row = row.before
+        found.reverse()
+        return found
+
+
+NO_EVENTS: Final = EventHistory()
+
+
 class VBucketCollections:
     """The collections of a vbucket, by its log.
 
     An event costs the same however many collections there are: a change may bring a thousand to a thousand vbuckets.
+    What is the vbucket's own is the seqno of each event; the events and what they fold to are shared.
 
     Attributes:
         default_dropped_seqno: of the drop of the default collection, which never comes back; 0 while it is there.
     """
 
-    def __init__(self, events: Iterable[SystemEvent] = ()) -> None:
-        self._fold = ManifestFold(manifest.EMPTY)
-        self._alive: dict[int, int | None] | None = {0: None}
-        self._history: list[tuple[int, ManifestEvent]] = []
-        self._changes = 0
-        self._shown: dict[Wanted, tuple[tuple[int, int], Shown]] = {}
+    def __init__(self, events: Iterable[StoredEvent] = ()) -> None:
+        self._row = NO_EVENTS
+        self._seqnos: array[int] = array("Q")
+        self._folded: tuple[EventHistory, FoldedEvents] | None = None
         self.default_dropped_seqno: int = 0
         for event in events:
-            self.add(event)
+            self.add(event.seqno, event.event)
 
-    def add(self, event: SystemEvent) -> None:
+    def add(self, seqno: int, event: ManifestEvent) -> None:
         """An event was staged."""
-        told = event_of(event)
-        self._history.append((event.by_seqno, told))
-        self._fold.add(told)
-        self._changes += 1
-        self._alive = None
-        if told.kind is EventKind.DROP_COLLECTION and told.collection_id == 0:
-            self.default_dropped_seqno = event.by_seqno
+        self._seqnos.append(seqno)
+        self._row = self._row.then(event)
+        if event.kind is EventKind.DROP_COLLECTION and event.collection_id == 0:
+            self.default_dropped_seqno = seqno
 
     @property
     def manifest(self) -> CollectionsManifest:
         """The manifest as staged, that is with events that are not durable yet."""
-        return self._fold.manifest
+        return self._all.manifest
 
     @property
     def uid(self) -> int:
         """The uid of that."""
-        return self._fold.uid
+        return self._row.uid
 
     @property
     def alive(self) -> dict[int, int | None]:
         """The collections of that by id, and the maximum TTL of each in seconds."""
-        if self._alive is None:
-            self._alive = {number: collection.max_ttl for number, (_, collection) in self.manifest.by_id().items()}
-        return self._alive
+        return self._all.alive
 
     @property
     def named(self) -> list[str]:
@@ -104,36 +191,57 @@ class VBucketCollections:
 
     def at(self, seqno: int) -> CollectionsManifest:
         """The manifest of a seqno."""
-        if not self._history or self._history[-1][0] <= seqno:
-            return self.manifest
-        return manifest.EMPTY.after(*(event for at, event in self._history if at <= seqno))
+        return self._told(seqno).manifest
+
+    def steps_to(self, following: CollectionsManifest) -> list[tuple[ManifestEvent, EventParts]]:
+        """The events that lead to another manifest, and each as it is stored; made once for all vbuckets."""
+        folded = self._all
+        if folded.next is None or folded.next[0] is not following:
+            events = folded.manifest.events_to(following)
+            folded.next = following, [(event, event_parts(message_of(event))) for event in events]
+        return folded.next[1]
 
     def shown(self, wanted: Wanted, seqno: int) -> Shown:
         """The choice of a reader to whom all up to a durable seqno may be told (kernels/choices.py)."""
-        history = self._history
-        is_all = not history or history[-1][0] <= seqno  # asked all the time, so not counted
-        stamp = (self._changes, len(history) if is_all else sum(at <= seqno for at, _ in history))
-        cached = self._shown.get(wanted)
-        if cached is None or cached[0] != stamp:
-            cached = self._shown[wanted] = (stamp, self._choose(wanted, seqno))
-        return cached[1]
+        choices, length = self._all.choices, self._length(seqno)
+        found = choices.get((wanted, length))
+        if found is None:
+            found = choices[wanted, length] = self._choose(wanted, seqno)
+        return found
 
     def is_over(self, wanted: Wanted, seqno: int) -> bool:
         """Whether of what a stream asked for nothing is left at a seqno, nor can ever come."""
-        if not self._history:
+        if not self._seqnos:
             return False
-        now = self.at(seqno)
+        now = self._told(seqno)
         if not wanted.aware:
-            return 0 not in now.by_id()
+            return 0 not in now.alive
         if wanted.scope is not None:
-            return now.scope_by_id(wanted.scope) is None
-        return wanted.collections is not None and not wanted.collections & now.by_id().keys()
+            return now.manifest.scope_by_id(wanted.scope) is None
+        return wanted.collections is not None and not wanted.collections & now.alive.keys()
 
     def dropped(self) -> Dropped:
         """The collections that were dropped, and the seqno of each drop; by id."""
-        kind = EventKind.DROP_COLLECTION
-        found = sorted((event.collection_id or 0, seqno) for seqno, event in self._history if event.kind is kind)
+        kind, events = EventKind.DROP_COLLECTION, zip(self._seqnos, self._row.events(), strict=True)
+        found = sorted((event.collection_id or 0, seqno) for seqno, event in events if event.kind is kind)
         return np.array(found, np.uint64).reshape(-1, 2)
+
+    @property
+    def _all(self) -> FoldedEvents:
+        """The result of all events."""
+        if self._folded is None or self._folded[0] is not self._row:
+            self._folded = self._row, self._row.folded
+        return self._folded[1]
+
+    def _told(self, seqno: int) -> FoldedEvents:
+        """The result of the events up to a seqno."""
+        length = self._length(seqno)
+        return self._all if length == len(self._seqnos) else self._row.cut(length).folded
+
+    def _length(self, seqno: int) -> int:
+        """The number of events up to a seqno; as a rule that of all, and asked all the time."""
+        seqnos = self._seqnos
+        return len(seqnos) if not seqnos or seqnos[-1] <= seqno else bisect_right(seqnos, seqno)
 
     def _choose(self, wanted: Wanted, seqno: int) -> Shown:
         alive = self.at(seqno).by_id()
@@ -153,34 +261,6 @@ class VBucketCollections:
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:
         """The ids of all collections (of a scope) and scopes of which there was an event."""
-        events = [event for _, event in self._history if scope is None or event.scope_id == scope]
+        events = [event for event in self._row.events() if scope is None or event.scope_id == scope]
         collections = {event.collection_id for event in events if event.collection_id is not None}
         return collections, {event.scope_id for event in events if event.collection_id is None}
-
-
-def event_of(message: SystemEvent) -> ManifestEvent:
-    """The event that a message tells of."""
-    return ManifestEvent(
-        EventKind(message.event),
-        message.manifest_uid,
-        message.scope_id,
-        message.collection_id,
-        message.key.decode("utf-8", "replace"),
-        message.max_ttl,
-    )
-
-
-def message_of(event: ManifestEvent) -> SystemEvent:
-    """The message that tells of an event, still without seqno; version 1 only where there is a maximum TTL."""
-    from headwater.wire.dcp import SystemEvent  # noqa: PLC0415
-
-    return SystemEvent(
-        by_seqno=0,
-        event=int(event.kind),
-        version=0 if event.max_ttl is None else 1,
-        key=event.name.encode(),
-        manifest_uid=event.manifest_uid,
-        scope_id=event.scope_id,
-        collection_id=event.collection_id,
-        max_ttl=event.max_ttl,
-    )

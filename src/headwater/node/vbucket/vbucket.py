@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import StorageError
 from headwater.invariants import node_invariant
 from headwater.kernels import index
-from headwater.node.storage.records import VBucketRecord
-from headwater.node.vbucket.collection_events import VBucketCollections, message_of
+from headwater.node.storage.records import EventParts, VBucketRecord, event_parts
+from headwater.node.storage.told import event_of
+from headwater.node.vbucket.collection_events import VBucketCollections
 from headwater.node.vbucket.gap import Gap
 from headwater.node.vbucket.history import ConsistentSeqnos
 from headwater.node.vbucket.prepares import Key, VBucketPrepares
@@ -35,7 +35,7 @@ from headwater.wire.vbucket import State
 if TYPE_CHECKING:
     from headwater.node.storage.api import Storage
     from headwater.wire.dcp import SystemEvent
-    from headwater.wire.manifest import CollectionsManifest
+    from headwater.wire.manifest import CollectionsManifest, ManifestEvent
 
 
 class Reader(Protocol):
@@ -190,9 +190,7 @@ class VBucket:
     def add_event(self, event: SystemEvent, cas: int) -> int:
         """Stage a system event, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
         self._store.declarations.use_collections()
-        seqno = self._store.staging.event(self.id, event, cas=cas)
-        self.collections.add(replace(event, by_seqno=seqno))
-        return seqno
+        return self._stage_event(event_of(event), event_parts(event), event.by_seqno or None, cas)
 
     def become(self, manifest: CollectionsManifest, next_cas: Callable[[], int]) -> bool:
         """Stage what leads from the collections here to those of a manifest; whether that was anything.
@@ -200,10 +198,17 @@ class VBucket:
         Raises:
             ArenaFull: after a part of it; the rest after the next commit.
         """
-        events = self.collections.manifest.events_to(manifest)
-        for event in events:
-            self.add_event(message_of(event), next_cas())
-        return bool(events)
+        steps = self.collections.steps_to(manifest)
+        if steps:
+            self._store.declarations.use_collections()
+        for event, parts in steps:
+            self._stage_event(event, parts, None, next_cas())
+        return bool(steps)
+
+    def _stage_event(self, event: ManifestEvent, parts: EventParts, seqno: int | None, cas: int) -> int:
+        seqno = self._store.staging.event(self.id, parts, seqno=seqno, cas=cas)
+        self.collections.add(seqno, event)
+        return seqno
 
     @property
     def high_seqno(self) -> int:
