@@ -51,7 +51,7 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     owners = owners_of(chance, nodes, seconds) if has_orders and chance.random() < 0.5 else ()
     has_tenants = has_users and Random(f"tenants {seed}").random() < 0.5  # noqa: S311 - must be repeatable
     chance = Random(f"duplicates {seed}")  # noqa: S311 - must be repeatable
-    twice = () if has_tenants else duplicates_of(chance, nodes, seconds)  # both at once: not the same run twice yet
+    twice = duplicates_of(chance, nodes, seconds)
     found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners, *twice)
     steps = tuple(sorted(found, key=lambda step: step.at))
     return WorldPlan(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import importlib
 import logging
 import os
 import random
@@ -21,9 +22,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, tzinfo
 from functools import cache
-from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import product
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from unittest import mock
 
 from harness.simulation.cluster import Errors, no_exits
@@ -31,10 +34,13 @@ from harness.simulation.host import Clock, later_buckets
 from harness.simulation.sockets import SimSocket
 from harness.world import blocking
 from headwater import tracing
-from headwater.kernels import cached
+from headwater.backup import archive, prune
+from headwater.cluster import admin
+from headwater.kernels import builds
 from headwater.node import calling
 from headwater.node.buckets.scans import RangeScan
 from headwater.node.connections.connection import Connection
+from headwater.node.kv import stats
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.stream import Stream
 from headwater.transport import channel
@@ -43,6 +49,8 @@ if TYPE_CHECKING:
     from harness.simulation.scheduler import Schedule
     from harness.simulation.sockets import Network
 
+CALLABLE = (BuiltinFunctionType, FunctionType, MethodType)
+PROCESS, MACHINE = 4711, "world"
 HASHED = (Connection, Stream, Handover, RangeScan)
 """Classes of the product whose objects lie in sets: by a number, not by where they are in memory."""
 
@@ -61,6 +69,7 @@ class System:
         self._schedule, self._network, self._clocks = schedule, network, clocks
         self._random = random.Random(schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
         self._right = Clock(schedule)
+        self.clocks, self.chances = self._clock_functions(), self._chance_functions()
 
     @property
     def place(self) -> str:
@@ -72,24 +81,27 @@ class System:
         """Seconds since the beginning."""
         return self._schedule.now
 
+    def perf_counter(self) -> float:
+        """The same: each function of the system has a stand-in of its own."""
+        return self._schedule.now
+
     def time_ns(self) -> int:
         """Unix time in nanoseconds, as the machine of the running process has it."""
         return self._clocks.get(self.place, self._right).time_ns()
 
-    def clocks(self) -> dict[str, Callable[..., Any]]:
+    def _clock_functions(self) -> dict[str, Callable[..., Any]]:
         """The functions of the module `time`."""
-        nothing: Callable[[], float] = lambda: 0.0  # noqa: E731
         return {
             "monotonic": self.monotonic,
-            "perf_counter": self.monotonic,
-            "thread_time": nothing,
-            "process_time": nothing,
+            "perf_counter": self.perf_counter,
+            "thread_time": lambda: 0.0,
+            "process_time": lambda: 0.0,
             "time": lambda: self.time_ns() / 1e9,
             "time_ns": self.time_ns,
             "sleep": blocking.sleep,
         }
 
-    def chances(self) -> dict[str, Callable[..., Any]]:
+    def _chance_functions(self) -> dict[str, Callable[..., Any]]:
         """The functions of the module `secrets`."""
         chance = self._random
         return {
@@ -101,16 +113,24 @@ class System:
         }
 
     def replaced(self) -> dict[Any, Any]:
-        """The stand-ins of functions of the system that are default arguments somewhere."""
-        clocks = self.clocks()
-        return {
-            time.monotonic: clocks["monotonic"],
-            time.perf_counter: clocks["perf_counter"],
-            time.thread_time: clocks["thread_time"],
-            time.sleep: clocks["sleep"],
-            random.random: self._random.random,
-            os.urandom: self._random.randbytes,
-        }
+        """The stand-ins of functions of the system, by these, while they are in their places."""
+        clocks = {getattr(time, name): stand_in for name, stand_in in self.clocks.items()}
+        chances = {getattr(secrets, name): stand_in for name, stand_in in self.chances.items()}
+        return clocks | chances | {random.random: self._random.random, os.urandom: self._random.randbytes}
+
+    def datetime(self) -> type[datetime]:
+        """The class `datetime`, which knows the time of the running process."""
+        time_ns = self.time_ns
+
+        class ProcessDatetime(datetime):
+            """A moment."""
+
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Self:
+                """The present one."""
+                return cls.fromtimestamp(time_ns() / 1e9, tz)
+
+        return ProcessDatetime
 
     def sockets(self) -> SimpleNamespace:
         """The module `socket`, with sockets of the simulated network."""
@@ -133,16 +153,18 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
     replaced = system.replaced()  # while the functions of the system are there to be known
     numbers = iter(range(1, 1 << 60))
     with ExitStack() as stack:
-        # A kernel that another process compiles just now is waited for outside of the world.
-        stack.enter_context(mock.patch.object(cached, "time", SimpleNamespace(**vars(time))))
-        for name, function in system.clocks().items():
+        stack.enter_context(_real_compiler())
+        for name, function in system.clocks.items():
             stack.enter_context(mock.patch.object(time, name, function))
-        for name, chance in system.chances().items():
+        for name, chance in system.chances.items():
             stack.enter_context(mock.patch.object(secrets, name, chance))
         stack.enter_context(mock.patch.object(uuid, "uuid4", lambda: uuid.UUID(bytes=system._random.randbytes(16))))
         stack.enter_context(mock.patch.object(hashlib, "pbkdf2_hmac", cache(hashlib.pbkdf2_hmac)))
         stack.enter_context(mock.patch.object(tracing, "_tracer", lambda: None))
-        stack.enter_context(_defaults(replaced))
+        stack.enter_context(_known_by_name(replaced))
+        stack.enter_context(_same_process())
+        for module in (archive, prune):
+            stack.enter_context(mock.patch.object(module, "datetime", system.datetime()))
         for module in (calling, channel):
             stack.enter_context(mock.patch.object(module, "socket", system.sockets()))
         for kind in HASHED:
@@ -152,6 +174,36 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
         stack.enter_context(blocking.waits())
         stack.enter_context(_quiet(schedule))
         yield system
+
+
+@contextmanager
+def _real_compiler() -> Iterator[None]:
+    """In a block: kernels are compiled, or waited for where another process compiles them, outside of the world.
+
+    To be entered before time and chance are replaced. The files of the cache have random names: each that is written
+    would take chance away from the world, and make another run of a seed where it meets a cold cache.
+    """
+    if not builds.compiling():
+        yield
+        return
+    compiler = [builds.numbas("jit"), *map(importlib.import_module, ("numba.core.caching", "numba.core.dispatcher"))]
+    with ExitStack() as stack:
+        for module, name in product(compiler, ("time", "uuid")):
+            if isinstance(given := getattr(module, name, None), ModuleType):
+                stack.enter_context(mock.patch.object(module, name, SimpleNamespace(**vars(given))))
+        yield
+
+
+@contextmanager
+def _same_process() -> Iterator[None]:
+    """In a block: a process has the same number in each run, and its machine the same name.
+
+    Operators and statistics tell them, and a message with a digit more is cut elsewhere on its way.
+    """
+    system = SimpleNamespace(**{**vars(os), "getpid": lambda: PROCESS})
+    sockets = SimpleNamespace(**{**vars(socket), "gethostname": lambda: MACHINE})
+    with mock.patch.multiple(admin, os=system, socket=sockets), mock.patch.object(stats, "os", system):
+        yield
 
 
 @contextmanager
@@ -167,43 +219,53 @@ def _hashed(kind: type, numbers: Iterator[int]) -> Iterator[None]:
 
 
 @contextmanager
-def _defaults(replaced: Mapping[Any, Any]) -> Iterator[None]:
-    """Exchange default arguments: a function that was one when a module was loaded is known to nobody by name."""
-    kept: list[tuple[FunctionType, tuple[Any, ...] | None, dict[str, Any] | None]] = []
-    for function in _functions():
-        given, named = function.__defaults__, function.__kwdefaults__
-        is_given = given is not None and any(_is_one(each, replaced) for each in given)
-        is_named = named is not None and any(_is_one(each, replaced) for each in named.values())
-        if is_given or is_named:
-            kept.append((function, given, named))
-            if given is not None:
-                function.__defaults__ = tuple(_of(each, replaced) for each in given)
-            if named is not None:
-                function.__kwdefaults__ = {name: _of(each, replaced) for name, each in named.items()}
+def _known_by_name(replaced: Mapping[Any, Any]) -> Iterator[None]:
+    """In a block: clocks and chance are exchanged where they are default arguments, or were imported by their names.
+
+    Behind it also in modules that were loaded in the block: those would keep the time of a world that is over.
+    """
+    _exchange(replaced)
     try:
         yield
     finally:
-        for function, given, named in kept:
-            function.__defaults__, function.__kwdefaults__ = given, named
+        _exchange({stand_in: given for given, stand_in in replaced.items()})
+
+
+def _exchange(replaced: Mapping[Any, Any]) -> None:
+    for module in _modules():
+        for name, thing in list(vars(module).items()):
+            if isinstance(thing, CALLABLE) and thing in replaced:
+                setattr(module, name, replaced[thing])
+    for function in _functions():
+        given, named = function.__defaults__, function.__kwdefaults__
+        if given is not None and any(_is_one(each, replaced) for each in given):
+            function.__defaults__ = tuple(_of(each, replaced) for each in given)
+        if named is not None and any(_is_one(each, replaced) for each in named.values()):
+            function.__kwdefaults__ = {name: _of(each, replaced) for name, each in named.items()}
 
 
 def _is_one(value: Any, replaced: Mapping[Any, Any]) -> bool:
-    return callable(value) and getattr(value, "__hash__", None) is not None and value in replaced
+    return isinstance(value, CALLABLE) and value in replaced
 
 
 def _of(value: Any, replaced: Mapping[Any, Any]) -> Any:
     return replaced[value] if _is_one(value, replaced) else value
 
 
+def _modules() -> list[ModuleType]:
+    """Headwater's modules that are loaded."""
+    loaded = list(sys.modules.items())
+    return [module for name, module in loaded if name == "headwater" or name.startswith("headwater.")]
+
+
 def _functions() -> Iterator[FunctionType]:
     """All functions and methods of headwater's modules that are loaded."""
-    for name, module in list(sys.modules.items()):
-        if name == "headwater" or name.startswith("headwater."):
-            for thing in list(vars(module).values()):
-                if isinstance(thing, FunctionType):
-                    yield thing
-                elif isinstance(thing, type) and thing.__module__ == name:
-                    yield from (each for each in vars(thing).values() if isinstance(each, FunctionType))
+    for module in _modules():
+        for thing in list(vars(module).values()):
+            if isinstance(thing, FunctionType):
+                yield thing
+            elif isinstance(thing, type) and thing.__module__ == module.__name__:
+                yield from (each for each in vars(thing).values() if isinstance(each, FunctionType))
 
 
 @contextmanager

@@ -9,11 +9,17 @@ import sys
 import time
 import uuid
 import weakref
+from types import ModuleType
+
+import pytest
 
 from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Network
 from harness.world.machines import MachineClock
 from harness.world.system import simulated, unwatched
+from headwater.backup import archive
+from headwater.cluster.admin import Operator
+from headwater.node.connections import connection
 from headwater.transport import channel
 from headwater.transport.aio import Waiters
 from headwater.transport.backoff import Backoff
@@ -31,6 +37,32 @@ def test_clocks_and_chance_are_those_of_the_world_and_real_again_behind_it() -> 
             seen.append((secrets.token_hex(4), uuid.uuid4(), Backoff().next_seconds()))
     assert seen[0] == seen[1]
     assert before == (time.monotonic, random.random, secrets.token_hex, uuid.uuid4, Waiters.__init__.__defaults__)
+
+
+def test_clocks_that_a_module_knows_by_name_and_moments_are_those_of_the_world() -> None:
+    before = connection.thread_time
+    schedule = Schedule(7)
+    with simulated(schedule, Network(schedule), {}):
+        schedule.run(2.5)
+        assert connection.thread_time() == 0.0
+        assert archive.fresh_id("full", []) == "20231114T221322Z-full"
+        sys.modules["headwater.late"] = late = ModuleType("headwater.late")
+        late.__dict__["monotonic"] = time.monotonic  # as by `from time import monotonic` while a world runs
+        assert late.monotonic() == 2.5
+    del sys.modules["headwater.late"]
+    assert connection.thread_time is before
+    assert late.monotonic is time.monotonic
+
+
+def test_no_message_tells_of_the_process_or_machine_that_a_world_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = set()
+    for number in (7, 123456):
+        monkeypatch.setattr("os.getpid", lambda number=number: number)
+        monkeypatch.setattr("socket.gethostname", lambda number=number: f"vm-{number}")
+        schedule = Schedule(7)
+        with simulated(schedule, Network(schedule), {}):
+            told.add(Operator.of("rebalance"))
+    assert len(told) == 1
 
 
 def test_a_process_has_the_time_of_its_machine() -> None:
