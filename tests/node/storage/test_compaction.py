@@ -7,6 +7,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from random import Random
+from threading import Event
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from headwater.kernels import index
 from headwater.node.storage import compaction as module
 from headwater.node.storage.compaction import best_stretch
 from headwater.node.storage.records import VBucketRecord
+from headwater.node.storage.segment import Segment
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
 from tests.node.storage.model import (
@@ -416,6 +418,42 @@ def test_changes_of_after_a_lost_batch_stay_where_the_new_files_were_published_b
     check_documents(store, 0, history)
     store.close()
     check_documents(open_store(disk), 0, history)
+
+
+def test_a_rollback_that_is_lost_while_the_new_files_come_into_the_log_takes_no_later_change_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log is indexed anew either before it is decided that the new files come in, which stops the run, or behind
+    that, with these files in it: what is staged by the time of the swap is in no file."""
+    store = open_store(FaultyDisk())
+    history = overwritten(store)
+    store.log.seal()
+    job = store.compact()
+    assert job is not None
+    job.survey()
+    job.announce()
+    commit(store)
+    store.rollback(0, 0)
+    batch = store.freeze()
+    assert batch is not None
+    is_replacing, is_lost, replace = Event(), Event(), store.log.replace
+
+    def replace_late(old: list[Segment], new: list[Segment]) -> None:
+        is_replacing.set()
+        is_lost.wait(0.2)  # whoever waits for this run first does not lose the batch meanwhile
+        replace(old, new)
+
+    monkeypatch.setattr(store.log, "replace", replace_late)
+    with ThreadPoolExecutor(1) as beside:
+        copied = beside.submit(job.copy)
+        assert is_replacing.wait(10)
+        store.abandon(batch, OSError(errno.EIO, "lost"))
+        is_lost.set()
+        copied.result()
+    history.add(store.staging.mutation(0, b"key 1", b"late", cas=1, rev_seqno=1), b"key 1", b"late")
+    list(job.swap())
+    commit(store)
+    check_documents(store, 0, history)
 
 
 def seqnos_of(store: Store, vbucket: int) -> list[int]:

@@ -141,7 +141,7 @@ class Compaction:
         self._log = log
         self._staging = staging
         self._committing = committing
-        self._times_indexed = self._times_published = committing.times_indexed
+        self._times_indexed = committing.times_indexed
         self._ended = ended
         self._sealed = committing.settled_segments()
         self._wanted = range(len(self._sealed))[part]
@@ -156,6 +156,7 @@ class Compaction:
         self._writer: CompactedWriter | None = None
         self._published = False
         self._busy = threading.Lock()  # held while another thread works on this
+        self._publishing = threading.Lock()  # held while the new files come into the log
         self._announced = False
         self._left: dict[int, int] = {}
         self.stale = False
@@ -353,12 +354,12 @@ class Compaction:
         writer.write_out()
         failpoint("compact.copied")
         writer.finish()
-        self._check_wanted()
-        # The new files are whole and synced (`finish`) before the manifest names them; the old ones go after that. A
-        # crash in between leaves orphans on one side or the other, never a manifest that names half a file.
-        self._log.replace(self._old, writer.segments)
-        self._times_published = self._committing.times_indexed
-        self._published = True
+        with self._publishing:
+            self._check_wanted()
+            # The new files are whole and synced (`finish`) before the manifest names them; the old ones go after that.
+            # A crash in between leaves orphans on one side or the other, never a manifest that names half a file.
+            self._log.replace(self._old, writer.segments)
+            self._published = True
 
     def _again_taken_back(self) -> list[bytes]:
         """Frames that take back of what lies in front of the segments what was taken back there.
@@ -379,6 +380,15 @@ class Compaction:
         if self.stale:
             raise StorageError(f"{self._log.folder}: compaction was overtaken or cancelled; start it again")
 
+    def overtake(self) -> None:
+        """What this run knows of the rows may no longer be so from now on: to be said before they change. Loop thread.
+
+        Waits while the new files come into the log, a write and a sync of the manifest: whoever indexes the log anew
+        does so without them, and they never come in, or with them.
+        """
+        with self._publishing:
+            self.stale = True
+
     def cut(self, vbucket: int, rows: int) -> None:
         """A rollback left the vbucket `rows` of its rows."""
         if vbucket in self._shares:
@@ -392,15 +402,9 @@ class Compaction:
         for segment in self._writer.segments:
             self._slots.register(segment)
         slots = np.array([segment.slot for segment in self._writer.segments], np.int64)
-        # Where a rollback or a drop was lost since the survey, the whole log was indexed anew. Once more only if that
-        # was before the new files were in it: what is staged by now is not in the log.
-        if self._committing.times_indexed != self._times_indexed:
-            if self._committing.times_indexed == self._times_published:
-                self._committing.index_anew()
-            self._shares.clear()
-        # A batch that is lost between two steps may have the whole log indexed anew, the new files with it.
-        before = self._committing.times_indexed
-        while self._shares and self._committing.times_indexed == before:
+        # Where a rollback or a drop was lost the whole log was indexed anew, the new files with it (`overtake`): since
+        # they came into the log, or between two steps. Not once more: what is staged by now is not in the log.
+        while self._shares and self._committing.times_indexed == self._times_indexed:
             vb, share = self._shares.popitem()
             self._exchange(vb, share, slots)
             yield vb

@@ -396,7 +396,7 @@ class Store:
         Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
         """
         if self._compaction is not None:
-            self._compaction.stale = True  # what it knows of the rows may no longer be so
+            self._compaction.overtake()
         lost = self.committing.abandon(batch)
         self.index.look_for_expired()
         return lost
@@ -410,7 +410,7 @@ class Store:
     def take_out(self, damage: Damage) -> set[int] | None:
         """Serve nothing of a damaged range any more; the vbuckets with changes in it, None if it is known already."""
         if self._compaction is not None:
-            self._compaction.stale = True  # before the rows change, so that it can't copy them and forget the damage
+            self._compaction.overtake()  # before the rows change, so that it can't copy them and forget the damage
         return self.quarantine.add(damage)
 
     @property
