@@ -329,7 +329,7 @@ def test_a_copy_that_made_majorities_until_the_map_was_everywhere_is_deleted_whe
     stood_at = []
 
     async def send(wanted, *, first=(), also=()):
-        if wanted.copies(0) == (A, B):
+        if wanted.copies(0) == (A, B) and stays.owner is None:
             owner.high[0] = goes.high[0] = 40
             stays.owner, stays.backlog = owner, [1, 2, 3]
 
@@ -339,6 +339,43 @@ def test_a_copy_that_made_majorities_until_the_map_was_everywhere_is_deleted_whe
     members.send, goes.delete = send, delete
     asyncio.run(Rebalance(members, [A], replicas=1).run())
     assert stood_at[0] == (40, [])
+
+
+async def ignore(*_):
+    """Keep a copy that is to be deleted."""
+
+
+def test_a_late_copy_is_not_promoted_for_what_one_that_goes_acknowledged_while_the_map_was_under_way():
+    """Owner and copy that goes acknowledge up to 40 until the map without it is everywhere. It is asked by nobody any
+    more when the owner dies: the third, which is late, was promoted without a question."""
+    owner, stays, goes = FakeNode(A, "A", seqnos=[10]), Late(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
+    members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
+
+    async def send(wanted, *, first=(), also=()):
+        members.sent.append(wanted)
+        if wanted.copies(0) != (A, B):
+            return
+        if stays.owner is None:
+            owner.high[0] = goes.high[0] = 40
+            stays.owner, stays.backlog = owner, [1, 2, 3]
+        if stays.high[0] < 40:
+            left = survey(wanted, A=view(A, "", wanted, error="refused"), B=view(B, "r", wanted, seqnos=[10]))
+            with pytest.raises(ClusterError, match="vbucket 0"):
+                plan_failover(left, [A], {})
+
+    members.send, goes.delete = send, ignore
+    final = asyncio.run(Rebalance(members, [A], replicas=1).run())
+    narrow = [each.needed for each in members.sent if each.copies(0) == (A, B)]
+    assert final.needed == {} and {0: 40} in narrow
+
+
+def test_a_map_that_drops_a_copy_of_a_vbucket_whose_others_are_level_takes_one_more():
+    owner, stays, goes = FakeNode(A, "A", seqnos=[10]), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
+    members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
+    goes.delete = ignore
+    asyncio.run(Rebalance(members, [A], replicas=1).run())
+    narrow = [each for each in members.sent if each.copies(0) == (A, B)]
+    assert [each.unknown for each in narrow[:2]] == [[0], []] and narrow[1].needed == {}
 
 
 def test_a_stray_copy_of_what_is_found_damaged_at_the_end_of_a_run_is_kept():

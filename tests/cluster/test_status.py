@@ -90,8 +90,8 @@ def test_copies_that_are_too_far_behind_to_be_promoted_are_counted_and_the_worst
 def test_a_failover_that_was_cut_off_before_it_knew_who_is_behind_needs_a_hand():
     told = status(survey(a_map("AB", "BC", "CA").with_needed({0: UNKNOWN, 2: 7})))
     assert told.lagging == () and told.problems == (
-        "a failover was cut off before it knew how far copies of vbucket 0 must be to be promoted; type it again, or"
-        " headwater cluster rebalance",
+        "a failover or a rebalance was cut off before it knew how far copies of vbucket 0 must be to be promoted; type"
+        " it again, or headwater cluster rebalance",
     )
 
 

@@ -6,7 +6,8 @@ For each vbucket, several at a time (failover.md 5):
    they are level (decision 0121).
 2. The owner hands over (a Mover). As soon as the target is active, the map says so: new owner and old one first.
 3. When all copies of the new chain are level with the new owner, the map drops the others. They are deleted when the
-   new chain is level once more: until the map was everywhere they made majorities.
+   new chain is level once more: until the map was everywhere they made majorities. As long no copy that stays is
+   promoted which may lack what these acknowledged (decision 0133).
 
 The nodes' maps and states are all that is known of the progress. Whatever kills a run, the next one begins with a
 survey, settles what is open, plans the rest from there, and comes to the same end; so may one that was asked to stop.
@@ -231,15 +232,33 @@ class Rebalance:
         if move.changes_owner:
             await self._hand_over(move, owner, target, movers)
         with span("rebalance.narrow", vbucket=vb):
-            replicas = [node for node in move.after[1:] if node is not None]
+            await self._narrow(move, target, [node for node in move.after[1:] if node is not None])
+
+    async def _narrow(self, move: Move, target: Address, replicas: Sequence[Address]) -> None:
+        """Drop copies from the map, and delete them.
+
+        Until the owner has this map they are part of its majorities: what they and the owner alone acknowledged
+        meanwhile goes with them, unless those that stay have it. So none of these is promoted before it is known how
+        far the owner is then, and before it has come as far.
+        """
+        vb, publisher = move.vbucket, self._publisher
+        await self._watch.until_level(vb, target, replicas)
+        known = publisher.current
+        if replicas and not set(known.copies(vb)) <= set(move.after):
+            unknown = known.with_unknown([vb]).needed[vb]
+            await publisher.change(vb, move.after, first=(target,), needed=unknown)
+            failpoint("rebalance.narrowed")
+            needed = await self._held(vb, target)
+            if min([(await self._members.admin(node).complete(vb)).get(vb, 0) for node in replicas]) < needed:
+                await publisher.change(vb, move.after, needed=needed)
             await self._watch.until_level(vb, target, replicas)
+            await publisher.change(vb, move.after, needed=0)
+        else:
             await publisher.change(vb, move.after, first=(target,), needed=0)
             failpoint("rebalance.narrowed")
-            # Until the owner had this map the copies that go were part of its majorities: what they and the owner alone
-            # acknowledged meanwhile goes with them, unless those that stay have it.
             await self._watch.until_level(vb, target, replicas)
-            for node in move.dropped_from:
-                await self._members.admin(node).delete(vb)
+        for node in move.dropped_from:
+            await self._members.admin(node).delete(vb)
 
     async def _needed(self, vb: int, owner: Address) -> int:
         """How far a new copy must come to be promoted: as far as all others are. Empty, it looks like an empty vbucket.

@@ -186,8 +186,9 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
     yield from _in_one_group(survey)
     if survey.map.unknown:
         yield (
-            f"a failover was cut off before it knew how far copies of {_named(sorted(survey.map.unknown))} must be to"
-            " be promoted; type it again, or headwater cluster rebalance"
+            "a failover or a rebalance was cut off before it knew how far copies of"
+            f" {_named(sorted(survey.map.unknown))} must be to be promoted; type it again, or headwater cluster"
+            " rebalance"
         )
 
 
