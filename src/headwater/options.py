@@ -22,13 +22,17 @@ from typing import Any, Final, NamedTuple
 from headwater.errors import OptionError
 
 __all__ = [
-    "BYTES", "MIB", "MILLISECONDS", "SECONDS", "SIZE", "TIME", "TRUTH", "Option", "Unit", "check", "listed", "nearest",
-    "option", "options_of",
+    "BYTES", "MIB", "MILLISECONDS", "PROFILES", "SECONDS", "SERVE", "SIZE", "TIME", "TRUTH", "Option", "Unit", "check",
+    "listed", "nearest", "option", "options_of",
 ]  # fmt: skip
 
 TIME: Final = "TIME"
 SIZE: Final = "SIZE"
 """The metavars of durations and sizes."""
+PROFILES: Final = "profiles"
+"""The table of a file that has a table for each profile."""
+SERVE: Final = "serve"
+"""No table of a file: a node's options stand at the top of it."""
 TRUTH: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", re.ASCII)
 _TIMES: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from headwater.cli.app import app
 from headwater.errors import OptionError
 from headwater.node.config import config_from
-from tests.cli.support import Run
 
 WRONG = """port = 11211
 prot = 1
@@ -97,48 +96,6 @@ def test_a_table_named_serve_is_refused_by_a_node_and_by_the_commands(tmp_path: 
     with pytest.raises(OptionError, match=r'"serve".* is not an option of serve'):
         config_from({"config": file}, {})
     assert invoke("config", "check", file)[0] == 1
-
-
-def test_a_command_takes_what_the_line_says_then_the_environment_then_the_file(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run("set", "configured", "text")[0] == 0
-    file = write(tmp_path / "all.toml", "port = 1\n[get]\njson = true\n[set]\nexpiry = 5\nflags = 7\n")
-    status, shown, _ = run("--config", file, "get", "configured")
-    assert status == 0 and json.loads(shown)["flags"] == 0
-    monkeypatch.setenv("HEADWATER_CONFIG", file)
-    assert run("set", "configured", "text", "--flags", "9")[0] == 0
-    assert json.loads(run("get", "configured")[1])["flags"] == 9
-    assert run("set", "configured", "text")[0] == 0
-    told = json.loads(run("get", "configured")[1])
-    assert told["flags"] == 7
-
-
-def test_the_environment_comes_before_the_file(run: Run, tmp_path: Path) -> None:
-    # HEADWATER_NODE names the node of the test; the file names one that is not there.
-    file = write(tmp_path / "node.toml", "[seqnos]\nnode = 'couchbase://127.0.0.1:1/default'\n")
-    assert run("--config", file, "seqnos")[0] == 0
-    assert run("--config", file, "seqnos", "--node", "couchbase://127.0.0.1:1/default")[0] == 1
-
-
-def test_what_a_command_needs_may_be_in_the_file(run: Run, tmp_path: Path) -> None:
-    rows = write(tmp_path / "rows.jsonl", '{"id": "configured"}\n')
-    file = write(tmp_path / "node.toml", f"[load]\nfile = '{rows}'\nkey = 'id'\ndry-run = true\n")
-    assert run("--config", file, "load")[:2] == (0, "1 documents, nothing was stored\n")
-
-
-def test_a_file_with_faults_is_refused_before_anything_is_done(run: Run, tmp_path: Path) -> None:
-    file = write(tmp_path / "node.toml", "[get]\njason = true\n")
-    status, shown, problems = run("--config", file, "get", "k")
-    assert (status, shown) == (2, "") and "get.jason" in problems and "headwater config check" in problems
-
-
-def test_a_password_in_a_file_that_others_may_read_is_refused(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "node.toml"
-    file = write(path, "[get]\npassword = 'secret'\n")
-    path.chmod(0o644)
-    status, _, problems = run("--config", file, "get", "k")
-    assert status == 2 and "chmod 600" in problems and "secret" not in problems
 
 
 def test_the_file_of_the_guide_is_well(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 
 from headwater.cli.forms import FORMS, Forms, speaking
 from headwater.cli.passwords import file_option, password_given, passwords_in
+from headwater.cli.values import take_as_it_is
 from headwater.errors import OptionError
 from headwater.options import Option
 
@@ -96,6 +97,8 @@ class CommandWithForms(TyperCommand):
         hints = get_type_hints(inspect.unwrap(callback)) if callback is not None else {}
         self.kinds: Final = hints | {each: kind.__origin__ for each, kind, _ in (*more_declared, *added)}
         super().__init__(name, callback=callback, params=[*known, *parameters(added)], **more)
+        for each in self.params:
+            take_as_it_is(each)
 
     def declared(self) -> list[Parameter]:
         """Return parameters beyond those of the function."""

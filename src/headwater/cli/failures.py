@@ -24,10 +24,9 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import extras
-from headwater.cli.plain_help import PARTS, plain, plain_group
-from headwater.cli.renamed import accept_old_names
+from headwater.cli.plain_help import plain, plain_command
 from headwater.cli.stopping import Stopped, raised
+from headwater.cli.values import take_as_it_is
 from headwater.errors import HeadwaterError, OptionError, hide_logins
 from headwater.first_line import next_step
 
@@ -57,24 +56,16 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands: dict[str, Any] = dict(sorted(self.commands.items(), key=_part))
-        plain_group(self)
-        accept_old_names(self)
+        plain_command(self)
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters of the group; those of the shell's completion are made after it."""
-        return [plain(each) for each in super().get_params(ctx)]
+        return [take_as_it_is(plain(each)) for each in super().get_params(ctx)]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run one command line and exit; raises SystemExit always, as the one it replaces does."""
         kwargs["standalone_mode"] = False
         sys.exit(_ending(_stoppable, super().main, *args, **kwargs))
-
-
-def _part(named: tuple[str, Any]) -> int:
-    """The place of a command's part of the list; groups of commands would all come last."""
-    part = named[1].rich_help_panel
-    return PARTS.index(part) if part in PARTS else len(PARTS)
 
 
 def _stoppable(run: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +103,8 @@ def _why(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | Non
     if isinstance(error, OSError):
         return system(error)
     if isinstance(error, ModuleNotFoundError):
+        from headwater.cli import extras
+
         return extras.told(error)
     return f"{ascii(error.object)[:80]} is no text in UTF-8" if error.reason == "surrogates not allowed" else None
 

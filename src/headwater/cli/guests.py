@@ -9,18 +9,15 @@ other command. docs/howto/own-job.md shows how to write one.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from headwater.cli.commands import CommandWithForms
 from headwater.cli.failures import CommandError, Commands
 from headwater.cli.forms import remark
-from headwater.cli.jobs import add_job
-from headwater.cli.options import paragraphs
-from headwater.cli.plain_help import plain_group
-from headwater.pipelines.jobs import DeclaredJob
+from headwater.cli.listed import ListedCommands
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["GUESTS", "CommandsAndGuests"]
 
@@ -32,6 +29,12 @@ GUESTS: Final = "Of other packages"
 
 class CommandsAndGuests(Commands):
     """Our commands, and those of other packages, which are loaded when somebody wants them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._listed = ListedCommands()
+        self.commands: Any = self._listed
+        self._ours = frozenset(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; of another package, loaded now. Raises CommandError for one that can't be used."""
@@ -48,11 +51,22 @@ class CommandsAndGuests(Commands):
         """Print the list of commands, and on stderr why others are not in it."""
         for problem in self._faults():
             remark(problem)
-        super().format_help(ctx, formatter)
+        Commands.format_help(self._shown(), ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return what the shell can complete a word to: of commands no more than the list has."""
+        ctx.command = self._shown()  # where typer looks for the names
+        return Commands.shell_complete(ctx.command, ctx, incomplete)
+
+    def _shown(self) -> Any:
+        """Return the group with a stand-in for each of our commands, which a list can show."""
+        group: Any = copy(self)
+        group.commands = self._listed.shown()
+        return group
 
     def _faults(self) -> Iterator[str]:
         """Load what other packages bring; yield why some of it can't be used."""
-        taken = {name for name, command in self.commands.items() if getattr(command, "rich_help_panel", "") != GUESTS}
+        taken = set(self._ours)
         for name, point in _points():
             if name in taken:
                 yield f"the command {name} of {_package(point)} is left out: there is one of that name"
@@ -64,17 +78,19 @@ class CommandsAndGuests(Commands):
                 yield str(error)
 
 
-def _points() -> Iterator[tuple[str, EntryPoint]]:
+def _points() -> Iterator[tuple[str, "EntryPoint"]]:
     """Yield what packages bring, by name and in the order of their names."""
+    from importlib.metadata import entry_points  # a hundredth of a second, for names that are none of ours
+
     found = [*entry_points(group=JOBS), *entry_points(group=COMMANDS)]
     yield from ((each.name, each) for each in sorted(found, key=lambda each: (each.name, _package(each))))
 
 
-def _first(name: str) -> EntryPoint | None:
+def _first(name: str) -> "EntryPoint | None":
     return next((point for each, point in _points() if each == name), None)
 
 
-def _package(point: EntryPoint) -> str:
+def _package(point: "EntryPoint") -> str:
     """The package that brings it; one that was removed by half has no name any more."""
     with suppress(Exception):
         if point.dist is not None and point.dist.name:
@@ -82,30 +98,23 @@ def _package(point: EntryPoint) -> str:
     return "an unknown package"
 
 
-def _loaded(point: EntryPoint) -> Any:
+def _loaded(point: "EntryPoint") -> Any:
     """Import what an entry point names and make a command of it. Raises CommandError."""
+    from headwater.cli.making import command_of
+
     try:
-        command = _made(point.name, point.load(), is_job=point.group == JOBS)
+        brought, is_job = point.load(), point.group == JOBS
+        if is_job:
+            _check_job(brought, point.name)
+        return command_of(point.name, brought, GUESTS, is_job=is_job)
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         raise CommandError(f"the command {point.name} of {_package(point)} can't be used: {why}") from error
-    plain_group(command)
-    return command
 
 
-def _made(name: str, brought: Any, *, is_job: bool) -> Any:
-    app = typer.Typer(add_completion=False)
-    app.callback()(lambda: None)  # or typer would make one command of a program with one
-    if is_job:
-        if not (isinstance(brought, type) and issubclass(brought, DeclaredJob)) or name != brought.NAME:
-            raise TypeError(f"{brought!r} is no job of headwater.pipelines.jobs with the NAME {name!r}")
-        add_job(app, brought, GUESTS)
-    elif isinstance(brought, typer.Typer):
-        app.add_typer(brought, name=name, rich_help_panel=GUESTS)
-        for each in brought.registered_commands:
-            each.cls = CommandWithForms
-    else:
-        help_text = paragraphs(brought.__doc__)
-        app.command(name, cls=CommandWithForms, help=help_text, rich_help_panel=GUESTS)(brought)
-    made: Any = typer.main.get_command(app)
-    return made.commands[name]
+def _check_job(brought: Any, name: str) -> None:
+    """Raise TypeError if it is no job of this name."""
+    from headwater.pipelines.jobs import DeclaredJob
+
+    if not (isinstance(brought, type) and issubclass(brought, DeclaredJob)) or name != brought.NAME:
+        raise TypeError(f"{brought!r} is no job of headwater.pipelines.jobs with the NAME {name!r}")

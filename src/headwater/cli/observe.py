@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headwater.cli.screen import count, out
-from headwater.pipelines.jobs import ObserveProgress, losses_line
+from headwater.pipelines.jobs import ObserveProgress, Observer, losses_line
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+__all__ = ["Observer", "live", "table_of"]
 
 ROWS = 20
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.forms import detail, remark
-from headwater.cli.screen import several
+from headwater.counting import several
 from headwater.errors import OptionError
 from headwater.wire import vbucket
 

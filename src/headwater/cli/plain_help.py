@@ -4,7 +4,9 @@
 from functools import partial
 from typing import Any
 
-__all__ = ["FIRST", "FOLLOW", "INSIDE", "OLDER", "OPERATE", "PARTS", "plain", "plain_group", "usage"]
+from headwater.cli.values import take_as_it_is
+
+__all__ = ["FIRST", "FOLLOW", "INSIDE", "OLDER", "OPERATE", "PARTS", "plain", "plain_command", "plain_group", "usage"]
 
 FIRST, FOLLOW, OPERATE, INSIDE, OLDER = PARTS = (
     "First steps",
@@ -18,15 +20,20 @@ FIRST, FOLLOW, OPERATE, INSIDE, OLDER = PARTS = (
 
 def plain_group(group: Any) -> None:
     """Let the help of a group and of all commands in it be plain."""
-    group.get_help_option = partial(_help_of, group.get_help_option)
-    for each in group.params:
-        plain(each)
+    plain_command(group)
     for command in getattr(group, "commands", {}).values():
         plain_group(command)
 
 
+def plain_command(command: Any) -> None:
+    """Let the help of a command be plain; of a group, without those in it."""
+    command.get_help_option = partial(_help_of, command.get_help_option)
+    for each in command.params:
+        plain(each)
+
+
 def _help_of(made: Any, context: Any) -> Any:
-    return plain(made(context))
+    return take_as_it_is(plain(made(context)))
 
 
 def plain(parameter: Any) -> Any:

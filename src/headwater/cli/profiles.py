@@ -18,14 +18,13 @@ commands. Paths are seen from the folder of the file, and may begin with ~.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from headwater.errors import OptionError
-from headwater.node.config import PROFILES
+from headwater.options import PROFILES
 
 __all__ = ["KEYS", "VARIABLES", "client_options", "completed", "default_file", "faults", "profile", "tables", "url_of"]
 
@@ -102,16 +101,16 @@ def url_of(table: Mapping[str, Any]) -> str | None:
     return parse(url + f"?{more}" * bool(more)).url
 
 
-def client_options(group: Any, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a profile's node, user and password file as defaults of all commands that have such options."""
+def client_options(name: str, command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a profile's node, user and password file as defaults of a command, or a group, that has such options."""
     values = {"node": url_of(table), "user": table.get("user"), "password-file": table.get("password-file")}
     told = {variable: str(values[key]) for variable, key in VARIABLES.items() if values[key] is not None}
-    return _defaults(group, told)
+    return {name: defaults} if (defaults := _defaults(command, told, name)) else {}
 
 
-def _defaults(command: Any, told: Mapping[str, str], above: str = "") -> dict[str, Any]:
+def _defaults(command: Any, told: Mapping[str, str], above: str) -> dict[str, Any]:
     if hasattr(command, "commands"):
-        found = {name: _defaults(each, told, above or name) for name, each in command.commands.items()}
+        found = {name: _defaults(each, told, above) for name, each in command.commands.items()}
         return {name: defaults for name, defaults in found.items() if defaults}
     defaults = {each.name: told[each.envvar] for each in command.params if str(each.envvar) in told}
     if above == _USERS and "HEADWATER_NODE" in told:
@@ -161,6 +160,8 @@ def _impossible(
 
 def completed(incomplete: str, file: Path | None) -> list[str]:
     """Return the names of profiles that begin so, for the shell; none where the file can't be read."""
+    import tomllib
+
     try:
         found = tomllib.loads((file or default_file()).read_text("utf-8"))
     except (OSError, ValueError):

@@ -12,16 +12,15 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
 """By command: the name of an option, and the one that it had before."""
 
 
-def accept_old_names(group: Any, above: str = "") -> None:
-    """Let the commands of a group, and of groups in it, be called with options' old names."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            accept_old_names(command, f"{above}{name} ")
-        renamed = RENAMED.get(f"{above}{name}", {})
-        for option in command.params:
-            option.old_names = [renamed[each] for each in option.opts if each in renamed]
-            if option.old_names:
-                option.add_to_parser = _Adding(option)
+def accept_old_names(command: Any, name: str) -> None:
+    """Let a command, and the commands of a group, be called with options' old names."""
+    for each, below in getattr(command, "commands", {}).items():
+        accept_old_names(below, f"{name} {each}")
+    renamed = RENAMED.get(name, {})
+    for option in command.params:
+        option.old_names = [renamed[each] for each in option.opts if each in renamed]
+        if option.old_names:
+            option.add_to_parser = _Adding(option)
 
 
 def names_of(option: Any) -> Iterator[str]:

@@ -1,35 +1,44 @@
 """The output of commands: a console, progress bars, readable numbers. Plain lines where there is no terminal."""
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from typing import TYPE_CHECKING
 
 from headwater.cli.forms import forms
-from headwater.cluster.work.declared import several
+from headwater.counting import several
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 __all__ = ["count", "err", "out", "progress", "rate", "several"]
 
 
-def out() -> Console:
+def out() -> "Console":
     """Results for people go to stdout. Made at each use, so that it is the stdout of now."""
+    from rich.console import Console
+
     return Console(highlight=False, soft_wrap=True, quiet=forms().json or forms().quiet)
 
 
-def err() -> Console:
+def err() -> "Console":
     """Progress and remarks go to stderr, so that results can be piped."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, soft_wrap=True, quiet=forms().quiet)
 
 
-def progress(console: Console, *fields: str) -> Progress:
+def progress(console: "Console", *fields: str) -> "Progress":
     """A bar with a count, the task's `fields`, the time gone by and the time left; drawn only where there is a
     terminal. What a command prints to stdout meanwhile stays there, and does not come to the bar's stderr."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -1,13 +1,13 @@
 """`headwater serve`: run a node in the foreground. Its flags are the node's own table of options."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 
 from headwater.cli.commands import CommandWithForms, Parameter
-from headwater.cli.config import Settings
 from headwater.cli.options import examples
+from headwater.cli.settings import Settings
 from headwater.node.config import CONFIG, OPTIONS
 from headwater.options import Option
 
@@ -48,6 +48,10 @@ class Serve(CommandWithForms):
         if named is not None and named.file is not None:  # headwater --config FILE serve
             given.setdefault(CONFIG.field, str(named.file))
         raise typer.Exit(run.serve(config_from(given)))
+
+
+COMMAND: Final = Serve
+"""Its class, in place of the one that commands have."""
 
 
 def _parameter(option: Option) -> Parameter:

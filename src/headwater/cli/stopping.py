@@ -4,7 +4,6 @@ closed by its `with` blocks.
 `Stopped` does not derive from Exception, so that code which goes on after errors does not go on after it.
 """
 
-import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -125,6 +124,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     Raises:
         Stopped: after that.
     """
+    import asyncio
 
     async def main() -> Result:
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)

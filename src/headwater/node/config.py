@@ -17,16 +17,12 @@ from headwater.errors import OptionError
 from headwater.node.reporting.log_lines import FORMATS, parse_levels
 from headwater.node.users.file import NAME as USERS_NAME
 from headwater.node.users.roles import ADMINISTRATOR, CLUSTER_USER, NODE, ORDINARY, Grant
-from headwater.options import MIB, MILLISECONDS, SECONDS, Option, check, nearest, option, options_of
+from headwater.options import MIB, MILLISECONDS, SECONDS, SERVE, Option, check, nearest, option, options_of
 from headwater.wire.vbucket import VBUCKETS_MAX
 
 PORT: Mapping[str, Any] = {"least": 0, "most": 65535}
 GROUP_LENGTH_MAX = 100  # characters
 CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
-PROFILES = "profiles"
-"""The table that has a table for each profile, which is the clients' as well."""
-SERVE = "serve"
-"""No table of a file: a node's options stand at the top of it."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:(?=/)", re.IGNORECASE)
 SECRET_ITERATIONS = 60_000
 """Some thirty milliseconds, once, at a start with --user or --users-file."""

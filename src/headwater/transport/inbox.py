@@ -9,7 +9,7 @@ and made half a MiB resident: pages become so when bytes arrive in them.
 
 from __future__ import annotations
 
-import numpy as np
+import mmap
 
 from headwater.errors import LocalProtocolError
 from headwater.transport.channel import Channel
@@ -69,4 +69,4 @@ class Inbox:
 
 
 def _buffer(size_bytes: int) -> memoryview:
-    return np.empty(size_bytes, np.uint8).data
+    return memoryview(mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.cluster.work import WORKS, Compact, DeclaredWork, DropBucket, FailOver, Flush, SpreadVbuckets, WorkPlan
-from headwater.cluster.work.declared import WorkRun, several
+from headwater.cluster.work.declared import WorkRun
 
 
 def test_two_plans_that_differ_have_other_digests() -> None:
@@ -37,7 +37,3 @@ def test_what_hurts_is_confirmed_by_its_name_and_reaches_only_the_bucket_that_wa
     assert (DropBucket("carts").confirmation("orders"), DropBucket("carts").harmed("orders")) == ("carts", "carts")
     assert (Compact(3, 1).confirmation("orders"), Compact(3, 1).harmed("orders")) == ("yes", "orders")
     assert (SpreadVbuckets().confirmation("orders"), SpreadVbuckets().harmed("orders")) == ("yes", "")
-
-
-def test_numbers_are_written_with_their_nouns() -> None:
-    assert (several(1, "node"), several(1024, "vbucket")) == ("1 node", "1,024 vbuckets")

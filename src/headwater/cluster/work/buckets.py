@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun, several
+from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun
+from headwater.counting import several
 from headwater.errors import OptionError, WorkRefused
 from headwater.options import option
 

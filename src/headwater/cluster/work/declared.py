@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["NODE", "DeclaredWork", "WorkOutcome", "WorkPlan", "WorkRun", "several"]
+__all__ = ["NODE", "DeclaredWork", "WorkOutcome", "WorkPlan", "WorkRun"]
 
 NODE = "NODE"
 """The metavar of options that name nodes: their values are addresses, read as the command line or the console does."""
@@ -167,8 +167,3 @@ class DeclaredWork:
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Do the work, and report progress to `run`."""
         raise TypeError(f"{type(self).__name__} does nothing")
-
-
-def several(number: int, noun: str) -> str:
-    """Return `1 node` or `1,024 nodes`."""
-    return f"{number:,} {noun}" + "s" * (number != 1)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.cluster.refusals import FailoverRefusal
-from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun, several
+from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.cluster.work.nodes import AGAIN
+from headwater.counting import several
 from headwater.options import option
 
 if TYPE_CHECKING:

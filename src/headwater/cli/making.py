@@ -1,0 +1,56 @@
+"""Makes a command of a function, of the class of a job, or of a typer.Typer, which has several."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from headwater.cli.commands import CommandWithForms
+from headwater.cli.options import paragraphs
+from headwater.cli.plain_help import plain_group
+from headwater.cli.renamed import accept_old_names
+
+__all__ = ["CommandWithForms", "command_of"]
+
+
+def command_of(
+    name: str,
+    brought: Any,
+    part: str,
+    *,
+    is_job: bool = False,
+    text: str | None = None,
+    examples: str | None = None,
+    kind: type[CommandWithForms] = CommandWithForms,
+    live: Any = None,
+) -> Any:
+    """Return a command as the command line has it.
+
+    Args:
+        name: as it is typed.
+        brought: the function, the group, or the class of a job, which has its own help and examples.
+        part: of the list of commands.
+        is_job: True for the class of a job.
+        text: the help of a group; None: what it says itself.
+        examples: what its help ends with.
+        kind: the class of a function's command.
+        live: shows a job's progress (jobs.py).
+    """
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.callback()(lambda: None)  # or typer would make one command of a program with one
+    if is_job:
+        from headwater.cli.jobs import add_job
+
+        add_job(app, brought, part, live)
+    elif isinstance(brought, typer.Typer):
+        told: dict[str, Any] = {} if text is None else {"help": paragraphs(text), "epilog": examples}
+        app.add_typer(brought, name=name, rich_help_panel=part, **told)
+        for each in brought.registered_commands:
+            each.cls = each.cls if issubclass(each.cls or TyperCommand, CommandWithForms) else CommandWithForms
+    else:
+        app.command(name, cls=kind, help=paragraphs(brought.__doc__), epilog=examples, rich_help_panel=part)(brought)
+    group: Any = typer.main.get_command(app)
+    command = group.commands[name]
+    plain_group(command)
+    accept_old_names(command, name)
+    return command
