@@ -60,3 +60,13 @@ def test_where_there_is_neither_machine_code_nor_numba_the_error_says_what_to_in
     with pytest.raises(subprocess.CalledProcessError) as failed:
         python(code, HEADWATER_MACHINE_CODE="no")
     assert "pip install numba, or a wheel of headwater for this machine" in failed.value.stderr
+
+
+def test_a_wheel_that_was_made_to_do_without_numba_names_the_one_for_all_systems() -> None:
+    code = (
+        "import sys; sys.modules |= {f'headwater.kernels.{name}': None for name in ('instructions', 'jit')}; "
+        "from headwater.kernels import scan"
+    )
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        python(code, HEADWATER_MACHINE_CODE="no")
+    assert "pip install the wheel of headwater for all systems, which needs numba" in failed.value.stderr

@@ -22,6 +22,7 @@ def warm(report: Callable[[str], None] | None = None) -> None:
     A module of kernels has a function `warm_up()` that calls each of them once with almost empty arguments, or names
     their types (`builds.prepare`).
     """
-    from headwater.kernels import warming  # noqa: PLC0415 - imports numba, which importing this package must not
+    from headwater.kernels import builds  # noqa: PLC0415 - importing this package alone must import nothing heavy
 
-    warming.warm(report)
+    if builds.compiling():
+        builds.numbas("warming").warm(report)

@@ -87,17 +87,20 @@ def reachable(*arrays: NDArray[Any]) -> AbstractContextManager[None]:
 
 
 def numbas(name: str) -> ModuleType:
-    """Return a module of the package that imports numba: `jit` or `instructions`.
+    """Return a module of the package that only numba's build needs.
 
     Raises:
-        ImportError: numba is not installed; the text says what to do.
+        ImportError: numba is not installed, or this wheel was made to do without it; the text says what to do.
     """
     try:
         return importlib.import_module(f"headwater.kernels.{name}")
     except ModuleNotFoundError as missing:
+        here = missing.name == f"headwater.kernels.{name}"  # a wheel with machine code, for another machine than this
+        others = "the wheel of headwater for all systems, which needs numba"
+        remedy = others if here else "numba, or a wheel of headwater for this machine"
         raise ImportError(
-            f"{missing.name} is not installed, and there is no machine code for this machine in {PACKAGE}: "
-            "pip install numba, or a wheel of headwater for this machine"
+            f"there is no machine code for this machine in {PACKAGE}, and {missing.name} is not installed: "
+            f"pip install {remedy}"
         ) from missing
 
 

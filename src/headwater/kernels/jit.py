@@ -32,7 +32,7 @@ import numba
 from numba.core import caching
 
 from headwater.kernels import cached
-from headwater.kernels.sources import source_hash
+from headwater.kernels.sources import NUMBAS, PACKAGE, hash_of, source_hash
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,10 +68,11 @@ def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
 
 @functools.cache
 def toolchain() -> str:
-    """Return eight hex digits for everything else that machine code depends on: compiler, Python, processor."""
+    """Return eight hex digits for everything else that machine code depends on: compiler and how it is called, Python,
+    processor."""
     features = sorted(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
     parts = [numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, platform.machine()]
-    parts += [llvmlite.binding.get_host_cpu_name(), *features]
+    parts += [llvmlite.binding.get_host_cpu_name(), *features, hash_of(PACKAGE / f"{name}.py" for name in NUMBAS)]
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:8]
 
 

@@ -16,18 +16,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from headwater import invariants
 from headwater.errors import DiskFull, InvariantBroken
-from headwater.kernels import cached
+from headwater.kernels import builds
 from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.catalog import open_store
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.connections.listening import try_addresses
 from headwater.node.connections.loopback import is_loopback
-from headwater.node.process import machine_code, supervisor, threads
+from headwater.node.process import kernel_modules, supervisor, threads
 from headwater.node.process.garbage import Collector
 from headwater.node.process.memory import Trimmer, free_bytes_of_libc
 from headwater.node.reporting import log_lines
@@ -35,6 +35,9 @@ from headwater.node.reporting.log_lines import event
 from headwater.node.server import Server
 from headwater.node.storage import unreadable
 from headwater.node.storage.store import Store
+
+if TYPE_CHECKING:
+    from headwater.node.process.machine_code import MachineCode
 
 SWITCH_INTERVAL_SECONDS = 0.0005  # the commit thread gets the interpreter back sooner than the default 5 ms
 
@@ -54,8 +57,8 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
     log_lines.begin(config.log_level, config.log_format)
-    if config.log_format == "json":
-        cached.compiling.tell(lambda told: log.warning(told, extra=event("kernels.compiling")))
+    if config.log_format == "json" and builds.compiling():
+        builds.numbas("cached").compiling.tell(lambda told: log.warning(told, extra=event("kernels.compiling")))
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
     invariants.listeners.append(_end_for)
@@ -90,7 +93,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
     committer = Committer(store, loop)
     loop.set_default_executor(threads.pool(WORKERS, "work"))
     collector, trimmer = Collector(loop), Trimmer(loop, free_bytes_of_libc())
-    kernels = machine_code.MachineCode()
+    kernels = _compiled_meanwhile()
     server: Server | None = None
     try:
         try:
@@ -113,7 +116,8 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         finally:
             await server.close()
     finally:
-        kernels.stop()
+        if kernels is not None:
+            kernels.stop()
         trimmer.stop()
         collector.stop()
         committer.close()
@@ -157,14 +161,24 @@ def _server(
     store: Store,
     committer: Committer,
     loop: asyncio.AbstractEventLoop,
-    kernels: machine_code.MachineCode,
+    kernels: MachineCode | None,
 ) -> Server:
     """A server over a bucket as the store has it."""
     bucket = Bucket(config.bucket, store, committer)
     bucket.recover(config)
     with _loading():
-        kernels.begin()
+        if kernels is not None:
+            kernels.begin()
     return Server(config, bucket, committer, loop)
+
+
+def _compiled_meanwhile() -> MachineCode | None:
+    """The part of a node that has numba compile its kernels; None where machine code came with the wheel."""
+    if not builds.compiling():
+        return None
+    from headwater.node.process.machine_code import MachineCode  # noqa: PLC0415 - such a wheel is without it
+
+    return MachineCode()
 
 
 def _make_ready(server: Server) -> None:
@@ -204,8 +218,8 @@ def _loading() -> Iterator[None]:
 def warm_up() -> None:
     """Compile, or load from the cache, the kernels that requests need, so that no client waits."""
     with _loading():
-        for name in machine_code.MODULES:
-            machine_code.warm_up(name)
+        for name in kernel_modules.MODULES:
+            kernel_modules.warm_up(name)
 
 
 def load() -> None:

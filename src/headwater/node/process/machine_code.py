@@ -8,11 +8,12 @@ on calls find the code. No state passes from one to the other, for kernels have 
 Until then requests are answered one by one in Python (kernels/execute.py), and who needs another kernel compiles that
 one at its first call. A helper that can't be started, dies, or can't keep what it made (a full disk) leaves the rest to
 the thread. Recovery, before all this, waits for the kernels that it needs.
+
+A wheel with machine code is without this file (hatch_build.py), and a node with machine code imports it nowhere.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import subprocess
 import sys
@@ -20,32 +21,15 @@ import threading
 from typing import IO, Final
 
 from headwater.kernels import builds, cached
+from headwater.node.process.kernel_modules import FIRST, LATER, MODULES, counts, warm_up
 from headwater.node.reporting.log_lines import event
 
-_FIRST = ("index", "json")
-_SOON = ("execute", "history", "crc", "choices", "gather", "live", "paths")
-_NEXT = (*_SOON, "lookups", "values", "apply", "sweep", "compact", "tap")
-MODULES: Final = _FIRST + _NEXT
-"""The modules of kernels that a node uses, in the order in which they are wanted."""
-FIRST: Final = _FIRST
-"""Those without which neither a read nor a write is answered."""
-HELPER_ORDER: Final = (*reversed(_FIRST), *_NEXT)
+HELPER_ORDER: Final = (*reversed(FIRST), *LATER)
 """The helper begins with what the node comes to last."""
 HELPER_NICENESS: Final = 5
 STOP_SECONDS: Final = 60.0
 
 log: Final = logging.getLogger(__name__)
-
-
-def counts() -> tuple[int, int]:
-    """Return how many of a node's kernels are compiled and loaded, and how many there are."""
-    found = builds.are_built(MODULES)
-    return sum(found), len(found)
-
-
-def warm_up(module: str) -> None:
-    """Load or compile the kernels of a module."""
-    importlib.import_module(f"headwater.kernels.{module}").warm_up()
 
 
 def missing(modules: tuple[str, ...]) -> list[str]:

@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from headwater.node.kv.admin import VERSION_TEXT
-from headwater.node.process import machine_code
+from headwater.node.process import kernel_modules
 from headwater.node.reporting.requests import UNKNOWN
 from headwater.wire.opcodes import name_of as opcode_name
 from headwater.wire.status import name_of as status_name
@@ -89,7 +89,7 @@ def _info(node: Services) -> Values:
 
 
 def _kernels(node: Services) -> Values:
-    done, of = machine_code.counts()
+    done, of = kernel_modules.counts()
     return [(("compiled",), done), (("waiting",), of - done)]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater.node.kv.admin import VERSION_TEXT
-from headwater.node.process import machine_code
+from headwater.node.process import kernel_modules
 from headwater.node.rest import buckets, collection_edits
 from headwater.node.rest.made import Made
 from headwater.node.users.roles import ROLES, Grant
@@ -260,7 +260,7 @@ def _readiness(server: Services) -> Made:
         "empty": not any(each.bucket.vbuckets or _is_member(each) for each in server.buckets.values()),
     }
     ready = not any(told.values())
-    compiled, kernels = machine_code.counts()
+    compiled, kernels = kernel_modules.counts()
     shown = {"disk_full": any(each.store.staging.lacks_room for each in buckets), "kernels_waiting": kernels - compiled}
     body = json.dumps({"ready": ready, **told, **shown}).encode()
     return Made(body, 200 if ready else 503)

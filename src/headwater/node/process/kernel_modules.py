@@ -1,0 +1,29 @@
+"""The modules of kernels that a node uses, and how many of their kernels there are so far."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+from headwater.kernels import builds
+
+__all__ = ["FIRST", "LATER", "MODULES", "counts", "warm_up"]
+
+FIRST: Final = ("index", "json")
+"""Those without which neither a read nor a write is answered."""
+_SOON = ("execute", "history", "crc", "choices", "gather", "live", "paths")
+LATER: Final = (*_SOON, "lookups", "values", "apply", "sweep", "compact", "tap")
+"""All others."""
+MODULES: Final = FIRST + LATER
+"""All, in the order in which they are wanted."""
+
+
+def counts() -> tuple[int, int]:
+    """Return how many of a node's kernels are compiled and loaded, and how many there are."""
+    found = builds.are_built(MODULES)
+    return sum(found), len(found)
+
+
+def warm_up(module: str) -> None:
+    """Load or compile the kernels of a module."""
+    importlib.import_module(f"headwater.kernels.{module}").warm_up()
