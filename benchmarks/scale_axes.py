@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.scale import LINEAR, Axis
 from headwater.node.buckets.bucket import Bucket
+from headwater.node.buckets.scans import ScanPlan
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.storage.store import Store
@@ -95,9 +96,37 @@ def decode_manifest(size: int) -> float:
     return spent(lambda: CollectionsManifest.decode(text))
 
 
+# --- scans ------------------------------------------------------------------------------------------------------------
+
+
+def scan(size: int) -> float:
+    """A range scan of all keys of a vbucket with so many, written in another order."""
+
+    async def nobody() -> None:
+        return
+
+    async def work(bucket: Bucket) -> float:
+        for number in range(size):
+            key = b"key-%08d" % (number * 7919 % size)
+            bucket.store.staging.mutation(0, key, b"value", cas=1, rev_seqno=1)
+            if number % 10_000 == 0:
+                await bucket.committer.wait(bucket.committer.wrote())
+        await bucket.committer.wait(bucket.committer.wrote())
+        before, found = time.process_time(), bucket.scans.create(bucket.vbuckets[0], ScanPlan(), 0.0)
+        count = 0
+        while await found.next(nobody, 0) is not None:
+            count += 1
+        if count != size:
+            raise AssertionError(f"{count} of {size} keys")
+        return time.process_time() - before
+
+    return on_bucket(1, work)
+
+
 AXES = {
     "set-collections": Axis(f"a manifest of N collections in {VBUCKETS} vbuckets", 64, LINEAR, set_collections),
     "add-collection": Axis("a collection more beside N, in 1,024 vbuckets", 16, LINEAR, add_collection),
     "read-collections": Axis(f"a start with N collections in {VBUCKETS} vbuckets", 64, LINEAR, read_collections),
+    "scan": Axis("a range scan of a vbucket with N keys", 25_000, LINEAR, scan),
     "decode-manifest": Axis("a manifest of N scopes, decoded", 1000, LINEAR, decode_manifest),
 }

@@ -30,7 +30,8 @@ async def no_pause() -> None:
 def test_a_scan_of_more_keys_than_it_keeps_at_once_brings_them_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scans, "KEYS_AT_ONCE", 3)
+    monkeypatch.setattr(scans, "KEPT_BYTES_MAX", 6 * (scans.PACKED_BYTES + 1))
+    monkeypatch.setattr(scans, "KEYS_AT_LEAST", 3)
     monkeypatch.setattr(scans, "GATHERED_BYTES", 300)
     with desk(tmp_path) as here:
         talk = here.session()
@@ -222,7 +223,7 @@ def test_a_scan_that_is_given_up_while_it_sorts_keeps_nothing(
     monkeypatch.setattr(scans, "SORTED_AT_ONCE", 4)
     with desk(tmp_path) as here:
         talk = here.session()
-        for number in range(12):
+        for number in range(24):
             talk.one(Opcode.SET, key=b"%02d" % number, extras=bytes(8), value=b"v")
         here.committer.commit()
         scan = here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(), 0.0)
@@ -238,3 +239,64 @@ def test_a_scan_that_is_given_up_while_it_sorts_keeps_nothing(
         assert refused.value.status == Status.RANGE_SCAN_CANCELLED and here.bucket.scans.kept_bytes == 0
         with pytest.raises(CommandRefused):
             asyncio.run(scan.next(no_pause, 0))
+
+
+def test_a_scan_looks_at_each_frame_once_however_many_keys_it_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look over all frames for each 16,384 keys made a scan of 400,000 cost seven times as much a key."""
+    looks = 0
+    some = scans.RangeScan._some
+
+    def counted(scan: scans.RangeScan) -> list[tuple[bytes, int]] | None:
+        nonlocal looks
+        looks += 1
+        return some(scan)
+
+    monkeypatch.setattr(scans.RangeScan, "_some", counted)
+    with desk(tmp_path) as here:
+        vbucket = here.bucket.vbuckets[0]
+        for number in range(40_000):
+            key = b"%06d" % (number * 7919 % 40_000)
+            here.bucket.store.staging.mutation(0, key, b"", cas=1, rev_seqno=1)
+        here.committer.wrote()
+        here.committer.commit()
+
+        async def work() -> int:
+            scan = here.bucket.scans.create(vbucket, scans.ScanPlan(key_only=True), 0.0)
+            found = [b""]
+            while (each := await scan.next(no_pause, 0)) is not None:
+                assert found[-1] < each[0]
+                found.append(each[0])
+            return len(found) - 1
+
+        assert asyncio.run(work()) == 40_000 and here.bucket.scans.kept_bytes == 0
+    assert looks < 1.2 * 40_000 * (24 + 31 + 6) / scans.GATHERED_BYTES + 2
+
+
+def test_scans_at_once_each_leave_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [b"%03d" % number for number in range(200)]
+    size = len(keys) * (scans.PACKED_BYTES + 3)
+    monkeypatch.setattr(scans, "KEPT_BYTES_MAX", 2 * size)
+    monkeypatch.setattr(scans, "KEYS_AT_LEAST", 3)
+    monkeypatch.setattr(scans, "GATHERED_BYTES", 300)
+    with desk(tmp_path) as here:
+        for key in reversed(keys):
+            here.bucket.store.staging.mutation(0, key, b"", cas=1, rev_seqno=1)
+        here.committer.wrote()
+        here.committer.commit()
+
+        async def work() -> None:
+            begun = []
+            for _ in range(3):
+                begun.append(here.bucket.scans.create(here.bucket.vbuckets[0], scans.ScanPlan(), 0.0))
+                assert not await begun[-1].is_empty(no_pause)
+                assert here.bucket.scans.kept_bytes < 2 * size + 4 * scans.ENTRY_BYTES * len(keys)
+            for scan in begun:
+                found = []
+                while (each := await scan.next(no_pause, 0)) is not None:
+                    found.append(each[0])
+                assert found == keys
+            assert here.bucket.scans.kept_bytes == 0
+
+        asyncio.run(work())

@@ -1,11 +1,12 @@
 """Range scans of a bucket: what each was asked for, the view it reads, how far it is.
 
-The index has no order of keys. A scan looks over all frames of its view once for each KEYS_AT_ONCE keys that it brings,
-keeps the lowest that it has not told yet, and lets others have their turn every few hundred of them. What it brings is
-the vbucket as it was when the scan was created.
+The index has no order of keys. A scan looks over all frames of its view once, sorts the keys that it wants in runs of
+some thousand, and tells them in order as it merges the runs; others have their turn every few hundred of them. What it
+brings is the vbucket as it was when the scan was created.
 
-Memory has a bound whatever is asked for: what all scans of a bucket keep is counted, and over KEPT_BYTES_MAX a scan
-of a range keeps fewer keys, for which it looks more often, and a sample is refused.
+Memory has a bound whatever is asked for: what all scans of a bucket keep is counted, and none keeps more than it leaves
+to others of KEPT_BYTES_MAX. A range of more keys is told in several looks, each of which keeps the lowest that were not
+told yet. A sample that does not fit is refused.
 
 A scan is given up when nobody goes on with it for a while, and when the vbucket has another state, rolls back, or the
 files that it keeps are needed.
@@ -15,21 +16,21 @@ from __future__ import annotations
 
 import random
 import secrets
+from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from headwater.kernels.gather import KEEP_OPAQUE, NO_DELETES, NO_VALUE
 from headwater.node.refused import CommandRefused
-from headwater.node.storage.records import StoredDocument
+from headwater.node.storage.records import StoredDocument, keys_in
 from headwater.wire import times
-from headwater.wire.header import frame_bytes
 from headwater.wire.numbers import SEQNO_MAX
 from headwater.wire.status import Status
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 SCANS_MAX = 512
 IDLE_SECONDS = 180.0
-KEYS_AT_ONCE = 16_384
 KEYS_AT_LEAST = 256
 SORTED_AT_ONCE = 4096
 """Some milliseconds; to sort a sample of a million keys at once took a second, in which the node answered nobody."""
@@ -48,6 +48,8 @@ KEPT_BYTES_MAX = 256 << 20
 """Of the scans of a bucket; a sample of a million keys fits in by itself. Ranges go beyond it by KEYS_AT_LEAST."""
 ENTRY_BYTES = 128
 """A key takes so much beside its own bytes: two objects, their place in a list, a seqno."""
+PACKED_BYTES = 12
+"""And in a run so much."""
 GATHERED_BYTES = 64 << 10
 """The frames that one look takes, without their values: some hundreds."""
 
@@ -94,6 +96,32 @@ class ScanPlan:
     keys: KeyRange | RandomSample = field(default_factory=KeyRange)
 
 
+class _Run:
+    """Some keys in order, each with a seqno; packed, for there may be millions.
+
+    Attributes:
+        size: the bytes that it takes. last: the highest key.
+    """
+
+    __slots__ = ("_ends", "_keys", "_seqnos", "last", "size")
+
+    def __init__(self, entries: list[tuple[bytes, int]]) -> None:
+        self._keys = b"".join(key for key, _ in entries)
+        self._ends = array("I", accumulate(len(key) for key, _ in entries))
+        self._seqnos = array("Q", (seqno for _, seqno in entries))
+        self.last: bytes = entries[-1][0]
+        self.size: int = len(self._keys) + PACKED_BYTES * len(entries)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[tuple[bytes, int]]:
+        at = 0
+        for end, seqno in zip(self._ends, self._seqnos, strict=True):
+            yield self._keys[at:end], seqno
+            at = end
+
+
 class RangeScan:
     """One scan; a reader of its vbucket, as streams are.
 
@@ -114,6 +142,7 @@ class RangeScan:
         self._scans = scans
         self._kept_bytes = 0
         self._waiting: deque[tuple[bytes, int]] = deque()
+        self._in_order: Iterator[tuple[bytes, int]] = iter(())
         self._after: bytes | None = None
         self._is_last = False
         vbucket.readers.add(self)
@@ -125,8 +154,8 @@ class RangeScan:
             CommandRefused: it was cancelled meanwhile.
         """
         while True:
-            if not self._waiting and not self._is_last and not self.is_cancelled:
-                await self._gather(pause)
+            if not self._waiting:
+                await self._refill(pause)
             if self.is_cancelled:
                 raise CommandRefused(Status.RANGE_SCAN_CANCELLED, "the scan was cancelled")
             if not self._waiting:
@@ -144,7 +173,7 @@ class RangeScan:
         Raises:
             CommandRefused: it was cancelled meanwhile, so that there is no telling; or there is no room for its keys.
         """
-        await self._gather(pause)
+        await self._refill(pause)
         if self.is_cancelled:
             raise CommandRefused(Status.RANGE_SCAN_CANCELLED, "the vbucket changed")
         return not self._waiting
@@ -167,6 +196,7 @@ class RangeScan:
             self.is_cancelled = True
             self.vbucket.readers.discard(self)
             self._waiting.clear()
+            self._in_order = iter(())
             self._keep(-self._kept_bytes)
             self._view.close()
             self._scans.ended(self)
@@ -204,17 +234,24 @@ class RangeScan:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    async def _gather(self, pause: Pause) -> None:
-        """Fill what waits: the lowest keys that are not told yet, or the sample."""
-        found = await (self._drawn(pause) if isinstance(self.plan.keys, RandomSample) else self._lowest(pause))
-        parts = []
-        for at in range(0, len(found), SORTED_AT_ONCE):
-            parts.append(sorted(found[at : at + SORTED_AT_ONCE]))
-            await pause()
-        in_order = merge(*parts)
-        while not self.is_cancelled and (some := list(islice(in_order, SORTED_AT_ONCE))):
-            self._waiting.extend(some)
-            await pause()
+    async def _refill(self, pause: Pause) -> None:
+        """Fill what waits with the next keys in order; look over the view again when those of a look are told."""
+        while not self._waiting and not self.is_cancelled:
+            if some := list(islice(self._in_order, KEYS_AT_LEAST)):
+                self._waiting.extend(some)
+                self._keep(sum(_bytes_of(key) for key, _ in some))
+                await pause()
+            elif self._is_last:
+                return
+            else:
+                is_sample = isinstance(self.plan.keys, RandomSample)
+                runs = await (self._drawn(pause) if is_sample else self._lowest(pause))
+                self._in_order = iter(()) if self.is_cancelled else merge(*map(self._read, runs))
+
+    def _read(self, run: _Run) -> Iterator[tuple[bytes, int]]:
+        """The keys of a run, which is kept no longer then."""
+        yield from run
+        self._keep(-run.size)
 
     def _keep(self, size: int) -> None:
         """Count so many bytes more, or fewer, as kept; nothing is kept of a scan that was cancelled."""
@@ -222,36 +259,57 @@ class RangeScan:
         self._kept_bytes += size
         self._scans.kept_bytes += size
 
-    async def _lowest(self, pause: Pause) -> list[tuple[bytes, int]]:
-        kept: list[tuple[bytes, int]] = []
-        bound, most = None, KEYS_AT_ONCE
+    @property
+    def _keeps_too_much(self) -> bool:
+        """Whether it keeps more than it leaves to the other scans, with the keys that will wait unpacked."""
+        return self._kept_bytes > KEPT_BYTES_MAX - self._scans.kept_bytes - KEYS_AT_LEAST * ENTRY_BYTES
+
+    async def _lowest(self, pause: Pause) -> list[_Run]:
+        """The keys that are not told yet; of more than may be kept the lowest."""
+        runs: list[_Run] = []
+        loose: list[tuple[bytes, int]] = []
+        bound: bytes | None = None
         self._is_last = True
         self._view.rewind()
         while (some := self._some()) is not None:
             found = [(key, seqno) for key, seqno in some if self._is_wanted(key) and (bound is None or key < bound)]
-            kept += found
+            loose += found
             self._keep(sum(_bytes_of(key) for key, _ in found))
-            if self._scans.are_full and len(kept) > KEYS_AT_LEAST:
-                most = max(KEYS_AT_LEAST, min(most, len(kept) // 2))
-            if len(kept) > 2 * most or (self._scans.are_full and len(kept) > most):
-                self._cut(kept, most)
-                bound = kept[-1][0]
+            if len(loose) >= SORTED_AT_ONCE or self._keeps_too_much:
+                runs += await self._packed(loose, pause)
+                loose = []
+            if self._keeps_too_much and sum(map(len, runs)) > KEYS_AT_LEAST:
+                runs = await self._cut(runs, pause)
+                bound = runs[-1].last if runs else bound
             await pause()
-        self._cut(kept, most)
-        return kept
+        return runs + await self._packed(loose, pause)
 
-    def _cut(self, kept: list[tuple[bytes, int]], most: int) -> None:
-        """Leave no more than so many of the keys: the lowest."""
-        kept.sort()
-        if len(kept) > most:
-            self._keep(-sum(_bytes_of(key) for key, _ in kept[most:]))
-            del kept[most:]
-            self._is_last = False
+    async def _packed(self, entries: list[tuple[bytes, int]], pause: Pause) -> list[_Run]:
+        """Some keys as runs."""
+        runs: list[_Run] = []
+        for at in range(0, len(entries), SORTED_AT_ONCE):
+            runs.append(_Run(sorted(entries[at : at + SORTED_AT_ONCE])))
+            await pause()
+        self._keep(sum(run.size for run in runs) - sum(_bytes_of(key) for key, _ in entries))
+        return runs
+
+    async def _cut(self, runs: list[_Run], pause: Pause) -> list[_Run]:
+        """The lower half of the keys in some runs; the others are for another look."""
+        left = max(KEYS_AT_LEAST, sum(map(len, runs)) // 2)
+        kept: list[_Run] = []
+        in_order = merge(*runs)
+        while not self.is_cancelled and (some := list(islice(in_order, min(left, SORTED_AT_ONCE)))):
+            kept.append(_Run(some))
+            left -= len(some)
+            await pause()
+        self._keep(sum(run.size for run in kept) - sum(run.size for run in runs))
+        self._is_last = False
+        return kept
 
     def _is_wanted(self, key: bytes) -> bool:
         return key in self.plan.keys and (self._after is None or key > self._after)  # type: ignore[operator]
 
-    async def _drawn(self, pause: Pause) -> list[tuple[bytes, int]]:
+    async def _drawn(self, pause: Pause) -> list[_Run]:
         """A sample of all keys, each as likely as any other (Vitter's algorithm R)."""
         sample, seen = self.plan.keys, 0
         if not isinstance(sample, RandomSample):
@@ -275,7 +333,7 @@ class RangeScan:
                 )
                 raise CommandRefused(Status.EBUSY, told)
             await pause()
-        return kept
+        return await self._packed(kept, pause)
 
     def _some(self) -> list[tuple[bytes, int]] | None:
         """Keys and seqnos of some hundred documents; None at the end."""
@@ -284,13 +342,9 @@ class RangeScan:
         out = np.empty(GATHERED_BYTES, np.uint8)
         filled = self._view.fill(out, 0, NO_VALUE | NO_DELETES | KEEP_OPAQUE)
         if filled.plain and not filled.bytes:
-            frame = self._view.next_frame()
-            return [_key_of(frame, 0)] if not StoredDocument.decode(frame, durable=True).deleted else []
-        frames, at, found = out[: filled.bytes].tobytes(), 0, []
-        while at < len(frames):
-            found.append(_key_of(frames, at))
-            at += frame_bytes(frames, at)
-        return found
+            frame = bytes(self._view.next_frame())
+            return keys_in(frame) if not StoredDocument.decode(frame, durable=True).deleted else []
+        return keys_in(out[: filled.bytes].tobytes())
 
 
 class RangeScans:
@@ -348,9 +402,3 @@ class RangeScans:
 
 def _bytes_of(key: bytes) -> int:
     return ENTRY_BYTES + len(key)
-
-
-def _key_of(frames: bytes | memoryview, at: int) -> tuple[bytes, int]:
-    """Key (without its collection) and seqno of a frame."""
-    found = StoredDocument.decode(memoryview(frames)[at : at + frame_bytes(frames, at)], durable=True)
-    return found.key, found.seqno

@@ -39,6 +39,7 @@ __all__ = [
     "event_frame",
     "event_parts",
     "key_in",
+    "keys_in",
     "message_in",
     "mutation_frame",
     "mutation_head",
@@ -195,6 +196,19 @@ def key_in(frame: bytes | memoryview) -> tuple[bytes, int]:
         return key, 0
     collection, key = leb128.split_key(key)
     return key, collection
+
+
+def keys_in(frames: bytes) -> list[tuple[bytes, int]]:
+    """Return key, without its collection, and seqno of each of the stored documents that `frames` consists of."""
+    found, at, end = [], 0, len(frames)
+    while at < end:
+        _, _, key_bytes, extras_bytes, _, _, body_bytes, opaque, _ = HEADER.unpack_from(frames, at)
+        extras_at, at = at + HEADER_BYTES, at + HEADER_BYTES + body_bytes
+        key_at = extras_at + extras_bytes
+        key = frames[key_at : key_at + key_bytes]
+        seqno = int.from_bytes(frames[extras_at : extras_at + 8])
+        found.append((leb128.split_key(key)[1] if opaque & NAMED_MARK else key, seqno))
+    return found
 
 
 class EventParts(NamedTuple):
