@@ -14,7 +14,7 @@ from pyspark.sql.variant_utils import VariantBuilder, VariantUtils
 
 from headwater.lake.json_values import TOO_DEEP
 from headwater.lake.shape import fields
-from headwater.lake.variant import BYTES_MAX, COLUMN, DEPTH_MAX, TOO_LONG, VariantShape, columns, encoded, is_variant
+from headwater.lake.variant import AS_VARIANT, BYTES_MAX, COLUMN, DEPTH_MAX, TOO_LONG, VariantShape, encoded
 from tests.lake.support import rows
 
 
@@ -164,8 +164,8 @@ def test_a_number_beyond_a_double_is_told_by_its_digits(number: str) -> None:
 
 
 def test_rows_have_the_document_or_null_and_the_value_whole() -> None:
-    shape = VariantShape(columns())
-    assert is_variant(columns()) and not is_variant(fields())
+    shape = VariantShape(AS_VARIANT.columns)
+    assert AS_VARIANT.is_of(AS_VARIANT.columns) and not AS_VARIANT.is_of(fields())
     made = shape.rows(rows(("a", 0, 1, '{"n": 1}'), ("b", 0, 2, "no JSON"), ("c", 0, 3, "[1]"))).to_pylist()
     assert [row["value"] for row in made] == [b'{"n": 1}', b"no JSON", b"[1]"]
     halves = [row[COLUMN] and (row[COLUMN]["metadata"], row[COLUMN]["value"]) for row in made]

@@ -16,7 +16,9 @@ from harness.nodes import cluster, diverge, keep, return_to
 from headwater import failpoints
 from headwater.errors import DataLoss, TableChanged, TableError, TransportError
 from headwater.lake.log import TableLog, removal
+from headwater.lake.shape import PLAIN
 from headwater.lake.store import TableStore
+from headwater.lake.unfold import UNFOLDED
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.jobs import OnEngines
 from headwater.pipelines.local import LocalEngine, Workers
@@ -72,7 +74,7 @@ class Told:
 def mirror(url: str, place: Path, workers: int = 0, json: str | None = None, **options: str) -> Told:
     """One run, to the end of what there is."""
     told = Told()
-    sink = TableSink(place, OnEngines(url).bucket, unfold=json is not None)
+    sink = TableSink(place, OnEngines(url).bucket, form=UNFOLDED if json is not None else PLAIN)
     engine = LocalEngine(sink, parse({"url": url, **options}, streaming=True), workers)
     engine.follow(once=True, interval_seconds=0, done=told.note, stop=lambda: False)
     return told

@@ -11,7 +11,9 @@ import pytest
 from headwater.errors import OptionError, TableChanged, TableError, UnsupportedTable
 from headwater.lake import unfold
 from headwater.lake.log import schema_string
-from headwater.pipelines.mirror import mirror
+from headwater.lake.variant import AS_VARIANT
+from headwater.pipelines.jobs import Mirror
+from headwater.pipelines.mirror import mirror, sink_of
 from headwater.pipelines.sink import TableSink, changes_in
 from headwater.pipelines.table import BEGINNING
 from headwater.pipelines.tasks import SEED
@@ -120,7 +122,7 @@ def test_a_column_that_spark_can_not_bear_goes_and_its_field_has_another_in_all_
 
 def test_two_who_find_such_a_table_make_it_readable_once(tmp_path: Path) -> None:
     with names_of_before():
-        sink = TableSink(tmp_path, "b", unfold=True)
+        sink = TableSink(tmp_path, "b", form=unfold.UNFOLDED)
         shape = unfold.JsonShape(sink.log.state.fields)
         added = shape.columns.add("_metadata", "long")
         sink.log.commit(
@@ -140,3 +142,19 @@ def test_two_who_find_such_a_table_make_it_readable_once(tmp_path: Path) -> None
         thread.join()
     assert len(found) == 3
     assert all("_metadata" not in {column["name"] for column in each.log.refresh().fields} for each in found)
+
+
+def test_a_mirror_asks_for_one_form_and_not_for_another_than_the_table_has(tmp_path: Path) -> None:
+    source = "couchbase://127.0.0.1/b"
+    with pytest.raises(OptionError, match="without variant: a table keeps documents in one form"):
+        sink_of(Mirror(source, tmp_path, unfold=True, variant=True), str(tmp_path), "b", None)
+    sink_of(Mirror(source, tmp_path, variant=True), str(tmp_path), "b", None)
+    assert sink_of(Mirror(source, tmp_path), str(tmp_path), "b", None).form is AS_VARIANT
+    with pytest.raises(TableError, match="its JSON documents are not unfolded: mirror without --unfold, or elsewhere"):
+        sink_of(Mirror(source, tmp_path, unfold=True), str(tmp_path), "b", None)
+    plain = tmp_path / "plain"
+    sink_of(Mirror(source, plain), str(plain), "b", None)
+    with pytest.raises(TableError, match="it has no column of VARIANT: mirror without --variant, or elsewhere"):
+        sink_of(Mirror(source, plain, variant=True), str(plain), "b", None)
+    with pytest.raises(TableError, match="mirror with --unfold or --variant, or without --quarantine"):
+        sink_of(Mirror(source, plain, quarantine=True), str(plain), "b", None)

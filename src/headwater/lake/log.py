@@ -30,7 +30,7 @@ import pyarrow as pa
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.invariants import invariant
 from headwater.lake import checkpoints, vectors
-from headwater.lake.shape import VARIANT, arrow_type
+from headwater.lake.shape import TYPE_FEATURES, arrow_type
 from headwater.lake.store import Before, TableStore
 from headwater.lake.vectors import Descriptor
 
@@ -39,7 +39,6 @@ READER, READER_PLAIN, WRITER = 3, 1, 7
 """Protocol versions: readers of a table with deletion vectors, readers of a table without them, writers."""
 READER_FEATURES = ("deletionVectors",)
 WRITER_FEATURES = ("deletionVectors", "domainMetadata")
-VARIANT_FEATURE = "variantType"
 VECTORS = "delta.enableDeletionVectors"
 """The property that allows new deletion vectors; the table feature alone does not allow them."""
 
@@ -511,7 +510,7 @@ def check(place: str, state: TableState) -> None:
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    unknown = sorted(features - {*READER_FEATURES, *WRITER_FEATURES, VARIANT_FEATURE} - HARMLESS)
+    unknown = sorted(features - {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values()} - HARMLESS)
     needed = {*WRITER_FEATURES} - {*READER_FEATURES}
     if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= features:
         text = (
@@ -548,7 +547,8 @@ def creation(
 ) -> list[Action]:
     """Return the actions that create an empty table; without `vectors`, for readers without deletion vectors."""
     reading = [*(READER_FEATURES if vectors else ())]
-    reading += [VARIANT_FEATURE] if any(column["type"] == VARIANT for column in fields) else []
+    kinds = [column["type"] for column in fields]
+    reading += [feature for kind, feature in TYPE_FEATURES.items() if kind in kinds]
     protocol = {
         "minReaderVersion": READER if reading else READER_PLAIN,
         "minWriterVersion": WRITER,

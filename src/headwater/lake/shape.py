@@ -6,7 +6,8 @@ server's CAS is its clock in nanoseconds (null if it can't be a clock).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -62,6 +63,8 @@ PRIMITIVES: dict[str, pa.DataType] = {
 }
 VARIANT = "variant"
 PRIMITIVES[VARIANT] = pa.struct([pa.field(half, pa.binary(), nullable=False) for half in ("metadata", "value")])
+TYPE_FEATURES: Final = {VARIANT: "variantType"}
+"""Type -> the feature of Delta's protocol that a table with such a column needs."""
 NANOSECONDS_A_MICROSECOND = 1000
 _CLOCK_FROM = 1_000_000_000_000_000_000 // NANOSECONDS_A_MICROSECOND  # 2001: smaller ones are counters, not clocks
 
@@ -142,3 +145,29 @@ class TableShape:
         if column not in KEPT:
             return pa.nulls(batch.num_rows, self.schema.field(column).type)
         return modified_at(batch.column("cas")) if column == "modified_at" else batch.column(column)
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """The form in which a table keeps documents.
+
+    Attributes:
+        option: the mirror's option that asks for the form; empty where none is needed.
+        columns: of a new table, as its log describes them.
+        shape: makes the rows of such a table.
+        is_of: finds out by a table's columns if it has the form.
+        present, absent: about a table that has it, and about one that has it not, for people.
+        reads_json: False if every document fits, so that a quarantine would stay empty.
+    """
+
+    option: str
+    columns: Sequence[Mapping[str, Any]]
+    shape: type[TableShape]
+    is_of: Callable[[Sequence[Mapping[str, Any]]], bool]
+    present: str = ""
+    absent: str = ""
+    reads_json: bool = True
+
+
+PLAIN: Final = TableForm("", fields(), TableShape, lambda described: True, reads_json=False)
+"""Documents as bytes, with any key."""

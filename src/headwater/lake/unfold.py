@@ -16,14 +16,24 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.lake.json_values import TOO_DEEP, LargeNumber, dumped, may_have_halves, no_json, parse, written
-from headwater.lake.shape import KEPT, PRIMITIVES, TableShape, arrow_schema, arrow_type, delta_field, modified_at
+from headwater.lake.shape import (
+    KEPT,
+    PRIMITIVES,
+    TableForm,
+    TableShape,
+    arrow_schema,
+    arrow_type,
+    delta_field,
+    fields,
+    modified_at,
+)
 
 FIELD = "headwater.field"
 FIELD_AS_JSON = "headwater.field.json"
@@ -31,6 +41,7 @@ FIELD_AS_JSON = "headwater.field.json"
 plainly makes delta-rs, Polars and DuckDB refuse the schema, in this version of the table and all later ones."""
 
 REST = "_rest"
+_REST_MEANS = "JSON of the fields that did not fit their columns"
 CLASH_PREFIX = "doc_"
 COLUMNS_MAX = 4000
 """The most columns of a table; further fields stand in `_rest`. Data used as field names would make millions."""
@@ -251,6 +262,16 @@ class JsonShape(TableShape):
                 rest.setdefault(row, {})[name] = value
                 self.conflicts.add(f"{column}: {_label(kind)} in the table, {_label(kind_of(value))} in documents")
         return pa.array(fitted, wanted)
+
+
+UNFOLDED: Final = TableForm(
+    "unfold",
+    [*fields("string"), delta_field(REST, "string", _REST_MEANS)],
+    JsonShape,
+    is_unfolded,
+    present="its JSON documents are unfolded",
+    absent="its JSON documents are not unfolded",
+)
 
 
 def _exact(values: list[Any], kind: str, wanted: pa.DataType) -> Any:

@@ -17,13 +17,13 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.lake.json_values import DIGITS_MAX, TOO_DEEP, decoder, may_have_halves, no_json, written
-from headwater.lake.shape import VARIANT, TableShape, arrow_type, delta_field, fields
+from headwater.lake.shape import VARIANT, TableForm, TableShape, arrow_type, delta_field, fields
 from headwater.lake.unfold import texts_among
 
 COLUMN = "document"
@@ -44,11 +44,6 @@ _DECIMALS = [(9, b"\x20", 4), (18, b"\x24", 8), (38, b"\x28", 16)]
 """(most digits, header, bytes) of decimals, likewise; the same limit holds for digits after the point."""
 
 _COUNT_SHORT = 0xFF
-
-
-def columns() -> list[dict[str, Any]]:
-    """Return the columns of a new table: those that every table has, with text keys, and the document."""
-    return [*fields("string"), delta_field(COLUMN, VARIANT, _MEANS)]
 
 
 def is_variant(described: Sequence[Mapping[str, Any]]) -> bool:
@@ -80,6 +75,16 @@ class VariantShape(TableShape):
     def values(self, column: str, batch: pa.RecordBatch) -> Any:
         """Return the values of a column."""
         return self._documents if column == COLUMN else super().values(column, batch)
+
+
+AS_VARIANT: Final = TableForm(
+    "variant",
+    [*fields("string"), delta_field(COLUMN, VARIANT, _MEANS)],
+    VariantShape,
+    is_variant,
+    present="its documents are VARIANT",
+    absent="it has no column of VARIANT",
+)
 
 
 def encoded(value: bytes | None) -> tuple[bytes, bytes] | str:

@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import OptionError
+from headwater.lake.forms import FORMS
 from headwater.lake.places import CHANGES, place_of
+from headwater.lake.shape import TableForm
+from headwater.lake.unfold import UNFOLDED
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts, attempts_of, patience, patient_source
@@ -151,13 +154,21 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
         place,
         bucket,
         changelog=f"{place}{CHANGES}" if job.changelog else None,
-        unfold=job.unfold or job.json or None,
-        variant=job.variant or None,
+        form=_form(job),
         copy_on_write=job.copy_on_write,
         quarantine=job.quarantine,
         making=making,
         seen=seen,
     )
+
+
+def _form(job: Mirror) -> TableForm | None:
+    """Return the form that a job asks for; None for whichever the table has."""
+    forms = [form for form in FORMS if getattr(job, form.option) or (form is UNFOLDED and job.json)]
+    if len(forms) > 1:
+        first, second, *_ = (form.option for form in forms)
+        raise OptionError(first, "true", f"without {second}: a table keeps documents in one form")
+    return forms[0] if forms else None
 
 
 def retry_options(job: Mirror) -> dict[str, str]:

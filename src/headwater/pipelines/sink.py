@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headwater.errors import OptionError, TableChanged, TableError
+from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.lake.commit import Record
+from headwater.lake.forms import FORMS, form_of
 from headwater.lake.log import schema_string
-from headwater.lake.shape import delta_field, fields
-from headwater.lake.unfold import REST, agrees, is_unfolded, merged, readable
+from headwater.lake.shape import PLAIN, TableForm
+from headwater.lake.unfold import agrees, merged, readable
 from headwater.lake.upkeep import Doer, Maintenance, checkpoint
-from headwater.lake.variant import columns as variant_columns
-from headwater.lake.variant import is_variant
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.changelog import ChangeLog
 from headwater.pipelines.jobs import Mirror
@@ -33,9 +32,7 @@ from headwater.spark.settings import SourceSettings
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_UNFOLD, _VARIANT, _QUARANTINE = map(Mirror.typed, ("unfold", "variant", "quarantine"))
-_COPY_ON_WRITE = Mirror.typed("copy_on_write")
-_REST_MEANS = "JSON of the fields that did not fit their columns"
+_QUARANTINE, _COPY_ON_WRITE = map(Mirror.typed, ("quarantine", "copy_on_write"))
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class TableOpening:
     changelog: str | None = None
 
     def open(self) -> TableSink:
-        """Open it, as unfolded as it is."""
+        """Open it, in the form that it has."""
         return TableSink(self.place, self.bucket, changelog=self.changelog, making=Making.NEVER)
 
 
@@ -58,15 +55,14 @@ class TableSink(Table):
         place: of the table.
         bucket: its bucket's name.
         changelog: where the change log lies; None for none.
-        unfold: whether JSON documents become columns; None for as the table is.
-        variant: whether they become one column of VARIANT; None for as the table is.
+        form: the form in which it is to keep documents; None for the one it has, PLAIN for a new table.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
 
     Raises:
-        TableError: a table that is not unfolded and should be, or the other way round; one with deletion vectors that
-            should have none; a quarantine for a table that every document fits; and as `Table`.
+        TableError: a table of another form; one with deletion vectors that should have none; a quarantine for a table
+            that every document fits; and as `Table`.
     """
 
     def __init__(
@@ -75,34 +71,25 @@ class TableSink(Table):
         bucket: str,
         *,
         changelog: str | Path | None = None,
-        unfold: bool | None = None,
-        variant: bool | None = None,
+        form: TableForm | None = None,
         copy_on_write: bool = False,
         quarantine: bool = False,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
-        if unfold and variant:
-            raise OptionError(
-                "unfold", "true", "without variant: a table has either columns of fields or one of documents"
-            )
-        columns = _columns_of(unfold, variant)
+        columns = (form or PLAIN).columns
         super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write, making=making, seen=seen)
         if copy_on_write and self.log.state.vectors:
             raise TableError(
                 self.place,
                 f"it was made with deletion vectors: mirror without {_COPY_ON_WRITE}, or elsewhere",
             )
-        unfolded, varied = is_unfolded(self.log.state.fields), is_variant(self.log.state.fields)
-        if unfold is not None and unfold != unfolded:
-            told = "its JSON documents are unfolded" if unfolded else "its JSON documents are not unfolded"
-            raise TableError(self.place, f"{told}: mirror {'with' if unfolded else 'without'} {_UNFOLD}, or elsewhere")
-        if variant is not None and variant != varied:
-            told = "its documents are VARIANT" if varied else "it has no column of VARIANT"
-            raise TableError(self.place, f"{told}: mirror {'with' if varied else 'without'} {_VARIANT}, or elsewhere")
-        if quarantine and not (unfolded or varied):
-            told = "every document fits a table that does not read JSON, so it has no quarantine"
-            raise TableError(self.place, f"{told}: mirror with {_UNFOLD} or {_VARIANT}, or without {_QUARANTINE}")
+        self.form: TableForm = form_of(self.log.state.fields)
+        self._check_form(form)
+        if quarantine and not self.form.reads_json:
+            options = " or ".join(Mirror.typed(each.option) for each in FORMS if each.reads_json)
+            reason = "every document fits a table that does not read JSON, so it has no quarantine"
+            raise TableError(self.place, f"{reason}: mirror with {options}, or without {_QUARANTINE}")
         self.refresh()
         kept = quarantine or self.record.quarantine is not None
         self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None
@@ -114,6 +101,15 @@ class TableSink(Table):
             self.changes = ChangeLog(changelog, bucket, vectors=vectors, making=making, seen=seen)
         if self.changes:
             self.changes.level(self)
+
+    def _check_form(self, wanted: TableForm | None) -> None:
+        if wanted is None or wanted is self.form:
+            return
+        if wanted is PLAIN:
+            sentence, advice = self.form.present, f"with {Mirror.typed(self.form.option)}"
+        else:
+            sentence, advice = wanted.absent, f"without {Mirror.typed(wanted.option)}"
+        raise TableError(self.place, f"{sentence}: mirror {advice}, or elsewhere")
 
     def _make_readable(self) -> None:
         """Give a table that an older release made a schema that all readers take, and a checkpoint, for some of them
@@ -255,12 +251,6 @@ class TableSink(Table):
         if len(schema) > len(before.fields):
             self.log.commit([action], "ADD COLUMNS")
         raise TableChanged(self.place, "tasks gave a field different columns; the batch is written again")
-
-
-def _columns_of(unfold: bool | None, variant: bool | None) -> list[dict[str, Any]]:
-    if variant:
-        return variant_columns()
-    return [*fields("string"), delta_field(REST, "string", _REST_MEANS)] if unfold else fields()
 
 
 def _where(table: Table | None) -> tuple[str, str] | None:

@@ -18,13 +18,12 @@ from headwater.errors import TableAway, TableChanged
 from headwater.failpoints import failpoint
 from headwater.lake.changes import ChangeWriter, known
 from headwater.lake.commit import record_of
+from headwater.lake.forms import form_of
 from headwater.lake.index import Indexes
 from headwater.lake.log import AWAY, TableLog
 from headwater.lake.places import store_of
 from headwater.lake.quarantine import QuarantineShape
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
-from headwater.lake.unfold import JsonShape, is_unfolded
-from headwater.lake.variant import VariantShape, is_variant
 from headwater.lake.writer import Aside, Portion, TaskResult, write
 from headwater.spark.columns import RowMaker
 from headwater.spark.nodes import connect
@@ -225,9 +224,7 @@ def run(task: MirrorTask) -> TaskResult:
 
 def shape_of(described: Sequence[Mapping[str, Any]]) -> TableShape:
     """Return what makes the rows of a table with these columns."""
-    if is_variant(described):
-        return VariantShape(described)
-    return JsonShape(described) if is_unfolded(described) else TableShape(described)
+    return form_of(described).shape(described)
 
 
 def _aside(where: tuple[str, str]) -> Aside:
