@@ -145,13 +145,13 @@ def test_two_who_find_such_a_table_make_it_readable_once(tmp_path: Path) -> None
 
 
 def test_a_mirror_asks_for_one_form_and_not_for_another_than_the_table_has(tmp_path: Path) -> None:
-    source = "couchbase://127.0.0.1/b"
+    source, place = "couchbase://127.0.0.1/b", tmp_path / "documents"
     with pytest.raises(OptionError, match="without variant: a table keeps documents in one form"):
-        sink_of(Mirror(source, tmp_path, unfold=True, variant=True), str(tmp_path), "b", None)
-    sink_of(Mirror(source, tmp_path, variant=True), str(tmp_path), "b", None)
-    assert sink_of(Mirror(source, tmp_path), str(tmp_path), "b", None).form is AS_VARIANT
+        sink_of(Mirror(source, place, unfold=True, variant=True), str(place), "b", None)
+    sink_of(Mirror(source, place, variant=True), str(place), "b", None)
+    assert sink_of(Mirror(source, place), str(place), "b", None).form is AS_VARIANT
     with pytest.raises(TableError, match="its JSON documents are not unfolded: mirror without --unfold, or elsewhere"):
-        sink_of(Mirror(source, tmp_path, unfold=True), str(tmp_path), "b", None)
+        sink_of(Mirror(source, place, unfold=True), str(place), "b", None)
     plain = tmp_path / "plain"
     sink_of(Mirror(source, plain), str(plain), "b", None)
     with pytest.raises(TableError, match="it has no column of VARIANT: mirror without --variant, or elsewhere"):
