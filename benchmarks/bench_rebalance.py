@@ -24,7 +24,7 @@ from headwater import testing
 from headwater.client.routing import Address
 from headwater.cluster import rebalance as module
 from headwater.cluster.balance import Move
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.wire.header import HEADER_BYTES, Frame
@@ -70,7 +70,7 @@ def load(node: testing.Node) -> None:
 async def found_alone(node: Address) -> None:
     """A cluster of one."""
     async with Members() as members:
-        await found(members, [node], 0)
+        await found_cluster(members, [node], 0)
 
 
 async def spread(first: Address, others: Sequence[Address]) -> float:

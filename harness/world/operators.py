@@ -16,7 +16,7 @@ from random import Random
 from headwater.client.routing import Address
 from headwater.cluster import buckets, collections, users
 from headwater.cluster.failover import Failover
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
 from headwater.cluster.rebalance import Rebalance
@@ -62,7 +62,7 @@ def members(bucket: str = BUCKET) -> Members:
 async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:
     """The first map."""
     async with members() as connected:
-        await found(connected, nodes, replicas)
+        await found_cluster(connected, nodes, replicas)
 
 
 async def do(

@@ -18,7 +18,7 @@ from headwater.cli import extras
     ],
 )
 def test_the_smallest_extra_that_brings_it_is_named(module: str, extra: str) -> None:
-    told = extras.told(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    told = extras.advice(ModuleNotFoundError(f"No module named {module!r}", name=module))
     name = module.partition(".")[0]
     assert told is not None and told.startswith(f"{name} is missing: pip install '{name}")
     assert told.endswith(f", or headwater with the extra `{extra}`")
@@ -26,11 +26,11 @@ def test_the_smallest_extra_that_brings_it_is_named(module: str, extra: str) -> 
 
 @pytest.mark.parametrize("module", ["numpy", "headwater.nothing", "no_such_thing"])
 def test_what_no_extra_brings_is_not_told(module: str) -> None:
-    assert extras.told(ModuleNotFoundError(f"No module named {module!r}", name=module)) is None
+    assert extras.advice(ModuleNotFoundError(f"No module named {module!r}", name=module)) is None
 
 
 def test_an_error_without_a_name_is_not_told() -> None:
-    assert extras.told(ModuleNotFoundError("import of something halted")) is None
+    assert extras.advice(ModuleNotFoundError("import of something halted")) is None
 
 
 def test_all_that_is_missing_is_told_in_one_line() -> None:

@@ -38,7 +38,7 @@ def test_where_the_total_is_of_something_else_the_line_has_the_part_of_it() -> N
     clock = Clock()
     meter = Meter("rows.csv", "documents", clock=clock)
     clock.now += 10
-    told = meter.text(1 << 20, 4 << 20, made=500, note="3 behind")
+    told = meter.text(1 << 20, 4 << 20, this_run=500, note="3 behind")
     assert told == "rows.csv: 500 documents, 25 %, 50 documents/s, 30 s left, 3 behind"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.cli.stopping import Stopped, asked, listen, signals, until_stopped
+from headwater.cli.stopping import Stopped, heeding_signals, listen, signals, until_stopped
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -54,7 +54,7 @@ def test_a_signal_that_comes_while_an_object_is_let_go_still_stops(number: signa
 def test_whoever_started_us_with_nohup_is_not_ended_by_a_terminal_that_is_closed() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     listen()
-    with asked() as stop:
+    with heeding_signals() as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         assert not stop()
     os.kill(os.getpid(), signal.SIGHUP)
@@ -79,11 +79,11 @@ def test_what_has_an_end_and_is_stopped_before_does_not_end_well(stop: BaseExcep
 
 @pytest.mark.parametrize("number", ENDING)
 def test_work_that_asks_and_has_an_end_says_when_that_was_not_reached(number: signal.Signals) -> None:
-    with pytest.raises(Stopped) as caught, asked(has_end=True) as stop:
+    with pytest.raises(Stopped) as caught, heeding_signals(has_end=True) as stop:
         os.kill(os.getpid(), number)
         assert stop()
     assert caught.value.signal == number
-    with asked(has_end=True) as stop:
+    with heeding_signals(has_end=True) as stop:
         assert not stop()
 
 
@@ -94,7 +94,7 @@ def test_other_errors_pass_through() -> None:
 
 @pytest.mark.parametrize("number", ENDING)
 def test_work_that_must_not_be_torn_asks_whether_to_end(number: signal.Signals) -> None:
-    with asked() as stop:
+    with heeding_signals() as stop:
         assert not stop()
         os.kill(os.getpid(), number)
         assert stop()
@@ -102,7 +102,7 @@ def test_work_that_must_not_be_torn_asks_whether_to_end(number: signal.Signals) 
 
 def test_asking_takes_the_handlers_back_and_the_end_returns_them() -> None:
     before = [signal.getsignal(number) for number in ENDING]
-    with asked() as stop:
+    with heeding_signals() as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert not stop()
         os.kill(os.getpid(), signal.SIGINT)

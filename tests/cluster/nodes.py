@@ -12,7 +12,7 @@ from threading import Event, Thread
 
 from headwater import client
 from headwater.client.routing import Address
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.cluster.watch import Watch
@@ -42,7 +42,7 @@ def init(*nodes: Node, replicas: int = 0) -> None:
 
     async def work() -> None:
         async with Members() as members:
-            await found(members, at(*nodes), replicas)
+            await found_cluster(members, at(*nodes), replicas)
 
     asyncio.run(work())
 

@@ -14,7 +14,7 @@ from headwater.client import connect
 from headwater.client.routing import Address
 from headwater.cluster import buckets
 from headwater.cluster.buckets import BucketWish
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError, KeyNotFound
 from headwater.testing.node import Node
@@ -39,7 +39,7 @@ async def states(members: Members, nodes: list[Address], bucket: str) -> list[se
 def test_a_bucket_is_made_on_all_nodes_of_a_cluster_and_dropped_from_all() -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(2)]
-        on(nodes, lambda members, seeds: found(members, seeds, 1))
+        on(nodes, lambda members, seeds: found_cluster(members, seeds, 1))
         one = nodes[:1]
         assert on(one, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders"))) == 2
         assert on(one, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders"))) == 2, "again"
@@ -64,7 +64,7 @@ def test_a_bucket_is_made_on_all_nodes_of_a_cluster_and_dropped_from_all() -> No
 def test_a_node_that_is_down_is_named_and_the_same_again_goes_on() -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(2)]
-        on(nodes, lambda members, seeds: found(members, seeds, 0))
+        on(nodes, lambda members, seeds: found_cluster(members, seeds, 0))
         nodes[1].stop()
         one = nodes[:1]
         with pytest.raises(ClusterError, match=r"not made on 1 of 2 nodes.*type the same again"):

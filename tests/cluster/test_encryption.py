@@ -13,7 +13,7 @@ from headwater import client, testing
 from headwater.client.routing import Address, parse
 from headwater.cluster.encryption import check_encryption, set_encryption
 from headwater.cluster.failover import Failover
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.cluster.survey import NodeView
@@ -70,7 +70,7 @@ def test_a_cluster_is_made_grown_and_read_over_tls_alone(tmp_path: Path, without
 
         async def grow() -> ClusterMap | None:
             async with Members(tls=parse(url).tls) as members:
-                await found(members, seeds[:2], 1, encrypted=True)
+                await found_cluster(members, seeds[:2], 1, encrypted=True)
                 await asyncio.to_thread(_fill, url)
                 return await Rebalance(members, seeds[:1], add=seeds[2:]).run()
 
@@ -107,7 +107,7 @@ def test_a_member_that_was_taken_out_joins_again_with_its_port_for_tls(
 
         async def story() -> ClusterMap | None:
             async with Members(tls=tls) as members:
-                await found(members, seeds, 1, encrypted=encrypted)
+                await found_cluster(members, seeds, 1, encrypted=encrypted)
                 await Failover(members, seeds[:1], seeds[1:], force=True).run()
                 await asyncio.to_thread(nodes[1].restart)
             async with Members(tls=tls) as members:
@@ -131,7 +131,7 @@ def test_the_port_for_tls_is_the_one_that_a_node_was_started_with_last(tmp_path:
 
         async def founded() -> None:
             async with Members() as members:
-                await found(members, [Address(node.host, node.port)], 0)
+                await found_cluster(members, [Address(node.host, node.port)], 0)
                 known = (await members.survey([Address(node.host, node.port)])).map
                 await members.send(known.with_tls({known.servers[0]: 1}))  # as before it had another one
 

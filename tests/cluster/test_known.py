@@ -13,7 +13,7 @@ import pytest
 from headwater.client.routing import Address
 from headwater.cluster import buckets, collections, users
 from headwater.cluster.buckets import BucketWish
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.known import known_map
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
@@ -35,7 +35,7 @@ def test_nodes_that_are_alone_have_no_map_with_others_and_members_have() -> None
         async def work() -> None:
             async with Members() as members:
                 assert await known_map(members, at(one)) == (at(one)[0], None)
-                made = await found(members, at(one, other), 1)
+                made = await found_cluster(members, at(one, other), 1)
             async with Members() as members:
                 first, known = await known_map(members, at(other))
                 assert first == Address(other.host, other.port)
@@ -98,7 +98,7 @@ def without(*left: Node) -> None:
 
 def test_what_is_changed_by_the_address_of_a_former_member_is_changed_at_the_one_that_is_left(tmp_path: Path) -> None:
     with with_users(2, tmp_path) as (former, left):
-        on(at(former, left), lambda members, seeds: found(members, seeds, 0))
+        on(at(former, left), lambda members, seeds: found_cluster(members, seeds, 0))
         on(at(left), lambda members, seeds: Rebalance(members, seeds, remove=at(former)).run())
         add_everything(at(former))
         assert (has(former), has(left)) == ((False, False, False), (True, True, True))
@@ -108,7 +108,7 @@ def test_what_is_changed_by_the_address_of_a_node_that_was_left_out_unheard_is_c
     tmp_path: Path,
 ) -> None:
     with with_users(3, tmp_path) as (former, *left):
-        on(at(former, *left), lambda members, seeds: found(members, seeds, 0))
+        on(at(former, *left), lambda members, seeds: found_cluster(members, seeds, 0))
         without(*left)
         add_everything(at(former))
         assert [has(each) for each in left] == [(True, True, True), (True, True, True)]
@@ -117,7 +117,7 @@ def test_what_is_changed_by_the_address_of_a_node_that_was_left_out_unheard_is_c
 
 def test_an_address_of_a_node_that_is_away_or_alone_by_now_is_passed_over(tmp_path: Path) -> None:
     with with_users(4, tmp_path) as (away, alone, *left):
-        on(at(*left), lambda members, seeds: found(members, seeds, 0))
+        on(at(*left), lambda members, seeds: found_cluster(members, seeds, 0))
         away.stop()
         add_everything(at(away, alone, *left))
         assert [has(each) for each in (alone, *left)] == [(False, False, False), (True, True, True), (True, True, True)]

@@ -74,7 +74,7 @@ class Listener:
     def __init__(self):
         self.heard = []
 
-    def told(self, side, frame):
+    def observe(self, side, frame):
         self.heard.append((side, frame))
 
 
@@ -88,18 +88,18 @@ def test_a_state_is_told_to_its_vbucket_and_the_answer_by_the_opaque(connection)
     connection.listen(5, five)
     connection.listen(6, six)
     answer = Frame(0x81, Opcode.DCP_SET_VBUCKET_STATE, opaque=0x11)  # an answer names no vbucket
-    connection.told(Side.PRODUCER, PENDING)
-    connection.told(Side.CONSUMER, answer)
+    connection.observe(Side.PRODUCER, PENDING)
+    connection.observe(Side.CONSUMER, answer)
     assert five.heard == [(Side.PRODUCER, PENDING), (Side.CONSUMER, answer)] and six.heard == []
 
 
 def test_an_answer_is_told_once_and_one_to_nothing_to_nobody(connection):
     zero = Listener()
     connection.listen(0, zero)
-    connection.told(Side.CONSUMER, Frame(0x81, Opcode.DCP_SET_VBUCKET_STATE, opaque=0x12))
-    connection.told(Side.PRODUCER, dcp.SetVbucketState(vbucket=0, opaque=0x12, state=3).frame())
+    connection.observe(Side.CONSUMER, Frame(0x81, Opcode.DCP_SET_VBUCKET_STATE, opaque=0x12))
+    connection.observe(Side.PRODUCER, dcp.SetVbucketState(vbucket=0, opaque=0x12, state=3).frame())
     for _ in range(2):
-        connection.told(Side.CONSUMER, Frame(0x81, Opcode.DCP_SET_VBUCKET_STATE, opaque=0x12))
+        connection.observe(Side.CONSUMER, Frame(0x81, Opcode.DCP_SET_VBUCKET_STATE, opaque=0x12))
     assert [side for side, _ in zero.heard] == [Side.PRODUCER, Side.CONSUMER]
 
 
@@ -107,7 +107,7 @@ def test_who_has_left_is_told_nothing(connection):
     five = Listener()
     connection.listen(5, five)
     assert connection.stop_listening(5) and not connection.stop_listening(5)
-    connection.told(Side.PRODUCER, dcp.StreamEnd(vbucket=5, status=0).frame())
+    connection.observe(Side.PRODUCER, dcp.StreamEnd(vbucket=5, status=0).frame())
     assert five.heard == []
 
 

@@ -35,7 +35,7 @@ class Case:
     def passes(self, *frames):
         """Frames that pass the mover: requests come from the producer, answers from the consumer."""
         for frame in frames:
-            self.transfer.told(Side.CONSUMER if frame.is_response else Side.PRODUCER, frame)
+            self.transfer.observe(Side.CONSUMER if frame.is_response else Side.PRODUCER, frame)
 
     def ends(self, reason):
         self.passes(dcp.StreamEnd(vbucket=VB, status=reason).frame())

@@ -15,7 +15,7 @@ from harness.nodes import until
 from headwater import testing
 from headwater.cluster import users
 from headwater.cluster.admin import NodeAdmin
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.errors import ClusterError
@@ -53,7 +53,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 def clustered(stack: ExitStack, options: dict[str, object], count: int = 3) -> list[Node]:
     nodes = [stack.enter_context(testing.node(**options)) for _ in range(count)]  # type: ignore[arg-type]
-    on(lambda members: found(members, at(*nodes), 1))
+    on(lambda members: found_cluster(members, at(*nodes), 1))
     return nodes
 
 
@@ -177,7 +177,7 @@ def test_a_cluster_begins_with_the_users_of_all_its_nodes_and_who_joins_takes_th
             with UsersFile(node.data).editing() as accounts:
                 accounts[name] = Account.made("pass", read_grants("read"))
         until(lambda: login(late, "guest", "pass") == 0, "the node knows its own user")
-        on(lambda members: found(members, at(first, second), 1))
+        on(lambda members: found_cluster(members, at(first, second), 1))
         for name in ("ann", "bob"):
             until(lambda name=name: all(name in named(each) for each in (first, second)), f"{name} is known at both")
         on(lambda members: Rebalance(members, at(first), add=at(late)).run())
@@ -194,7 +194,7 @@ def test_members_that_let_everybody_in_take_no_users_by_which_they_would_shut_ea
         two = [stack.enter_context(testing.node(vbuckets=4, vbucket_state="none")) for _ in range(2)]
 
         async def work(members: Members) -> None:
-            await found(members, at(*two), 1)
+            await found_cluster(members, at(*two), 1)
             with pytest.raises(ClusterError, match="cluster-secret-file"):
                 await users.change(members, at(two[0]), with_user("ann", "pass"))
 
@@ -214,7 +214,7 @@ def test_of_two_who_remove_each_other_at_once_one_is_refused_and_stays_away(monk
             node.stop()
             UsersFile(node.data).save(accounts)
             node.start()
-        on(lambda members: found(members, at(*nodes), 0), "ann", "ann-secret")
+        on(lambda members: found_cluster(members, at(*nodes), 0), "ann", "ann-secret")
         begun: list[str] = []
         give = NodeAdmin.set_users
 

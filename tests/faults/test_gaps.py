@@ -15,7 +15,7 @@ import pytest
 from headwater import testing
 from headwater.client.routing import Address
 from headwater.cluster.failover import Failover
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.promotion import plan_promotion
 from headwater.errors import ClusterError
@@ -306,7 +306,7 @@ def test_a_dead_members_vbucket_goes_on_from_a_replica_with_a_gap_by_force_alone
 
         async def founded() -> None:
             async with Members("default") as members:
-                await found(members, nodes, 1)
+                await found_cluster(members, nodes, 1)
 
         async def failed_over(*, force: bool) -> int:
             async with Members("default") as members:

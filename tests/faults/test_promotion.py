@@ -11,7 +11,7 @@ import pytest
 
 from headwater import testing
 from headwater.cluster.failover import Failover, Promotion
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.status import status
 from headwater.errors import ClusterError, KeyExists
@@ -35,7 +35,7 @@ def three(**second: int) -> Iterator[tuple[Node, Node, Node]]:
 
         async def founded() -> None:
             async with Members("default") as members:
-                await found(members, at(*nodes), 2)
+                await found_cluster(members, at(*nodes), 2)
 
         asyncio.run(founded())
         for node in nodes[1:]:

@@ -66,9 +66,9 @@ def test_a_name_is_looked_up_once_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     def create(line: str) -> None:
         catalog[""] = line.partition("LOCATION '")[2].removesuffix("'")
 
-    monkeypatch.setattr(NamedTable, "_found", lambda self, end: catalog.get(end))
+    monkeypatch.setattr(NamedTable, "_registered_place", lambda self, end: catalog.get(end))
     monkeypatch.setattr(NamedTable, "_schema_place", lambda self: str(tmp_path / "warehouse"))
-    monkeypatch.setattr(NamedTable, "_told", lambda self, end="": nullcontext())
+    monkeypatch.setattr(NamedTable, "_explained", lambda self, end="": nullcontext())
     named = NamedTable(cast("Any", SimpleNamespace(sql=create)), "hive.shop.orders")
     job, seen = Mirror("couchbase://127.0.0.1:1/default", table="hive.shop.orders"), set[str]()
     assert opened(named, job, seen).place == place

@@ -18,11 +18,11 @@ AGE_MAX = timedelta(days=100 * 365)
 
 def age_of(text: str) -> timedelta | None:
     """Return an age that is written with its unit; None for any other text."""
-    found = _AGE.fullmatch(text)
-    if found is None:
+    match = _AGE.fullmatch(text)
+    if match is None:
         return None
     try:
-        return timedelta(**{_NAMES[found[2]]: float(found[1])})
+        return timedelta(**{_NAMES[match[2]]: float(match[1])})
     except OverflowError:
         return timedelta.max
 

@@ -45,5 +45,5 @@ def masked(arguments: list[bytes]) -> Iterator[bytes]:
         elif is_option and equals:
             yield name + equals + b"*" * len(value)
         else:
-            yield _LOGIN.sub(lambda found: found["before"] + b"*" * len(found["password"]) + found["after"], argument)
+            yield _LOGIN.sub(lambda match: match["before"] + b"*" * len(match["password"]) + match["after"], argument)
         follows = is_option and not equals and not follows

@@ -84,10 +84,10 @@ def create(
         def tell(done: "BackupProgress") -> None:
             meter.show(done.done, done.total)
 
-        made = making.create(target, client, _bucket(node), choice, tell)
-    report(f"{made.id}: {_told(made)} in {meter.seconds:.1f} s", **made.summary())
+        outcome = making.create(target, client, _bucket(node), choice, tell)
+    report(f"{outcome.id}: {_in_words(outcome)} in {meter.seconds:.1f} s", **outcome.summary())
     if not (as_json or quiet):
-        _tell_more(made)
+        _tell_more(outcome)
 
 
 def show(place: PlaceName, as_json: Json = False) -> None:
@@ -97,11 +97,11 @@ def show(place: PlaceName, as_json: Json = False) -> None:
     """
     archive = _archive(place)
     if as_json:
-        told = [manifest.summary() for manifest in archive.backups.values()]
-        typer.echo(json.dumps({"backups": told, "problems": archive.problems, "unfinished": archive.unfinished}))
+        summaries = [manifest.summary() for manifest in archive.backups.values()]
+        typer.echo(json.dumps({"backups": summaries, "problems": archive.problems, "unfinished": archive.unfinished}))
     else:
         for manifest in archive.backups.values():
-            typer.echo(f"{manifest.id}  {manifest.ended}  {_told(manifest)}")
+            typer.echo(f"{manifest.id}  {manifest.ended}  {_in_words(manifest)}")
             _tell_more(manifest)
         for name in archive.unfinished:
             typer.echo(f"{name}  begun and not finished")
@@ -128,15 +128,15 @@ def verify(
         raise CommandError(f"{place}: there is no backup here")
     wanted = None if backup is None else archive.chain(backup)
     with Meter("verify", "bytes", quiet=quiet) as meter:
-        found = look(archive, wanted, meter.show)
-    line = f"{several(found.backups, 'backup')}, {several(found.files, 'file')}, {count(found.bytes)} bytes"
-    if len(found.collections) > 1:
-        line += f"; collections {', '.join(found.collections)}"
+        outcome = look(archive, wanted, meter.show)
+    line = f"{several(outcome.backups, 'backup')}, {several(outcome.files, 'file')}, {count(outcome.bytes)} bytes"
+    if len(outcome.collections) > 1:
+        line += f"; collections {', '.join(outcome.collections)}"
     parts = [each.id for each in wanted or archive.backups.values() if each.default_only]
     if parts:
         line += f"; {', '.join(parts)}: {DEFAULT_ONLY}"
-    report(line, **found.to_json())
-    _fail(found.problems)
+    report(line, **outcome.to_json())
+    _fail(outcome.problems)
 
 
 def restore(
@@ -260,8 +260,8 @@ def _write(
             collections=chosen,
             tell=lambda each: meter.show(each.done, each.total),
         )
-    told = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
-    _tell_restore(point, told, f"in {meter.seconds:.1f} s")
+    counts = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
+    _tell_restore(point, counts, f"in {meter.seconds:.1f} s")
 
 
 def _make(missing: "list[Lacking]", node: str, user: str | None, password: str | None) -> None:
@@ -324,7 +324,7 @@ def _seqnos(path: Path) -> dict[int, int]:
         raise typer.BadParameter(f"{path} is no JSON object of vbuckets and seqnos.") from None
 
 
-def _told(manifest: "BackupManifest") -> str:
+def _in_words(manifest: "BackupManifest") -> str:
     changes = manifest.part.changes
     gone = changes.get("deletions", 0) + changes.get("expirations", 0)
     what = "full" if not manifest.parent else f"after {manifest.parent}"
@@ -343,8 +343,10 @@ def _tell_more(manifest: "BackupManifest") -> None:
         )
     for each in manifest.rolled_back:
         if each.purged:
-            told = f"deletions up to seqno {each.purged} were purged before they were backed up"
-            typer.echo(f"  vbucket {each.vbucket}: data loss: {told}; read again whole, so what they deleted is gone")
+            message = f"deletions up to seqno {each.purged} were purged before they were backed up"
+            typer.echo(
+                f"  vbucket {each.vbucket}: data loss: {message}; read again whole, so what they deleted is gone"
+            )
             continue
         typer.echo(
             f"  vbucket {each.vbucket}: the histories agree up to seqno {each.common}, the backup before had "
@@ -352,10 +354,10 @@ def _tell_more(manifest: "BackupManifest") -> None:
         )
 
 
-def _tell_restore(point: "RestorePoint", told: dict[str, int], ending: str) -> None:
+def _tell_restore(point: "RestorePoint", counts: dict[str, int], ending: str) -> None:
     seqnos = {str(vb): seqno for vb, seqno in point.seqnos.items()}
-    fields = {name.replace(" ", "_"): number for name, number in told.items()}
-    numbers = ", ".join(f"{count(number)} {name}" for name, number in told.items())
+    fields = {name.replace(" ", "_"): number for name, number in counts.items()}
+    numbers = ", ".join(f"{count(number)} {name}" for name, number in counts.items())
     line = f"{point.chain[-1].id}, {several(len(point.upto), 'vbucket')}: {numbers} {ending}"
     if any(manifest.default_only for manifest in point.chain):
         line += f"; it was {DEFAULT_ONLY}"

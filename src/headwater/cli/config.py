@@ -58,17 +58,17 @@ def check(
     text = read_settings(file)
     faults = faults_of(text, with_files=not skip_files)
     try:
-        lines, found = key_lines(text), tomllib.loads(text)
+        lines, table = key_lines(text), tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        lines, found = {}, {}
+        lines, table = {}, {}
     group = context.find_root().command
-    of_profiles = profile_faults(found, file, group, with_files=not skip_files)
-    for path, problem in (*table_faults(group, command_tables(found)), *of_profiles):
+    of_profiles = profile_faults(table, file, group, with_files=not skip_files)
+    for path, problem in (*table_faults(group, command_tables(table)), *of_profiles):
         faults.append(Fault(_line_of(lines, path), ".".join(path), problem))
     faults.sort()
-    told = [{"line": fault.line or None, "key": fault.key or None, "problem": fault.message} for fault in faults]
+    problems = [{"line": fault.line or None, "key": fault.key or None, "problem": fault.message} for fault in faults]
     shown = [f"{file}:{fault.line or ''}: {fault.key + ': ' if fault.key else ''}{fault.message}" for fault in faults]
-    answer("\n".join(shown) or f"{file}: all is well", file=str(file), faults=told)
+    answer("\n".join(shown) or f"{file}: all is well", file=str(file), faults=problems)
     if faults:
         raise CommandError(f"{file}: {several(len(faults), 'fault')}")
 
@@ -89,23 +89,25 @@ def show(
     That is a variable, the profile with file and line, the file and line, or the default. With --profile and without
     --for it is what a profile says to all commands. Passwords are never among them.
     """
-    asked = context.find_object(Settings) or Settings()
-    asked = replace(asked, file=file or asked.file)
-    if asked.profile or command is not None:
-        found = list(_of_command(context.find_root().command, command, asked))
+    source = context.find_object(Settings) or Settings()
+    source = replace(source, file=file or source.file)
+    if source.profile or command is not None:
+        rows = list(_of_command(context.find_root().command, command, source))
     else:
         from headwater.node.config_check import settings
 
-        found = [(each.option.name, each.value, each.origin) for each in settings(asked.file)]
-    told = [each for each in found if not changed or each[2] != DEFAULT]
+        rows = [(each.option.name, each.value, each.origin) for each in settings(source.file)]
+    shown_rows = [each for each in rows if not changed or each[2] != DEFAULT]
     if forms().json:
-        typer.echo(json.dumps({name: {"value": value, "from": origin} for name, value, origin in told}, default=str))
+        typer.echo(
+            json.dumps({name: {"value": value, "from": origin} for name, value, origin in shown_rows}, default=str)
+        )
         return
-    for name, value, origin in told:
+    for name, value, origin in shown_rows:
         typer.echo(f"{name:<24} {json.dumps(value, ensure_ascii=False, default=str):<24} {origin}")
 
 
-def _of_command(group: Any, name: str | None, asked: Settings) -> Iterator[tuple[str, Any, str]]:
+def _of_command(group: Any, name: str | None, source: Settings) -> Iterator[tuple[str, Any, str]]:
     """Yield (option, value, origin) of a command; without a name, of what profiles say to all of them."""
     words = (name or "get").split()
     options: dict[str, tuple[Any, tuple[str, ...]]] = {}
@@ -114,10 +116,10 @@ def _of_command(group: Any, name: str | None, asked: Settings) -> Iterator[tuple
         command = child_of(command, word)
         if command is None:
             raise OptionError("for", " ".join(words), "a command; headwater --help lists them")
-    for layer, place in asked.layers(group, words[0]):
+    for layer, place in source.layers(group, words[0]):
         mine = reduce(lambda below, word: below.get(word, {}), words, layer)
         options |= {each: (value, place) for each, value in mine.items()}
-    lines = {} if asked.path is None else _lines(asked.path)
+    lines = {} if source.path is None else _lines(source.path)
     for option, parameter in sorted(known_options(command).items()):
         if (name is None and parameter.envvar not in VARIABLES) or option in ("help", *_FORM_OPTIONS):
             continue
@@ -128,7 +130,7 @@ def _of_command(group: Any, name: str | None, asked: Settings) -> Iterator[tuple
             value, origin = os.environ[parameter.envvar], parameter.envvar
         elif parameter.name in options:
             value, place = options[parameter.name]
-            origin = _origin(lines, asked, place, ((*words, option), (_key(parameter, words),)))
+            origin = _origin(lines, source, place, ((*words, option), (_key(parameter, words),)))
         yield option, "..." if option.endswith("password") and value else value, origin
 
 
@@ -138,12 +140,12 @@ def _key(parameter: Any, words: list[str]) -> str:
 
 
 def _origin(
-    lines: Mapping[tuple[str, ...], int], asked: Settings, place: tuple[str, ...], wanted: Sequence[tuple[str, ...]]
+    lines: Mapping[tuple[str, ...], int], source: Settings, place: tuple[str, ...], wanted: Sequence[tuple[str, ...]]
 ) -> str:
     """The place of a default: the table of its command or, of a profile, its own."""
     mine = [path for path in lines if path[: len(place)] == place]
-    found = [path for each in wanted for path in mine if _same(path[len(place) :], each)]
-    return f"{f'profile {asked.profile}, ' if place else ''}{asked.path}:{lines.get([*found, place][0], 0)}"
+    paths = [path for each in wanted for path in mine if _same(path[len(place) :], each)]
+    return f"{f'profile {source.profile}, ' if place else ''}{source.path}:{lines.get([*paths, place][0], 0)}"
 
 
 def _same(path: tuple[str, ...], other: tuple[str, ...]) -> bool:

@@ -130,15 +130,15 @@ def _form(
 
     checked = reading(None, encoding, types, infer=False)
     try:
-        found = file_format.value if file_format else format_of(file)
+        format_ = file_format.value if file_format else format_of(file)
     except InputError as error:
         raise typer.BadParameter(f"{error}.") from None
-    if types and (found != "parquet" or not key):
+    if types and (format_ != "parquet" or not key):
         raise typer.BadParameter("--types is for Parquet with --key; other forms have no types to choose.")
-    if found == "parquet" and str(file) == "-" and sys.stdout.isatty():
+    if format_ == "parquet" and str(file) == "-" and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is nothing for a terminal: name a file, or send it into one.")
     name = encoding.lower().replace("_", "-")
-    return ExportForm(found, "utf-8" if name == "utf8" else name, key or None, typed(prefix), checked.types)
+    return ExportForm(format_, "utf-8" if name == "utf8" else name, key or None, typed(prefix), checked.types)
 
 
 @contextmanager
@@ -151,8 +151,8 @@ def _roomy(where: Path | None) -> Iterator[None]:
             raise
         folder = Path(tempfile.gettempdir()) if where is None else where.parent
         left = f"{shutil.disk_usage(folder).free >> 20} MiB are free in {folder}"
-        told = "an export needs room for the documents twice, the second time as they are written"
-        raise CommandError(f"{where or 'the export'}: no room left; {left}, and {told}") from None
+        message = "an export needs room for the documents twice, the second time as they are written"
+        raise CommandError(f"{where or 'the export'}: no room left; {left}, and {message}") from None
 
 
 def _spool_file(where: Path | None) -> IO[bytes]:

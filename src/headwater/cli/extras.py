@@ -1,11 +1,11 @@
-"""Libraries that are missing and that an extra would have brought: each is told with how to install it."""
+"""Libraries that are missing and that an extra would have brought: each is named with how to install it."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 
-__all__ = ["lacking", "told"]
+__all__ = ["advice", "lacking"]
 
 _REQUIREMENT = re.compile(r"([\w.-]+)([^;\[]*);.*extra == ['\"]([\w-]+)['\"]")
 _NAMES = {"delta": "delta-spark", "opensearchpy": "opensearch-py"}
@@ -14,7 +14,7 @@ _TOOLS = frozenset({"dev", "all"})
 """Extras that gather what others bring."""
 
 
-def told(error: ModuleNotFoundError) -> str | None:
+def advice(error: ModuleNotFoundError) -> str | None:
     """Say what to install for a module that one of our extras brings; None when none does: that is a bug."""
     return lacking([(error.name or "").partition(".")[0]])
 
@@ -26,10 +26,10 @@ def lacking(modules: Sequence[str]) -> str | None:
     wanted: list[tuple[str, str, str]] = []
     for name in modules:
         package = _NAMES.get(name, name).casefold()
-        found = [each for each in requirements if each[0].casefold() == package]
-        if not found:
+        matches = [each for each in requirements if each[0].casefold() == package]
+        if not matches:
             return None
-        wanted.append(min(found, key=lambda each: sizes[each[2]]))
+        wanted.append(min(matches, key=lambda each: sizes[each[2]]))
     install = " ".join(f"'{package}{versions}'" for package, versions, _ in wanted)
     verb = "is" if len(modules) == 1 else "are"
     return f"{', '.join(modules)} {verb} missing: pip install {install}, or headwater with the extra `{wanted[0][2]}`"
@@ -38,8 +38,8 @@ def lacking(modules: Sequence[str]) -> str | None:
 def _extras() -> list[tuple[str, str, str]]:
     """Package, versions and extra of each requirement that an extra adds."""
     try:
-        asked = requires("headwater") or []
+        requirements = requires("headwater") or []
     except PackageNotFoundError:  # a tree on PYTHONPATH
         return []
-    parts = [match.groups() for each in asked if (match := _REQUIREMENT.match(each))]
+    parts = [match.groups() for each in requirements if (match := _REQUIREMENT.match(each))]
     return [(name, versions.strip(), extra) for name, versions, extra in parts if extra not in _TOOLS]

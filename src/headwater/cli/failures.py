@@ -87,7 +87,7 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
     except typer.Abort:
         return _say("stopped", 130)
     except _UsageError as error:
-        return _say(told, 2) if (told := _usage(error)) else 2
+        return _say(message, 2) if (message := _usage(error)) else 2
     except HeadwaterError as error:
         return _say(f"{error}{next_step(type(error).__name__, str(error))}", 2 if isinstance(error, OptionError) else 1)
     except (OSError, ModuleNotFoundError, UnicodeEncodeError) as error:
@@ -105,7 +105,7 @@ def _why(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | Non
     if isinstance(error, ModuleNotFoundError):
         from headwater.cli import extras
 
-        return extras.told(error)
+        return extras.advice(error)
     return f"{ascii(error.object)[:80]} is no text in UTF-8" if error.reason == "surrogates not allowed" else None
 
 
@@ -138,11 +138,11 @@ _WANTED = {
 
 def plain_words(error: Any) -> str:
     """Say why a value of an option or an argument (a typer.BadParameter) can't be."""
-    found = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
-    if (wanted := _WANTED.get(found.get("type", ""))) is not None:
-        return f"{str(found['input'])!r} is not {wanted.format(**found.get('ctx', {}))}"
-    told, is_one_of, choices = str(error.message).removeprefix("Value error, ").partition(" is not one of ")
-    return told + is_one_of + choices.replace("'", "")
+    details = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
+    if (wanted := _WANTED.get(details.get("type", ""))) is not None:
+        return f"{str(details['input'])!r} is not {wanted.format(**details.get('ctx', {}))}"
+    message, is_one_of, choices = str(error.message).removeprefix("Value error, ").partition(" is not one of ")
+    return message + is_one_of + choices.replace("'", "")
 
 
 def _usage(error: Any) -> str:
@@ -150,12 +150,12 @@ def _usage(error: Any) -> str:
     if isinstance(error, typer.BadParameter):
         error.message = plain_words(error)
     where = error.ctx.command_path if error.ctx is not None else "headwater"
-    told = _ARGUMENT.sub("...@", error.format_message()) + _dashed(
+    message = _ARGUMENT.sub("...@", error.format_message()) + _dashed(
         error
     )  # what was typed may be an address with a password
-    if not told:
+    if not message:
         return ""
-    return f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} See: {where} --help"
+    return f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} See: {where} --help"
 
 
 def _dashed(error: Any) -> str:

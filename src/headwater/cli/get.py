@@ -46,10 +46,10 @@ def get(
         document = documents(client, collection).get(typed(key))
     if as_json:
         whose = {} if collection is None else {"collection": collection}
-        told = {"key": key, **whose, "cas": document.cas, "flags": document.flags, **_value(document.value)}
-        typer.echo(json.dumps(told))
+        row = {"key": key, **whose, "cas": document.cas, "flags": document.flags, **_value(document.value)}
+        typer.echo(json.dumps(row))
     elif is_terminal():
-        typer.echo("\n".join(map(_shown, text(document.value).removesuffix("\n").split("\n"))))
+        typer.echo("\n".join(map(_masked, text(document.value).removesuffix("\n").split("\n"))))
     else:
         sys.stdout.buffer.write(document.value)
         sys.stdout.buffer.flush()
@@ -60,7 +60,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _shown(line: str) -> str:
+def _masked(line: str) -> str:
     return "\t".join(map(printable, line.split("\t")))
 
 

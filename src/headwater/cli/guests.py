@@ -82,8 +82,8 @@ def _points() -> Iterator[tuple[str, "EntryPoint"]]:
     """Yield what packages bring, by name and in the order of their names."""
     from importlib.metadata import entry_points  # a hundredth of a second, for names that are none of ours
 
-    found = [*entry_points(group=JOBS), *entry_points(group=COMMANDS)]
-    yield from ((each.name, each) for each in sorted(found, key=lambda each: (each.name, _package(each))))
+    points = [*entry_points(group=JOBS), *entry_points(group=COMMANDS)]
+    yield from ((each.name, each) for each in sorted(points, key=lambda each: (each.name, _package(each))))
 
 
 def _first(name: str) -> "EntryPoint | None":

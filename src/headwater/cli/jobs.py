@@ -66,7 +66,7 @@ def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, live:
     drawn = live is not None and shown is ProgressFormat.TEXT and out().is_terminal
     show = live() if live is not None and drawn else nullcontext(reporter(shown, idle.line))
     with (
-        stopping.asked(has_end=job.HAS_END or job.once) as stop,
+        stopping.heeding_signals(has_end=job.HAS_END or job.once) as stop,
         show as tell,
         metered(job.NAME, metrics, tell) as heard,
     ):

@@ -49,8 +49,8 @@ def describe(place: Place = None, table: TableName = None, conf: Conf = None) ->
     """Print what a table is, in numbers, as JSON."""
     from headwater.lake import upkeep
 
-    told = upkeep.describe(_table(_placed(place, table, conf))[0])
-    answer(json.dumps(told, indent=1), **told)
+    description = upkeep.describe(_table(_placed(place, table, conf))[0])
+    answer(json.dumps(description, indent=1), **description)
 
 
 def optimize(
@@ -133,19 +133,19 @@ def verify(
         if indexes is not None:
             read = len(state.files)
             problems += check_indexes(log.store, state, indexes, lambda done: meter.show(read + done, files))
-    if (beside := _beside(log)) is not None:
-        aside, twice = of_table(*beside)
+    if (quarantine := _quarantine_of(log)) is not None:
+        aside, twice = of_table(*quarantine)
         problems += twice + check_quarantine(held, aside)
         held = aside | held  # of a document without text for a key the only row is there
-    told = f"{count(len(held))} rows"
+    summary = f"{count(len(held))} rows"
     if bucket is not None:
-        differences, line = _differences(held, _of_bucket(bucket, user, password), None if beside else log.state)
+        differences, line = _differences(held, _of_bucket(bucket, user, password), None if quarantine else log.state)
         problems += differences
-        told += line
-    line = "\n".join(problems) or f"{told}: all is well"
+        summary += line
+    line = "\n".join(problems) or f"{summary}: all is well"
     (answer if problems else report)(line, rows=len(held), problems=problems)
     if problems:
-        raise CommandError(f"{told}: {count(len(problems))} problems")
+        raise CommandError(f"{summary}: {count(len(problems))} problems")
 
 
 def repair(
@@ -167,8 +167,8 @@ def repair(
     where = _placed(place, table, conf)
     with Meter("repair", "files") as meter:
         lines = mended(where, anew=anew, dry=dry, tell=lambda done: meter.show(done, None))
-    told = "\n".join(lines) or "nothing is wrong that a repair mends"
-    (answer if dry else report)(told, problems=lines)
+    text = "\n".join(lines) or "nothing is wrong that a repair mends"
+    (answer if dry else report)(text, problems=lines)
 
 
 def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str:
@@ -190,9 +190,9 @@ def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str
     parse_name(table or "")
     with own_session("headwater-lake", delta=True, settings=settings) as spark:
         named = NamedTable(spark, table or "")
-        if (found := named.found()) is None:
+        if (located := named.registered_place()) is None:
             raise TableError(named.name, "the catalog has no table of this name: SHOW TABLES lists them, or give DIR")
-        return found
+        return located
 
 
 def _table(place: str) -> "tuple[TableLog, Indexes | None]":
@@ -201,7 +201,7 @@ def _table(place: str) -> "tuple[TableLog, Indexes | None]":
     return open_table(place)
 
 
-def _beside(log: "TableLog") -> "tuple[TableStore, TableState] | None":
+def _quarantine_of(log: "TableLog") -> "tuple[TableStore, TableState] | None":
     """The quarantine of a table, as the table's record names it; None if it has none."""
     from headwater.lake.commit import record_of
     from headwater.lake.log import TableLog
@@ -210,22 +210,22 @@ def _beside(log: "TableLog") -> "tuple[TableStore, TableState] | None":
     record = record_of(log.store.root, log.state)
     if record.kind != "documents" or record.quarantine is None:
         return None
-    beside = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
-    then = beside.at(record.quarantine)
-    return (beside.store, then) if then is not None else None
+    quarantine_log = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
+    then = quarantine_log.at(record.quarantine)
+    return (quarantine_log.store, then) if then is not None else None
 
 
-def _differences(held: "Held", found: "Held", texts: "TableState | None") -> tuple[list[str], str]:
+def _differences(held: "Held", other: "Held", texts: "TableState | None") -> tuple[list[str], str]:
     """How rows differ from a bucket, and what is said of the bucket; `texts` is the table's state where it leaves out
     documents whose keys are no text."""
     from headwater.lake.verify import compare, left_out, stale_records
 
-    unkept = left_out(texts, found) if texts is not None else {}
-    line = f", {count(len(found))} documents"
+    unkept = left_out(texts, other) if texts is not None else {}
+    line = f", {count(len(other))} documents"
     line += f", {count(len(unkept))} of them left out, for their keys are not UTF-8" if unkept else ""
-    stale = stale_records(held, found)
+    stale = stale_records(held, other)
     line += f", {count(stale)} rows are old records of transactions (repair --anew takes them out)" if stale else ""
-    return compare(held, {name: place for name, place in found.items() if name not in unkept}), line
+    return compare(held, {name: place for name, place in other.items() if name not in unkept}), line
 
 
 def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":

@@ -117,10 +117,10 @@ def load(
         return
     whole = not key or file_format is Format.CHANGES
     load = Load(file.name, skip, _stored_changes if whole else _stored_rows, wanted)
-    with connect(node, user, password) as client, Meter(file.name, "documents") as meter, load.told():
+    with connect(node, user, password) as client, Meter(file.name, "documents") as meter, load.reported_end():
         for part in _parts(islice(rows, skip, None)):
             load.store(client, collection, typed(prefix), part)
-            meter.show(part[-1].position, total, made=load.stored)
+            meter.show(part[-1].position, total, this_run=load.stored)
     _tell(load, bad, meter.seconds)
 
 
@@ -136,11 +136,13 @@ def _tell(load: "Load", bad: "Bad | None", seconds: float) -> None:
     )
 
 
-def _tell_dry(found: int, bad: "Bad | None") -> None:
+def _tell_dry(documents: int, bad: "Bad | None") -> None:
     from headwater.cli.screen import count
 
     left_out = bad.rows if bad else 0
-    report(f"{count(found)} documents, nothing was stored{bad or ''}", documents=found, stored=0, left_out=left_out)
+    report(
+        f"{count(documents)} documents, nothing was stored{bad or ''}", documents=documents, stored=0, left_out=left_out
+    )
 
 
 Refused: TypeAlias = dict[bytes, HeadwaterError]
@@ -150,10 +152,10 @@ Refused: TypeAlias = dict[bytes, HeadwaterError]
 def _by_collection(part: list["InputDocument"], collection: str | None) -> dict[str | None, list["InputDocument"]]:
     """Sort a part by its collections: that of `--collection`, or else the rows' own. Keys of different ones are never
     the same document, so the order between them does not matter."""
-    found: dict[str | None, list[InputDocument]] = {}
+    by_collection: dict[str | None, list[InputDocument]] = {}
     for each in part:
-        found.setdefault(collection or each.collection, []).append(each)
-    return found
+        by_collection.setdefault(collection or each.collection, []).append(each)
+    return by_collection
 
 
 def _stored_rows(
@@ -221,7 +223,7 @@ class Load:
         self._wanted = wanted
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def reported_end(self) -> Iterator[None]:
         """Say how much is durable and how to go on, whatever ends the load."""
         try:
             yield

@@ -35,7 +35,7 @@ class Meter:
         self._quiet = forms().quiet if quiet is None else quiet
         self.unit = unit
         self._name, self._clock, self._line = name, clock, line
-        self._began = self._told = clock()
+        self._began = self._reported_at = clock()
         self._last: tuple[object, ...] = ()
         console = err()
         self._terminal = console.is_terminal and not self._quiet
@@ -59,36 +59,36 @@ class Meter:
         return self._clock() - self._began
 
     def show(
-        self, done: int, total: int | None, *, made: int | None = None, name: str | None = None, note: str = ""
+        self, done: int, total: int | None, *, this_run: int | None = None, name: str | None = None, note: str = ""
     ) -> None:
         """So much is done of so much (None: nobody knows of how much).
 
         Args:
-            made: what came of it, in the unit, where `done` and `total` are of another: bytes of a file.
+            this_run: what came of it, in the unit, where `done` and `total` are of another: bytes of a file.
             name: what is being done now.
             note: what else is to be told.
         """
         if self._task is not None:
-            told = rate(done if made is None else made, self.seconds, self.unit)
+            speed = rate(done if this_run is None else this_run, self.seconds, self.unit)
             self._bar.update(
-                self._task, completed=done, total=total or None, description=name or self._name, rate=told, note=note
+                self._task, completed=done, total=total or None, description=name or self._name, rate=speed, note=note
             )
-        elif not self._quiet and self._clock() >= self._told + LINE_SECONDS:
-            self._told = self._clock()
-            if (now := (done, total, made, name, note)) != self._last:  # who only waits for more has said so
-                self._line(self.text(done, total, made=made, name=name, note=note))
+        elif not self._quiet and self._clock() >= self._reported_at + LINE_SECONDS:
+            self._reported_at = self._clock()
+            if (now := (done, total, this_run, name, note)) != self._last:  # who only waits for more has said so
+                self._line(self.text(done, total, this_run=this_run, name=name, note=note))
             self._last = now
 
     def text(
-        self, done: int, total: int | None, *, made: int | None = None, name: str | None = None, note: str = ""
+        self, done: int, total: int | None, *, this_run: int | None = None, name: str | None = None, note: str = ""
     ) -> str:
         """The plain line: `backup: 1,200 of 4,800 changes, 400 changes/s, 9 s left`."""
-        counted = done if made is None else made
+        counted = done if this_run is None else this_run
         parts = [f"{name or self._name}: {count(counted)}"]
-        if total and made is None:
+        if total and this_run is None:
             parts[0] += f" of {count(total)}"
         parts[0] += f" {self.unit}"
-        if total and made is not None:
+        if total and this_run is not None:
             parts.append(f"{100 * done // total} %")
         parts.append(rate(counted, self.seconds, self.unit))
         if total and done:

@@ -205,8 +205,8 @@ class MoveRun:
         if gaps := sorted(each.ownerless_seconds for each in moved if each.ownerless_seconds):
             median, longest = 1000 * gaps[len(gaps) // 2], 1000 * gaps[-1]
             line += f"; without an owner for {median:.0f} ms (median), {longest:.0f} ms at most"
-        told = {"seconds": round(seconds, 3), "ownerless_seconds": max(gaps, default=0.0)}
-        report(line, takeover=self.takeover, vbuckets=len(moved), changes=changes, failed=len(failures), **told)
+        numbers = {"seconds": round(seconds, 3), "ownerless_seconds": max(gaps, default=0.0)}
+        report(line, takeover=self.takeover, vbuckets=len(moved), changes=changes, failed=len(failures), **numbers)
         if failures:
             raise CommandError(f"{len(failures)} of {len(ended)} vbuckets were not {verb}; the first: {failures[0]}")
 

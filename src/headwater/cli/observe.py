@@ -28,25 +28,25 @@ def table_of(progress: ObserveProgress) -> "Table":
     """Return the newest window as a table: the last that closed, or what is open if none did yet."""
     from rich.table import Table
 
-    told = progress.closed[-1] if progress.closed else progress.newest
+    window = progress.closed[-1] if progress.closed else progress.newest
     late = f"{count(progress.changes)} changes, {count(progress.late)} late, {count(progress.unclocked)} without a time"
     late = ", ".join([late, *losses_line(progress.data_loss, "so the rates lack them")])
-    title = "nothing is written" if told is None else f"{told['window']}, {told['seconds']} s"
+    title = "nothing is written" if window is None else f"{window['window']}, {window['seconds']} s"
     table = Table(title=title, caption=progress.problem or late)
     table.add_column("prefix", no_wrap=True)
     for name in ("changes/s", "stored", "deleted", "expired", "expiring", "bytes/s", "largest"):
         table.add_column(name, justify="right", no_wrap=True)
-    if told is not None:
-        _fill(table, told)
+    if window is not None:
+        _fill(table, window)
     return table
 
 
-def _fill(table: "Table", told: dict[str, Any]) -> None:
-    seconds = told["seconds"]
-    for prefix, counts in [*told.get("collections", {}).items(), *list(told["prefixes"].items())[:ROWS]]:
+def _fill(table: "Table", window: dict[str, Any]) -> None:
+    seconds = window["seconds"]
+    for prefix, counts in [*window.get("collections", {}).items(), *list(window["prefixes"].items())[:ROWS]]:
         changes = counts["stored"] + counts["deleted"] + counts["expired"]
         numbers = [counts[name] for name in ("stored", "deleted", "expired", "expiring")]
         rates = f"{changes / seconds:,.1f}", f"{counts['bytes'] / seconds:,.0f}"
         table.add_row(prefix or "(none)", rates[0], *map(count, numbers), rates[1], count(counts["largest"]))
-    for hot in told["hot"]:
+    for hot in window["hot"]:
         table.add_row(f"  {hot['key']}", f"{hot['changes'] / seconds:,.1f}", count(hot["changes"]))

@@ -193,9 +193,9 @@ def connect(url: str, user: str | None, password: str | None) -> "Client":
     """Open the client of a command; imported here because light commands must start at once."""
     from headwater import client
 
-    found = client.connect(url, user=user, password=password)
-    detail(f"connected to {', '.join(map(str, found.map.servers))}, {several(found.map.vbuckets, 'vbucket')}")
-    return found
+    connected = client.connect(url, user=user, password=password)
+    detail(f"connected to {', '.join(map(str, connected.map.servers))}, {several(connected.map.vbuckets, 'vbucket')}")
+    return connected
 
 
 def check_answers(

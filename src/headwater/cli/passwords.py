@@ -37,8 +37,8 @@ def user_of(password: str) -> str:
 
 def passwords_in(names: Collection[str]) -> list[str]:
     """Return the parameters of a command that are passwords of users, `password` first."""
-    found = [each for each in names if each.endswith("password") and user_of(each) in names]
-    return sorted(found, key=lambda each: (len(each), each))
+    passwords = [each for each in names if each.endswith("password") and user_of(each) in names]
+    return sorted(passwords, key=lambda each: (len(each), each))
 
 
 def came_from(context: typer.Context, name: str) -> int:

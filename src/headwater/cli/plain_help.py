@@ -32,15 +32,15 @@ def plain_command(command: Any) -> None:
         plain(each)
 
 
-def _help_of(made: Any, context: Any) -> Any:
-    return take_as_it_is(plain(made(context)))
+def _help_of(command: Any, context: Any) -> Any:
+    return take_as_it_is(plain(command(context)))
 
 
 def plain(parameter: Any) -> Any:
     """Let a parameter show no type where its name says it all: of a switch, and of an argument that is no choice."""
     if parameter.param_type_name == "argument":
         shown = parameter.display_type_rich
-        parameter.display_type_rich = lambda ctx: told if "|" in (told := shown(ctx) or "") else None
+        parameter.display_type_rich = lambda ctx: text if "|" in (text := shown(ctx) or "") else None
         parameter.get_usage_pieces = lambda ctx: [usage(parameter)]
     elif getattr(parameter, "is_flag", False) or getattr(parameter, "count", False):
         parameter.display_type_rich = lambda ctx: None

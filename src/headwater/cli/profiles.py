@@ -54,20 +54,22 @@ def default_file() -> Path:
     return Path(base, "headwater", "config.toml")
 
 
-def profile(found: Mapping[str, Any], name: str, file: Path) -> dict[str, Any]:
+def profile(tables: Mapping[str, Any], name: str, file: Path) -> dict[str, Any]:
     """Return the table of a profile, its paths whole.
 
     Raises:
         OptionError: there is none of that name; those that there are are named.
     """
-    known = found.get(PROFILES)
+    known = tables.get(PROFILES)
     table = known.get(name) if isinstance(known, dict) else None
     if not isinstance(table, dict):
-        there = ", ".join(_names(found)) or "none at all"
+        there = ", ".join(_names(tables)) or "none at all"
         raise OptionError("profile", name, f"a profile of {file}, which has {there}")
-    told = {_plain(key): value for key, value in table.items()}
+    values = {_plain(key): value for key, value in table.items()}
     folder = file.absolute().parent
-    return told | {key: str(folder / Path(told[key]).expanduser()) for key in PATHS if isinstance(told.get(key), str)}
+    return values | {
+        key: str(folder / Path(values[key]).expanduser()) for key in PATHS if isinstance(values.get(key), str)
+    }
 
 
 def tables(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,12 +85,12 @@ def url_of(table: Mapping[str, Any]) -> str | None:
     """
     from headwater.client.routing import parse
 
-    node, asked = table.get("node"), [key for key in _OF_URL if key in table]
+    node, parts = table.get("node"), [key for key in _OF_URL if key in table]
     if node is None:
-        if asked or table.get("tls") or "bucket" in table:
+        if parts or table.get("tls") or "bucket" in table:
             raise OptionError("node", "", "given: the profile has a bucket or TLS, and no node")
         return None
-    speaks = bool(table.get("tls", bool(asked) or node.startswith("couchbases://")))
+    speaks = bool(table.get("tls", bool(parts) or node.startswith("couchbases://")))
     scheme, _, rest = node.rpartition("://")
     if scheme and (scheme == "couchbases") != speaks:
         raise OptionError("tls", speaks, f"what the node says as well: {scheme}://")
@@ -96,7 +98,7 @@ def url_of(table: Mapping[str, Any]) -> str | None:
     hosts, _, bucket = rest.partition("/")
     if bucket and table.get("bucket", bucket) != bucket:
         raise OptionError("bucket", table["bucket"], f"the one that the node names as well: {bucket}")
-    more = "&".join([*filter(None, [query]), *(f"{_escaped(key)}={quote(table[key])}" for key in asked)])
+    more = "&".join([*filter(None, [query]), *(f"{_escaped(key)}={quote(table[key])}" for key in parts)])
     url = f"{scheme or ('couchbases' if speaks else 'couchbase')}://{hosts}/{bucket or table.get('bucket', 'default')}"
     return parse(url + f"?{more}" * bool(more)).url
 
@@ -104,23 +106,23 @@ def url_of(table: Mapping[str, Any]) -> str | None:
 def client_options(name: str, command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a profile's node, user and password file as defaults of a command, or a group, that has such options."""
     values = {"node": url_of(table), "user": table.get("user"), "password-file": table.get("password-file")}
-    told = {variable: str(values[key]) for variable, key in VARIABLES.items() if values[key] is not None}
-    return {name: defaults} if (defaults := _defaults(command, told, name)) else {}
+    environment = {variable: str(values[key]) for variable, key in VARIABLES.items() if values[key] is not None}
+    return {name: defaults} if (defaults := _defaults(command, environment, name)) else {}
 
 
-def _defaults(command: Any, told: Mapping[str, str], above: str) -> dict[str, Any]:
+def _defaults(command: Any, values: Mapping[str, str], above: str) -> dict[str, Any]:
     if hasattr(command, "commands"):
-        found = {name: _defaults(each, told, above) for name, each in command.commands.items()}
-        return {name: defaults for name, defaults in found.items() if defaults}
-    defaults = {each.name: told[each.envvar] for each in command.params if str(each.envvar) in told}
-    if above == _USERS and "HEADWATER_NODE" in told:
-        defaults["node"] = told["HEADWATER_NODE"]
+        by_command = {name: _defaults(each, values, above) for name, each in command.commands.items()}
+        return {name: defaults for name, defaults in by_command.items() if defaults}
+    defaults = {each.name: values[each.envvar] for each in command.params if str(each.envvar) in values}
+    if above == _USERS and "HEADWATER_NODE" in values:
+        defaults["node"] = values["HEADWATER_NODE"]
     return defaults
 
 
-def faults(found: Mapping[str, Any], file: Path, *, with_files: bool) -> Iterator[tuple[tuple[str, ...], str]]:
+def faults(tables: Mapping[str, Any], file: Path, *, with_files: bool) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) for what can't stand in a profile, but for its tables of commands."""
-    known = found.get(PROFILES, {})
+    known = tables.get(PROFILES, {})
     if not isinstance(known, dict):
         yield (PROFILES,), "not a table: [profiles.NAME]"
         return
@@ -131,7 +133,7 @@ def faults(found: Mapping[str, Any], file: Path, *, with_files: bool) -> Iterato
         wrong = list(_wrong(table))
         yield from (((PROFILES, name, key), problem) for key, problem in wrong)
         if not wrong:
-            yield from _impossible((PROFILES, name), profile(found, name, file), with_files=with_files)
+            yield from _impossible((PROFILES, name), profile(tables, name, file), with_files=with_files)
 
 
 def _wrong(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -163,14 +165,14 @@ def completed(incomplete: str, file: Path | None) -> list[str]:
     import tomllib
 
     try:
-        found = tomllib.loads((file or default_file()).read_text("utf-8"))
+        tables = tomllib.loads((file or default_file()).read_text("utf-8"))
     except (OSError, ValueError):
         return []
-    return [name for name in _names(found) if name.startswith(incomplete)]
+    return [name for name in _names(tables) if name.startswith(incomplete)]
 
 
-def _names(found: Mapping[str, Any]) -> list[str]:
-    known = found.get(PROFILES)
+def _names(tables: Mapping[str, Any]) -> list[str]:
+    known = tables.get(PROFILES)
     return sorted(known) if isinstance(known, dict) else []
 
 

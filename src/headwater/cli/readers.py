@@ -210,11 +210,11 @@ def _documents(
 ) -> Iterator[InputDocument]:
     """Yield what `document` makes of the rows, one at a time; None is a row about no document."""
     for place, row, position in rows:
-        found = None
+        result = None
         with reading.row():
-            found = document(place, row, position)
-        if found:
-            yield found
+            result = document(place, row, position)
+        if result:
+            yield result
 
 
 # ---------------------------------------------------------------------- JSON lines
@@ -255,9 +255,9 @@ def _change(path: Path, place: str, row: dict[str, Any], position: int) -> Input
         if event != "mutation":
             why = f"tells the event {event!r}, expected mutation, deletion or expiration{_OR_ROWS}"
             raise InputError(path, place, why)
-        made = _document(path, place, key, _stored(row), position)
+        document = _document(path, place, key, _stored(row), position)
         flags, expiry = int(row.get("flags", 0)), int(row.get("expiry", 0))
-        return made._replace(flags=flags, expiry=expiry, collection=whose)
+        return document._replace(flags=flags, expiry=expiry, collection=whose)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         why = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error}){_OR_ROWS}"
         raise InputError(path, place, why) from None
@@ -503,14 +503,14 @@ def _exported(path: Path, place: str, row: tuple[list[str], list[Any]], position
     except ValueError as error:
         raise InputError(path, place, str(error)) from None
     gone = fields.get("event") in DELETIONS  # of `tail --format csv`
-    made = _document(path, place, key, None if gone else value, position)
-    return made._replace(flags=flags, expiry=expiry, collection=whose)
+    document = _document(path, place, key, None if gone else value, position)
+    return document._replace(flags=flags, expiry=expiry, collection=whose)
 
 
 def _check_layout(path: Path, names: list[str]) -> None:
     if lacking := missing(names):
-        told = f"has no column {lacking[0]!r}, which `headwater export` writes{_OR_ROWS}"
-        raise InputError(path, "contents", told)
+        message = f"has no column {lacking[0]!r}, which `headwater export` writes{_OR_ROWS}"
+        raise InputError(path, "contents", message)
 
 
 def _open_exported_parquet(path: Path, _: str, reading: Reading) -> InputFile:

@@ -101,9 +101,11 @@ async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] |
     from headwater.cli.screen import count, several
 
     level = several(len(chosen), "vbucket")
-    told = {"vbuckets": len(chosen), "changes": changes, "seconds": round(seconds, 3)}
+    summary = {"vbuckets": len(chosen), "changes": changes, "seconds": round(seconds, 3)}
     report(
-        f"{level} level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more", following=False, **told
+        f"{level} level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more",
+        following=False,
+        **summary,
     )
 
 
@@ -133,8 +135,8 @@ class FollowingWatch:
                 good = good if problem else now
                 if now - good > PATIENCE_SECONDS:
                     raise CommandError(f"{self._new.address} can't follow {self._old.address}: {problem}")
-                told = f"{problem} " * bool(problem) + f"{count(behind)} behind"
-                meter.show(max(got, 0), max(got, 0) + behind, note=told)
+                line = f"{problem} " * bool(problem) + f"{count(behind)} behind"
+                meter.show(max(got, 0), max(got, 0) + behind, note=line)
                 if once and not problem and self._has(here, goal) and self._has(await self._new.complete(), goal):
                     return max(got, 0), now - began
                 await asyncio.sleep(POLL_SECONDS)
@@ -144,8 +146,8 @@ class FollowingWatch:
 
     async def _look(self) -> tuple[dict[int, int], dict[int, int], str]:
         here, there = await asyncio.gather(self._new.seqnos(), self._old.seqnos())
-        told = (await self._new.replication()).get(str(self._old.endpoint))
-        return here, there, "not begun" if told is None else told.problem or self._refused(told.problems)
+        report = (await self._new.replication()).get(str(self._old.endpoint))
+        return here, there, "not begun" if report is None else report.problem or self._refused(report.problems)
 
     def _refused(self, problems: "Mapping[int, str]") -> str:
         """Say why the first of our vbuckets without a stream was refused."""

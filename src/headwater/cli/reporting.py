@@ -55,8 +55,8 @@ def metered(job: str, address: str | None, report: Callable[[P], None]) -> Itera
     if not port.isdecimal() or int(port) > PORT_MAX:
         raise OptionError("metrics-port", address, "a port, or HOST:PORT")
     metrics, host = JobMetrics(job), host or "127.0.0.1"
-    with served(metrics, host, int(port)) as found:
-        remark(f"metrics at http://{host}:{found}/metrics")
+    with served(metrics, host, int(port)) as server:
+        remark(f"metrics at http://{host}:{server}/metrics")
         yield {"progress": metrics.counting(report), "watch": metrics}
 
 
@@ -80,14 +80,14 @@ class IdleRun(Generic[P]):
     """
 
     def __init__(self, line: Callable[[P], str], why: str) -> None:
-        self._made, self._why, self._batches = line, why, 0
-        self._told: object = None
+        self._line_of, self._why, self._batches = line, why, 0
+        self._last_line: object = None
 
     def line(self, progress: P) -> str:
         """Return the line of a batch; nothing of one that moved positions only, as the last of `--once` may."""
         self._batches += 1
-        before, self._told = self._told, progress.to_json() | {"batch": 0, "batches": 0, "seconds": 0}
-        return "" if self._told == before else self._made(progress)
+        before, self._last_line = self._last_line, progress.to_json() | {"batch": 0, "batches": 0, "seconds": 0}
+        return "" if self._last_line == before else self._line_of(progress)
 
     def tell(self, shown: ProgressFormat, *, unless: bool) -> None:
         """Say on stderr that there was nothing to do, if there was no batch and progress is text."""
@@ -101,8 +101,8 @@ def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], N
     def text(progress: P) -> None:
         if progress.problem:
             remark(f"{progress.problem}; trying again")
-        elif told := line(progress):
-            _print(told)
+        elif message := line(progress):
+            _print(message)
 
     return {
         ProgressFormat.TEXT: text,

@@ -60,9 +60,9 @@ def search(
     within = {"collections": _names(collections), "scope": scope}
     hits = _hits(place, words, (opensearch_user, opensearch_password), limit=limit, any_of=any_of, **within)
     for hit in hits:
-        told = _object(hit) | {"score": round(hit.score, 6), "snippet": hit.snippet}
+        row = _object(hit) | {"score": round(hit.score, 6), "snippet": hit.snippet}
         shown = f"{hit.score:8.3f}  {_line(hit, ' '.join(hit.snippet.split()))}"
-        typer.echo(json.dumps(told) if as_json else shown)
+        typer.echo(json.dumps(row) if as_json else shown)
     if not hits:
         raise CommandError("nothing was found")
 
@@ -74,7 +74,7 @@ def _names(collections: str | None) -> list[str]:
     return [] if collections is None else read_names(collections) or []
 
 
-def _hits(place: str, words: str, login: tuple[str | None, str | None], **asked: Any) -> "list[Hit]":
+def _hits(place: str, words: str, login: tuple[str | None, str | None], **options: Any) -> "list[Hit]":
     from contextlib import closing
 
     from headwater.pipelines import fulltext
@@ -82,20 +82,20 @@ def _hits(place: str, words: str, login: tuple[str | None, str | None], **asked:
 
     shape = fulltext.shape_of(place)
     if shape.get("opensearch") is None:
-        return fulltext.search(place, words, **asked)
+        return fulltext.search(place, words, **options)
     server = SearchServer(shape["opensearch"], *login, retry_seconds=0.0, by_collection=fulltext.BY_COLLECTION in shape)
     with closing(SearchClient(server)) as client:
-        return client.search(words, **asked)
+        return client.search(words, **options)
 
 
-def _object(found: "Hit | KeptAside") -> dict[str, Any]:
-    told = {"key": _text(found.key)}
-    return told if found.scope is None else {"scope": found.scope, "collection": found.collection} | told
+def _object(hit: "Hit | KeptAside") -> dict[str, Any]:
+    row = {"key": _text(hit.key)}
+    return row if hit.scope is None else {"scope": hit.scope, "collection": hit.collection} | row
 
 
-def _line(found: "Hit | KeptAside", told: str) -> str:
-    whose = [] if found.scope is None else [f"{found.scope}.{found.collection}"]
-    return "  ".join([*whose, _text(found.key), told])
+def _line(hit: "Hit | KeptAside", text: str) -> str:
+    whose = [] if hit.scope is None else [f"{hit.scope}.{hit.collection}"]
+    return "  ".join([*whose, _text(hit.key), text])
 
 
 def _text(key: bytes) -> str:

@@ -61,18 +61,18 @@ def _of_collections(client: "Client", collections: str | None, scope: str | None
     Raises: OptionError, UnknownCollection, UnknownScope.
     """
     chosen, manifest = client.choose(collections, scope), client.manifest()
-    found = {}
+    seqnos = {}
     for whose, each in manifest.each_collection():
         if chosen is not None and (
             chosen.is_whole or whose.id == chosen.scope or each.id in (chosen.collections or ())
         ):
-            found[f"{whose.name}.{each.name}"] = client.seqnos(each.id)
-    return found
+            seqnos[f"{whose.name}.{each.name}"] = client.seqnos(each.id)
+    return seqnos
 
 
-def _show(found: dict[str, dict[int, int]], wanted: list[int] | None, *, as_json: bool, named: bool = False) -> None:
+def _show(seqnos: dict[str, dict[int, int]], wanted: list[int] | None, *, as_json: bool, named: bool = False) -> None:
     shown = {
-        name: {vb: of[vb] for vb in sorted(of) if wanted is None or vb in wanted} for name, of in sorted(found.items())
+        name: {vb: of[vb] for vb in sorted(of) if wanted is None or vb in wanted} for name, of in sorted(seqnos.items())
     }
     if as_json:
         typer.echo(json.dumps(shown if named else shown[""]))

@@ -94,10 +94,10 @@ class Spool:
         for name in ("scope", "collection"):
             default = pa.array([DEFAULT] * len(kept), pa.string())  # of none at all it would have no type
             columns[name] = kept.column(name).cast(pa.string()) if name in kept.schema.names else default
-        made = pa.RecordBatch.from_pydict(columns)
+        batch = pa.RecordBatch.from_pydict(columns)
         if self._writer is None:
-            self._writer = ipc.new_stream(self._file, made.schema)
-        self._writer.write_batch(made)
+            self._writer = ipc.new_stream(self._file, batch.schema)
+        self._writer.write_batch(batch)
 
     def end(self) -> None:
         """All has come."""

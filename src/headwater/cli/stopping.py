@@ -87,7 +87,7 @@ def until_stopped(*, has_end: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def asked(*, has_end: bool = False) -> Iterator[Callable[[], bool]]:
+def heeding_signals(*, has_end: bool = False) -> Iterator[Callable[[], bool]]:
     """For work that must not be torn out of a foreign call (Spark's): yields a function that tells whether to end.
 
     It sets our handlers again whenever it is asked: PySpark puts its own in place of the one for SIGINT.
@@ -95,17 +95,17 @@ def asked(*, has_end: bool = False) -> Iterator[Callable[[], bool]]:
     Raises:
         Stopped: at the end, when work that `has_end` was asked to end.
     """
-    told: list[int] = []
+    received: list[int] = []
     ending = signals()
 
     def note(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
+        received.append(number)
 
     def stop() -> bool:
         for number in ending:
             if signal.getsignal(number) is not note:
                 signal.signal(number, note)
-        return bool(told)
+        return bool(received)
 
     before = {number: signal.getsignal(number) for number in ending}
     stop()
@@ -114,8 +114,8 @@ def asked(*, has_end: bool = False) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if has_end and told:
-        raise Stopped(told[0])
+    if has_end and received:
+        raise Stopped(received[0])
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -128,10 +128,10 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
     async def main() -> Result:
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-        told: list[int] = []
+        received: list[int] = []
 
         def stop(number: int) -> None:
-            told.append(number)
+            received.append(number)
             task.cancel()
 
         for number in signals():
@@ -139,8 +139,8 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
         try:
             return await task
         except asyncio.CancelledError:
-            if told:
-                raise Stopped(told[0]) from None
+            if received:
+                raise Stopped(received[0]) from None
             raise
         finally:
             for number in signals():

@@ -270,12 +270,12 @@ def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: Printed
     if shown.change is csv_line:
         typer.echo(CSV_HEADER)
     for event in events(changes, printed):
-        if (row := _shown(event, shown, since_ns)) is not None:
+        if (row := _printed(event, shown, since_ns)) is not None:
             typer.echo(row)
         printed.note(event.vbucket)
 
 
-def _shown(event: "Event", shown: TailShown, since_ns: int) -> str | None:
+def _printed(event: "Event", shown: TailShown, since_ns: int) -> str | None:
     """The line of an event; None when it has none."""
     from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
 
@@ -309,13 +309,13 @@ def _line(kind: str, change: "Row", keys_only: bool) -> str:
 
 def _events_once() -> "Callable[[str, CollectionEvent], str | None]":
     """Return what tells people of each event when the first vbucket has it: a thousand others have it, too."""
-    told: set[object] = set()
+    losses: set[object] = set()
 
     def first(kind: str, change: "CollectionEvent") -> str | None:
         event = replace(change, vbucket=0, seqno=0, snapshot_start=0, snapshot_end=0)
-        if event in told:
+        if event in losses:
             return None
-        told.add(event)
+        losses.add(event)
         return _event(kind, change)
 
     return first
@@ -329,8 +329,8 @@ def _event(kind: str, change: "CollectionEvent") -> str:
 
 def _loss(kind: str, change: "DeletionsPurged") -> str:
     """Deletions that will never come, for people: `512:120 deletions_purged after seqno 90: ...`."""
-    told = f"after seqno {change.seqno}: they were not printed, and never will be; all of the vbucket comes again"
-    return line(f"{change.vbucket}:{change.purge_seqno}", kind, told)
+    message = f"after seqno {change.seqno}: they were not printed, and never will be; all of the vbucket comes again"
+    return line(f"{change.vbucket}:{change.purge_seqno}", kind, message)
 
 
 def _json_loss(kind: str, change: "DeletionsPurged") -> str:
@@ -340,7 +340,7 @@ def _json_loss(kind: str, change: "DeletionsPurged") -> str:
 
 def _json_event(kind: str, change: "CollectionEvent") -> str:
     """One event of a collection or scope for programs."""
-    told = (
+    fields = (
         "vbucket",
         "seqno",
         "scope",
@@ -351,7 +351,7 @@ def _json_event(kind: str, change: "CollectionEvent") -> str:
         "history",
         "manifest_uid",
     )
-    row: dict[str, Any] = {"event": kind} | {name: getattr(change, name) for name in told if hasattr(change, name)}
+    row: dict[str, Any] = {"event": kind} | {name: getattr(change, name) for name in fields if hasattr(change, name)}
     if isinstance(raw := getattr(change, "value", None), bytes):  # of an event that nobody here understands
         row |= {"number": getattr(change, "event", None), "value_base64": base64.b64encode(raw).decode()}
     return json.dumps(row)
@@ -372,16 +372,16 @@ def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
     for field in ("flags", "expiry", "delete_time"):
         if hasattr(change, field):
             row[field] = getattr(change, field)
-    told = row if keys_only or not change.value else row | _value(change)
-    text_line = json.dumps(told, ensure_ascii=False)
+    fields = row if keys_only or not change.value else row | _value(change)
+    text_line = json.dumps(fields, ensure_ascii=False)
     # JSON may name half a character (a lone surrogate), which no encoding can write but JSON's own.
-    return text_line if text_line.isprintable() or writable(text_line) else json.dumps(told)
+    return text_line if text_line.isprintable() or writable(text_line) else json.dumps(fields)
 
 
-def writable(told: str, encoding: str = "utf-8") -> bool:
+def writable(text: str, encoding: str = "utf-8") -> bool:
     """Whether an encoding can write a text."""
     try:
-        told.encode(encoding)
+        text.encode(encoding)
     except UnicodeEncodeError:
         return False
     return True

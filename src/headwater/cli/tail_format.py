@@ -48,7 +48,7 @@ def template(pattern: str) -> Callable[[str, Mutation | Deletion | Expiration], 
         OptionError: it names no field, or one that there is not.
     """
     try:
-        parts = list(string.Formatter().parse(re.sub(r"\\([tn\\])", lambda found: _ESCAPES[found[1]], pattern)))
+        parts = list(string.Formatter().parse(re.sub(r"\\([tn\\])", lambda match: _ESCAPES[match[1]], pattern)))
     except ValueError as error:
         raise OptionError("format", pattern, f"a template such as '{{key}} {{value}}' ({error})") from None
     names = [name for _, name, _, _ in parts if name is not None]
@@ -61,8 +61,8 @@ def template(pattern: str) -> Callable[[str, Mutation | Deletion | Expiration], 
 
     def line(kind: str, change: Mutation | Deletion | Expiration) -> str:
         fields = _fields(kind, change)
-        told = (literal + (shown(fields[name]) if name is not None else "") for literal, name, _, _ in parts)
-        return "".join(told)
+        texts = (literal + (shown(fields[name]) if name is not None else "") for literal, name, _, _ in parts)
+        return "".join(texts)
 
     return line
 

@@ -110,5 +110,5 @@ def _line(message: "TapMessage", row: dict[str, Any], keys_only: bool) -> str:
     if "key" in row:
         value = b"" if keys_only else message.value
         return line(row["vbucket"], row["event"], row["key"], value=value)
-    told = [f"{name} {row[name]}" for name in ("code", "state", "checkpoint") if name in row]
-    return line(row["vbucket"], row["event"], *told)
+    fields = [f"{name} {row[name]}" for name in ("code", "state", "checkpoint") if name in row]
+    return line(row["vbucket"], row["event"], *fields)

@@ -46,8 +46,8 @@ def ca(
     from headwater.tls.making import Authority
 
     Authority.make(directory, name, days)
-    made = directory / "ca.pem"
-    report(f"{made}: give it to nodes (--tls-ca) and clients (trust_store=)", ca=str(made))
+    path = directory / "ca.pem"
+    report(f"{path}: give it to nodes (--tls-ca) and clients (trust_store=)", ca=str(path))
 
 
 def node(
@@ -69,8 +69,8 @@ def node(
     if not hosts:
         raise OptionError("host", "", "given: a name or an address by which the node is called")
     _issue(directory, name, hosts, days, renew)
-    made = {"certificate": f"{directory / name}.pem", "key": f"{directory / name}.key"}
-    report(f"headwater serve --tls-certificate {made['certificate']} --tls-key {made['key']} ...", **made)
+    paths = {"certificate": f"{directory / name}.pem", "key": f"{directory / name}.key"}
+    report(f"headwater serve --tls-certificate {paths['certificate']} --tls-key {paths['key']} ...", **paths)
 
 
 def user(
@@ -82,8 +82,8 @@ def user(
     """Make a certificate by which a user logs in: NAME.pem and NAME.key. The node wants --tls-clients and the user."""
     _issue(directory, name, (), days, renew)
     files = f"client_certificate={directory / name}.pem&client_key={directory / name}.key"
-    made = {"certificate": f"{directory / name}.pem", "key": f"{directory / name}.key"}
-    report(f"couchbases://HOST/BUCKET?trust_store={directory / 'ca.pem'}&{files}", **made)
+    paths = {"certificate": f"{directory / name}.pem", "key": f"{directory / name}.key"}
+    report(f"couchbases://HOST/BUCKET?trust_store={directory / 'ca.pem'}&{files}", **paths)
 
 
 def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file.")]) -> None:
@@ -91,12 +91,12 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file."
     from headwater.tls.certificates import read_pem
 
     try:
-        found = read_pem(file.read_bytes())
+        certificates = read_pem(file.read_bytes())
     except ValueError:
         raise OptionError("FILE", str(file), "a PEM file with a certificate") from None
-    names = (*found.dns_names, *found.addresses, *found.emails, *found.uris)
-    days = {"begins": found.begins.isoformat(), "ends": found.ends.isoformat()}
-    answer(str(found), subject=found.subject, issuer=found.issuer, names=names, **days)
+    names = (*certificates.dns_names, *certificates.addresses, *certificates.emails, *certificates.uris)
+    days = {"begins": certificates.begins.isoformat(), "ends": certificates.ends.isoformat()}
+    answer(str(certificates), subject=certificates.subject, issuer=certificates.issuer, names=names, **days)
 
 
 def _hosts_of(file: Path) -> tuple[str, ...]:
@@ -104,12 +104,12 @@ def _hosts_of(file: Path) -> tuple[str, ...]:
     from headwater.tls.certificates import read_pem
 
     try:
-        found = read_pem(file.read_bytes())
+        certificates = read_pem(file.read_bytes())
     except FileNotFoundError:
         return ()
     except ValueError:
         raise OptionError("NAME", file.stem, f"the name of a certificate: {file} is none") from None
-    return (*found.dns_names, *found.addresses)
+    return (*certificates.dns_names, *certificates.addresses)
 
 
 def _issue(directory: Path, name: str, hosts: tuple[str, ...], days: int, renew: bool) -> None:

@@ -52,11 +52,11 @@ class Fraction(float):
 
     def __new__(cls, text: str) -> Fraction:
         """Make one of JSON's text."""
-        made = super().__new__(cls, text)
-        if math.isinf(made):
+        number = super().__new__(cls, text)
+        if math.isinf(number):
             raise ValueError(f"the number {text} is beyond what 64 bits hold")
-        made.text = text
-        return made
+        number.text = text
+        return number
 
 
 class ExportForm(NamedTuple):
@@ -107,8 +107,8 @@ def _lines(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
                 within = CollectionName(int(each.collection != "_default"), 0, each.scope, each.collection)
                 meta = (each.vbucket, each.seqno, each.rev_seqno, each.cas, each.datatype)
                 change = Mutation(*meta, each.key, each.value, 0, 0, each.flags, each.expiry, within)
-                told = json_line("mutation", change)
-                text.write((told if writable(told, form.encoding) else json.dumps(json.loads(told))) + "\n")
+                line = json_line("mutation", change)
+                text.write((line if writable(line, form.encoding) else json.dumps(json.loads(line))) + "\n")
             done += len(batch)
             yield done
 
@@ -131,8 +131,8 @@ def _parquet(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
     done, columns = 0, schema()
     with parquet.ParquetWriter(cast(Any, out), columns, compression="zstd") as writer:
         for batch in source():
-            made = [batch.column(field.name).cast(field.type) for field in columns]
-            writer.write_batch(pa.RecordBatch.from_arrays(made, schema=columns))
+            arrays = [batch.column(field.name).cast(field.type) for field in columns]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=columns))
             done += len(batch)
             yield done
 
@@ -155,13 +155,13 @@ def _objects(source: Source, form: ExportForm) -> Iterator[tuple[bytes, dict[str
         columns: list[list[Any]] = [batch.column(name).to_pylist() for name in ("key", "value")]
         for key, value in zip(*columns, strict=True):
             try:
-                found = _object(key, value, form)
+                object_ = _object(key, value, form)
             except RowError as error:
                 if form.skip_bad is None:
                     raise
                 form.skip_bad(error)
                 continue
-            yield found
+            yield object_
 
 
 def _object(key: bytes, value: bytes, form: ExportForm) -> tuple[bytes, dict[str, Any]]:
@@ -225,16 +225,16 @@ def _row_lines(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int
 
 def _line(value: bytes, members: dict[str, Any], encoding: str) -> str:
     """A document in one line; its own text where it has the key, is one line and can be written."""
-    told = value.translate(_ONE_LINE).decode() if value else _json(members)
-    return told if writable(told, encoding) else json.dumps(members)
+    text = value.translate(_ONE_LINE).decode() if value else _json(members)
+    return text if writable(text, encoding) else json.dumps(members)
 
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")  # in JSON line ends stand between its parts only
 
 
 def _json(value: Any) -> str:
-    told = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return told if writable(told) else json.dumps(value, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if writable(text) else json.dumps(value, separators=(",", ":"))
 
 
 def _names(source: Source, form: ExportForm) -> list[str]:
@@ -259,14 +259,14 @@ def _row_table(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int
 
 
 def _cell(value: Any, form: ExportForm) -> str:
-    told = _as_text(value)
-    if told is None:
+    text = _as_text(value)
+    if text is None:
         return ""
     try:
-        told.encode(form.encoding)
+        text.encode(form.encoding)
     except UnicodeEncodeError as error:
-        raise ExportError(_unwritable(told[error.start], form.encoding)) from None
-    return told
+        raise ExportError(_unwritable(text[error.start], form.encoding)) from None
+    return text
 
 
 def _unwritable(character: str, encoding: str) -> str:
@@ -314,8 +314,8 @@ def _row_groups(out: IO[bytes], source: Source, form: ExportForm, types: Mapping
     columns, done = pa.schema(list(texts.items())), 0
     with parquet.ParquetWriter(cast(Any, out), columns, compression="zstd") as writer:
         for part in _parts(source, form):
-            made = [_array(name, kind, part) for name, kind in types.items()]
-            writer.write_batch(pa.RecordBatch.from_arrays(made, schema=columns))
+            arrays = [_array(name, kind, part) for name, kind in types.items()]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=columns))
             done += len(part)
             yield done
     yield done
@@ -347,15 +347,15 @@ def _column_types(source: Source, form: ExportForm) -> dict[str, Any]:
     import pyarrow as pa
 
     arrow = {"text": "text", "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    found: dict[str, Any] = dict.fromkeys(_names(source, form))
+    types: dict[str, Any] = dict.fromkeys(_names(source, form))
     given = {name: arrow[kind] for name, kind in form.types.items()}
-    if unknown := given.keys() - found.keys():
-        raise ExportError(f"--types names {min(unknown)!r}; the columns are {', '.join(found)}")
+    if unknown := given.keys() - types.keys():
+        raise ExportError(f"--types names {min(unknown)!r}; the columns are {', '.join(types)}")
     quiet = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
     for part in _parts(source, quiet):
-        for name in found.keys() - given.keys():
-            found[name] = _wider(found[name], [members.get(name) for members in part])
-    return {name: _final(given.get(name, kind)) for name, kind in found.items()}
+        for name in types.keys() - given.keys():
+            types[name] = _wider(types[name], [members.get(name) for members in part])
+    return {name: _final(given.get(name, kind)) for name, kind in types.items()}
 
 
 def _wider(known: Any, values: list[Any]) -> Any:

@@ -111,8 +111,8 @@ class Endpoint:
 
     def login(self, features: tuple[int, ...] | None = None) -> Login:
         """Return the login to connect with."""
-        asked = (*KV_FEATURES, Feature.COLLECTIONS) if features is None else features
-        return Login(AGENT, self.bucket, self.user, self.password, features=asked, wants_map=False)
+        features_wanted = (*KV_FEATURES, Feature.COLLECTIONS) if features is None else features
+        return Login(AGENT, self.bucket, self.user, self.password, features=features_wanted, wants_map=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class NodeAdmin:
         self._timeout, self._clock = timeout_seconds, clock
         self._link = Pipeline(endpoint.dialled, clock, endpoint.tls)
         self._opening = asyncio.Lock()
-        self._asked: list[float] = []
+        self._begun_at: list[float] = []
         self._waiters = Waiters(clock)
         self._states_are_old = self._logs_are_statistics = False
         self._operator: Operator | None = None
@@ -172,9 +172,9 @@ class NodeAdmin:
             TransportError: the node can't be reached. StatusError: it refused us.
         """
         endpoint = address if isinstance(address, Endpoint) else Endpoint(address, bucket, user, password)
-        made = cls(endpoint, timeout_seconds)
-        await made._open()
-        return made
+        admin = cls(endpoint, timeout_seconds)
+        await admin._open()
+        return admin
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,7 +190,7 @@ class NodeAdmin:
     @property
     def waited_seconds(self) -> float:
         """For how long the node has been owing an answer, or the connection; 0 if it owes none."""
-        return self._clock() - min(self._asked) if self._asked else 0.0
+        return self._clock() - min(self._begun_at) if self._begun_at else 0.0
 
     def close(self) -> None:
         """Close the connection; pending requests fail, and the lease ends."""
@@ -257,11 +257,11 @@ class NodeAdmin:
             self._had_lease = True
 
     async def _ask_lease(self, link: Pipeline, operator: Operator, **how: bool) -> None:
-        told = {"run": operator.run, "by": operator.by, "connection": self._name, **how}
-        asked = wire.IoctlSet(key=b"lease", value=json.dumps(told).encode())
+        claim = {"run": operator.run, "by": operator.by, "connection": self._name, **how}
+        request = wire.IoctlSet(key=b"lease", value=json.dumps(claim).encode())
         what = "ask to be alone at work"
         with _telling(what):
-            answer = await self._run(link.call(asked.frame(), self._clock() + self._timeout))
+            answer = await self._run(link.call(request.frame(), self._clock() + self._timeout))
         if answer.status == Status.EBUSY:
             who = f"{self.address}: {context_of(answer.value)}"
             raise ClusterError(who, "wait until that ends, then type this again")
@@ -293,9 +293,9 @@ class NodeAdmin:
         Raises:
             KeyExists: it is there.
         """
-        told = f"quota_mib={quota_mib}" + (f";vbuckets={vbuckets}" if vbuckets else "") + ";state=none" * is_empty
-        asked = CreateBucket(key=name.encode(), value=b"\0" + told.encode())
-        await self._ask(asked, f'make bucket "{name}"', LONG_SECONDS_MAX)
+        options = f"quota_mib={quota_mib}" + (f";vbuckets={vbuckets}" if vbuckets else "") + ";state=none" * is_empty
+        request = CreateBucket(key=name.encode(), value=b"\0" + options.encode())
+        await self._ask(request, f'make bucket "{name}"', LONG_SECONDS_MAX)
 
     async def drop_bucket(self, name: str) -> None:
         """Drop a bucket and all that is in it.
@@ -358,8 +358,8 @@ class NodeAdmin:
         """
         what = f"make vbucket {vbucket} {state.name.lower()}"
         if force:
-            told = json.dumps({"force": True}).encode()
-            await self._ask(wire.SetVbucket(vbucket=vbucket, state=state, value=told, datatype=Datatype.JSON), what)
+            options = json.dumps({"force": True}).encode()
+            await self._ask(wire.SetVbucket(vbucket=vbucket, state=state, value=options, datatype=Datatype.JSON), what)
             return
         if not self._states_are_old:
             with suppress(InvalidArguments):
@@ -428,9 +428,9 @@ class NodeAdmin:
         try:
             await self._run(link.open(self.endpoint.login(), self._timeout))
             while (left := began + timeout_seconds - self._clock()) > 0:
-                asked = wire.SeqnoPersistence(seqno=seqno, vbucket=vbucket).frame()
+                request = wire.SeqnoPersistence(seqno=seqno, vbucket=vbucket).frame()
                 limit = min(left, PERSISTENCE_SECONDS_MAX + self._timeout)
-                answer = await self._run(link.call(asked, self._clock() + limit))
+                answer = await self._run(link.call(request, self._clock() + limit))
                 if answer.status != Status.ETMPFAIL:
                     _check(f"wait until {self.address} has seqno {seqno} of vbucket {vbucket} on disk", answer)
                     return
@@ -448,8 +448,8 @@ class NodeAdmin:
 
         Returns when it is done, which may take minutes.
         """
-        asked = wire.CompactDb(vbucket=vbucket, purge_before_ts=before_seconds)
-        await self._ask(asked, f"purge vbucket {vbucket}", LONG_SECONDS_MAX)
+        request = wire.CompactDb(vbucket=vbucket, purge_before_ts=before_seconds)
+        await self._ask(request, f"purge vbucket {vbucket}", LONG_SECONDS_MAX)
 
     async def flush(self) -> None:
         """Delete every document of the vbuckets that this node owns."""
@@ -463,20 +463,20 @@ class NodeAdmin:
         Raises:
             InvalidArguments: one of them is active here, or there is no such vbucket; nothing happened.
         """
-        asked: dict[str, Any] = {"from": str(source), "vbuckets": vbucket_list(vbuckets), "takeover": takeover}
+        options: dict[str, Any] = {"from": str(source), "vbuckets": vbucket_list(vbuckets), "takeover": takeover}
         if source.tls is not None:
-            asked["tls"] = source.dialled.port
+            options["tls"] = source.dialled.port
         if source.user is not None:
-            asked |= {"user": source.user, "password": source.password or ""}
-        await self._control("replicate", asked, f"let it follow {source}")
+            options |= {"user": source.user, "password": source.password or ""}
+        await self._control("replicate", options, f"let it follow {source}")
 
     async def stop_replicating(self, source: Endpoint, vbuckets: Iterable[int] | None = None) -> bool:
         """Tell the node to follow `source` no more, in all vbuckets or some; False if it did not follow it at all."""
-        asked: dict[str, Any] = {"from": str(source)}
+        options: dict[str, Any] = {"from": str(source)}
         if vbuckets is not None:
-            asked["vbuckets"] = vbucket_list(vbuckets)
+            options["vbuckets"] = vbucket_list(vbuckets)
         try:
-            await self._control("replicate.stop", asked, f"let it follow {source} no more")
+            await self._control("replicate.stop", options, f"let it follow {source} no more")
         except KeyNotFound:
             return False
         return True
@@ -517,8 +517,8 @@ class NodeAdmin:
 
     async def next_ids(self) -> tuple[int, int]:
         """The lowest ids of a collection and of a scope that the node never gave."""
-        told = await self.stats("scopes")
-        return int(told.get("next_collection", "8"), 16), int(told.get("next_scope", "8"), 16)
+        stats = await self.stats("scopes")
+        return int(stats.get("next_collection", "8"), 16), int(stats.get("next_scope", "8"), 16)
 
     async def set_manifest(self, manifest: CollectionsManifest) -> None:
         """Give the node a newer manifest; returns when it is durable in every vbucket that is active there."""
@@ -541,15 +541,15 @@ class NodeAdmin:
         Raises:
             KeyExists: it has a newer one.
         """
-        asked = SetClusterConfig(epoch=epoch, revision=rev, key=bucket.encode(), value=config)
-        await self._ask(asked, f"give it map {epoch}:{rev}")
+        request = SetClusterConfig(epoch=epoch, revision=rev, key=bucket.encode(), value=config)
+        await self._ask(request, f"give it map {epoch}:{rev}")
 
     async def stats(self, group: str = "") -> dict[str, str]:
         """A group of statistics."""
         link, what = await self._open(), f'ask for the statistics "{group}"'
-        asked = Stat(key=group.encode()).frame()
+        request = Stat(key=group.encode()).frame()
         with _telling(what):
-            frames = await self._run(link.call_until(asked, _ends_stats, self._clock() + self._timeout))
+            frames = await self._run(link.call_until(request, _ends_stats, self._clock() + self._timeout))
         _check(f"{self.address}: {what}", frames[-1])
         if len(frames) > STATS_MAX:
             raise RemoteProtocolError(f"STAT (opcode 0x10): more than {STATS_MAX} statistics")
@@ -557,10 +557,10 @@ class NodeAdmin:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, asked: Request, what: str, seconds: float | None = None) -> Frame:
+    async def _ask(self, request: Request, what: str, seconds: float | None = None) -> Frame:
         link = await self._open()
         with _telling(what):
-            answer = await self._run(link.call(asked.frame(), self._clock() + (seconds or self._timeout)))
+            answer = await self._run(link.call(request.frame(), self._clock() + (seconds or self._timeout)))
         return _check(f"{self.address}: {what}", answer)
 
     async def _open(self) -> Pipeline:
@@ -600,11 +600,11 @@ class NodeAdmin:
 
     async def _run(self, steps: Steps[Result]) -> Result:
         began = self._clock()
-        self._asked.append(began)
+        self._begun_at.append(began)
         try:
             return await self._waiters.run(steps)
         finally:
-            self._asked.remove(began)
+            self._begun_at.remove(began)
 
 
 def _uuid_in(config: bytes | None) -> str:

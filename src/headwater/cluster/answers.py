@@ -70,11 +70,11 @@ class FollowingReport:
 
 def following(stats: Mapping[str, str]) -> dict[str, FollowingReport]:
     """Read STAT replication, whose names are SOURCE:STATISTIC; by source."""
-    told: dict[str, dict[str, str]] = {}
+    reports: dict[str, dict[str, str]] = {}
     for name, value in stats.items():
         source, _, statistic = name.rpartition(":")
-        told.setdefault(source, {})[statistic] = value
-    return {source: _following(source, group) for source, group in told.items()}
+        reports.setdefault(source, {})[statistic] = value
+    return {source: _following(source, group) for source, group in reports.items()}
 
 
 def _following(source: str, group: Mapping[str, str]) -> FollowingReport:
@@ -117,8 +117,8 @@ def items(stats: Mapping[str, str]) -> dict[int, int]:
 
 def seqnos(stats: Mapping[str, str]) -> dict[int, int]:
     """Read the high seqnos out of STAT vbucket-details: names vb_NUMBER:high_seqno."""
-    told = {name: number(value, name) for name, value in stats.items() if name.endswith(":high_seqno")}
-    return {number(name.removeprefix("vb_").partition(":")[0], "a vbucket"): seqno for name, seqno in told.items()}
+    by_name = {name: number(value, name) for name, value in stats.items() if name.endswith(":high_seqno")}
+    return {number(name.removeprefix("vb_").partition(":")[0], "a vbucket"): seqno for name, seqno in by_name.items()}
 
 
 def complete(stats: Mapping[str, str]) -> dict[int, int]:
@@ -136,10 +136,12 @@ def complete(stats: Mapping[str, str]) -> dict[int, int]:
 _ENDS = ("complete_seqno", "high_seqno", "last_persisted_snap_start", "last_persisted_snap_end")
 
 
-def _complete(told: Mapping[str, int]) -> int:
-    high = told["high_seqno"]
-    is_within = told.get("last_persisted_snap_end", high) > high
-    return told.get("complete_seqno", min(told.get("last_persisted_snap_start", high), high) if is_within else high)
+def _complete(seqnos_by_name: Mapping[str, int]) -> int:
+    high = seqnos_by_name["high_seqno"]
+    is_within = seqnos_by_name.get("last_persisted_snap_end", high) > high
+    return seqnos_by_name.get(
+        "complete_seqno", min(seqnos_by_name.get("last_persisted_snap_start", high), high) if is_within else high
+    )
 
 
 def refused(stats: Mapping[str, str]) -> dict[int, int]:
@@ -171,11 +173,11 @@ def failover_statistics(vbucket: int, stats: Mapping[str, str]) -> list[tuple[in
     if not 0 < count <= len(stats):
         raise RemoteProtocolError(f"STAT failovers {vbucket}: {len(stats)} statistics of {count} entries")
 
-    def told(place: int, part: str) -> int:
+    def statistic(place: int, part: str) -> int:
         name = f"vb_{vbucket}:{place}:{part}"
         return number(stats.get(name, ""), f"failovers {name}")
 
-    return [(told(place, "id"), told(place, "seq")) for place in range(count)]
+    return [(statistic(place, "id"), statistic(place, "seq")) for place in range(count)]
 
 
 def number(text: str, what: str) -> int:

@@ -73,8 +73,8 @@ def moves(before: ClusterMap, after: ClusterMap) -> list[Move]:
     return [Move(vb, old, new) for vb, old, new in pairs if old != new]
 
 
-def _nodes(found: ClusterMap, vb: int) -> tuple[Address | None, ...]:
-    return (found.owner(vb), *found.replicas(vb))
+def _nodes(map_: ClusterMap, vb: int) -> tuple[Address | None, ...]:
+    return (map_.owner(vb), *map_.replicas(vb))
 
 
 def checked_replicas(count: int) -> int:
@@ -125,28 +125,28 @@ def balance(
 def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
     """The chains in positions of the new members; who leaves is left out, an owner that leaves is -1."""
     place = {old: servers.index(address) for old, address in enumerate(before.servers) if address in servers}
-    found = []
+    kept = []
     for chain in before.chains:
         others = [place[index] for index in chain[1:] if index in place]
         if chain[0] == NOBODY and others:
-            found.append(tuple(others))
+            kept.append(tuple(others))
         else:
-            found.append((place.get(chain[0], NOBODY), *others))
-    return found
+            kept.append((place.get(chain[0], NOBODY), *others))
+    return kept
 
 
-def _numbered(found: ClusterMap) -> list[int]:
+def _numbered(map_: ClusterMap) -> list[int]:
     """The group of each node, as a number; a node without a group has one of its own."""
-    names = [found.groups.get(server) or server for server in found.servers]
+    names = [map_.groups.get(server) or server for server in map_.servers]
     return list(map(list(dict.fromkeys(names)).index, names))
 
 
-def crowded(found: ClusterMap) -> list[int]:
+def crowded(map_: ClusterMap) -> list[int]:
     """The vbuckets of which one group has more copies than the number of groups makes necessary."""
-    groups = _numbered(found)
+    groups = _numbered(map_)
     limits: dict[int, int] = {}
     crowds = []
-    for vb, chain in enumerate(found.chains):
+    for vb, chain in enumerate(map_.chains):
         copies = Counter(groups[index] for index in chain if index != NOBODY)
         number = copies.total()
         if number not in limits:
@@ -251,8 +251,8 @@ class _Replicas:
 
     def _worth(self, vb: int, owner: int, node: int) -> tuple[int, int, int, int]:
         """The smallest gets a copy: of a group that has few of this vbucket, with few replicas, few of this owner."""
-        beside = self._copies(vb).count(self.groups[node]) if self._has_groups else 0
-        return beside, self._load(node), self.shared[owner, node], node
+        neighbours = self._copies(vb).count(self.groups[node]) if self._has_groups else 0
+        return neighbours, self._load(node), self.shared[owner, node], node
 
     def _copies(self, vb: int) -> list[int]:
         """The groups of the owner and of the replicas that are dealt out."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwater.cluster.founding import found
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.known import known_map
 from headwater.errors import ClusterError, KeyExists, KeyNotFound, StatusError, TransportError
 
@@ -54,13 +54,13 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
     if len(nodes) == 1:
         await members.of("").admin(nodes[0]).create_bucket(wish.name, wish.vbuckets, wish.quota_mib)
         return 1
-    made = (
+    requests = (
         members.of("").admin(each).create_bucket(wish.name, wish.vbuckets, wish.quota_mib, is_empty=True)
         for each in nodes
     )
-    await _everywhere(nodes, await asyncio.gather(*made, return_exceptions=True), KeyExists, "not made")
+    await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), KeyExists, "not made")
     wanted = replicas if wish.replicas is None else wish.replicas
-    await found(members.of(wish.name), nodes, wanted)
+    await found_cluster(members.of(wish.name), nodes, wanted)
     return len(nodes)
 
 
@@ -103,8 +103,8 @@ async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota
 async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, int]:
     """The quota of a bucket on each node, MiB; 0 for none."""
     nodes, _ = await _nodes(members, seeds)
-    told = await asyncio.gather(*(members.of(name).admin(each).quota_mib() for each in nodes))
-    return dict(zip(nodes, told, strict=True))
+    quotas = await asyncio.gather(*(members.of(name).admin(each).quota_mib() for each in nodes))
+    return dict(zip(nodes, quotas, strict=True))
 
 
 async def _everywhere(
@@ -120,8 +120,8 @@ async def _everywhere(
         if len(nodes) == 1 or not isinstance(error, StatusError | TransportError):
             raise error
     if failed:
-        told = "; ".join(f"{node}: {error}" for node, error in failed.items())
-        raise ClusterError(f"{what} on {len(failed)} of {len(nodes)} nodes: {told}", "type the same again")
+        problems = "; ".join(f"{node}: {error}" for node, error in failed.items())
+        raise ClusterError(f"{what} on {len(failed)} of {len(nodes)} nodes: {problems}", "type the same again")
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> tuple[list[Address], int]:

@@ -75,14 +75,16 @@ def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
     """The edit that makes a scope, or a collection and its scope if need be; what is there already stays."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
-        made = manifest if manifest.scope(path.scope) else manifest.with_scope(path.scope, ids[1])
+        manifest_with_scope = manifest if manifest.scope(path.scope) else manifest.with_scope(path.scope, ids[1])
         if not path.collection:
-            return made
-        if found := made.collection(path.scope, path.collection):
-            if found.max_ttl != max_ttl:
-                raise ManifestRefused(f"{path} is there, with a maximum TTL of {found.max_ttl or 'its own'} seconds")
-            return made
-        return made.with_collection(path.scope, path.collection, max_ttl, ids[0])
+            return manifest_with_scope
+        if collection := manifest_with_scope.collection(path.scope, path.collection):
+            if collection.max_ttl != max_ttl:
+                raise ManifestRefused(
+                    f"{path} is there, with a maximum TTL of {collection.max_ttl or 'its own'} seconds"
+                )
+            return manifest_with_scope
+        return manifest_with_scope.with_collection(path.scope, path.collection, max_ttl, ids[0])
 
     return edit
 
@@ -171,18 +173,20 @@ async def drop_everywhere(members: Members, seeds: Sequence[Address], path: Coll
     Raises: as `change`; ManifestRefused: no node has it.
     """
 
-    def dropped(told: Sequence[NodeManifest]) -> CollectionsManifest:
+    def dropped(manifests: Sequence[NodeManifest]) -> CollectionsManifest:
         collections, scopes = set[int](), set[int]()
-        for each in told:
-            found = [(scope, one) for scope, one in each.manifest.each_collection() if scope.name == path.scope]
-            collections |= {one.id for _, one in found if path.collection in ("", one.name)}
+        for each in manifests:
+            of_scope = [
+                (scope, collection) for scope, collection in each.manifest.each_collection() if scope.name == path.scope
+            ]
+            collections |= {collection.id for _, collection in of_scope if path.collection in ("", collection.name)}
             if not path.collection and (scope := each.manifest.scope(path.scope)) is not None:
                 scopes.add(scope.id)
         if not collections and not scopes:
             raise NoSuchName(f"there is no {path}")
         if 0 in scopes:
             raise ManifestRefused("Deleting the _default scope is not allowed")
-        return together(told, collections, scopes)
+        return together(manifests, collections, scopes)
 
     return await _change(members, seeds, dropped)
 
@@ -192,44 +196,44 @@ async def _change(
 ) -> CollectionsManifest:
     for attempt in itertools.count(1):
         nodes = await bucket_nodes(members, seeds)
-        made = make_next(await _told_by(members, nodes))
-        made.check()
+        manifest = make_next(await _manifests_of(members, nodes))
+        manifest.check()
         try:
-            await members.admin(nodes[0]).set_manifest(made)
+            await members.admin(nodes[0]).set_manifest(manifest)
             break
         except StatusError as error:  # another operator was first: then there is more to know now
             if error.status not in _OUTRUN or attempt == ATTEMPTS_MAX:
                 raise ClusterError(f"{nodes[0]}: {error}", "nothing was changed; type the same again") from error
     others = nodes[1:]
-    results = await asyncio.gather(*(_tell(members.admin(each), made) for each in others), return_exceptions=True)
+    results = await asyncio.gather(*(_tell(members.admin(each), manifest) for each in others), return_exceptions=True)
     refusals = [f"{each}: {result}" for each, result in zip(others, results, strict=True) if result is not None]
     if refusals:
-        raise ClusterError(f"manifest {made.uid:x} is not everywhere: {'; '.join(refusals)}", "type the same again")
-    return made
+        raise ClusterError(f"manifest {manifest.uid:x} is not everywhere: {'; '.join(refusals)}", "type the same again")
+    return manifest
 
 
-async def _tell(node: NodeAdmin, made: CollectionsManifest) -> None:
+async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:
     """Give a node what the first one took; one that knows of a later change that goes on from it has it."""
     try:
-        await node.set_manifest(made)
+        await node.set_manifest(manifest)
     except StatusError as error:
         if error.status != Status.ERANGE:
             raise
         known = await node.manifest()
-        if known.uid < made.uid or contradiction(made, known):
+        if known.uid < manifest.uid or contradiction(manifest, known):
             raise
 
 
-async def _told_by(members: Members, nodes: Sequence[Address]) -> list[NodeManifest]:
-    async def one(node: Address) -> NodeManifest:
+async def _manifests_of(members: Members, nodes: Sequence[Address]) -> list[NodeManifest]:
+    async def manifest_of(node: Address) -> NodeManifest:
         manifest, ids = await asyncio.gather(members.admin(node).manifest(), members.admin(node).next_ids())
         return NodeManifest(node, manifest, *ids)
 
-    return list(await asyncio.gather(*map(one, nodes)))
+    return list(await asyncio.gather(*map(manifest_of, nodes)))
 
 
-def _free_ids(told: Sequence[NodeManifest]) -> tuple[int, int]:
-    return max(each.next_collection for each in told), max(each.next_scope for each in told)
+def _free_ids(manifests: Sequence[NodeManifest]) -> tuple[int, int]:
+    return max(each.next_collection for each in manifests), max(each.next_scope for each in manifests)
 
 
 async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
@@ -239,7 +243,7 @@ async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
         ClusterError: documents would be dropped by that, or stand in a collection of another name.
         TransportError, StatusError: a node did not tell.
     """
-    ours, theirs = await asyncio.gather(_told(source), _told(target))
+    ours, theirs = await asyncio.gather(_manifest_of(source), _manifest_of(target))
     problem = why_not_from(ours, theirs)
     lost = only_in(theirs, ours) if theirs.uid and ours.uid > theirs.uid else ""
     if lost and not problem and State.ACTIVE in (await target.states()).values():
@@ -256,11 +260,11 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
 
     Raises: as `refuse_strangers`.
     """
-    told = await asyncio.gather(*map(_told, (*members, *joining)))
-    known = list(zip([each.address for each in (*members, *joining)], told, strict=True))
-    for (one, mine), (other, theirs) in itertools.combinations(known, 2):
+    manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
+    known = list(zip([each.address for each in (*members, *joining)], manifests, strict=True))
+    for (first, mine), (second, theirs) in itertools.combinations(known, 2):
         if problem := contradiction(mine, theirs) if mine.uid and theirs.uid else "":
-            raise _of_two_buckets(one, other, problem)
+            raise _of_two_buckets(first, second, problem)
     owner, newest = max(known[: len(members)], key=lambda each: each[1].uid)
     for node, theirs in known[len(members) :]:
         if problem := why_not_from(newest, theirs):
@@ -282,7 +286,7 @@ async def refuse_joining(
     Raises: as `refuse_strangers`.
     """
     await refuse_foreign(members)
-    manifests = await asyncio.gather(*map(_told, (*members, *joining)))
+    manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
     newest = max(manifests[: len(members)], key=lambda each: each.uid)
     owner = members[list(manifests).index(newest)].address
     uid = max(each.uid for each in manifests) + 1
@@ -301,7 +305,7 @@ async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[
     Raises:
         ClusterError, TransportError, StatusError: a node did not take it; nothing joined, and the same again goes on.
     """
-    manifests = await asyncio.gather(*(_told(members.admin(each)) for each in joining))
+    manifests = await asyncio.gather(*(_manifest_of(members.admin(each)) for each in joining))
     known = {node: theirs for node, theirs in zip(joining, manifests, strict=True) if theirs.uid}
     if not known:
         return
@@ -334,15 +338,15 @@ def _in_both(theirs: CollectionsManifest, newest: CollectionsManifest) -> Collec
     )
 
 
-def _of_two_buckets(one: Address, other: Address, problem: str) -> ClusterError:
-    told = f"collections of {one} and {other} are not of one bucket: {problem}"
+def _of_two_buckets(first: Address, second: Address, problem: str) -> ClusterError:
+    message = f"collections of {first} and {second} are not of one bucket: {problem}"
     return ClusterError(
-        told,
+        message,
         "see headwater collection list of both, and drop what is not needed; members come together by the next change",
     )
 
 
-async def _told(node: NodeAdmin) -> CollectionsManifest:
+async def _manifest_of(node: NodeAdmin) -> CollectionsManifest:
     """The manifest of a node; that of a bucket without collections where it knows nothing of them."""
     try:
         return await node.manifest()

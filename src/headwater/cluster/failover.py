@@ -76,16 +76,16 @@ class Promotion:
     @property
     def losses(self) -> dict[FailoverRefusal, str]:
         """The losses that it may bring, in words, by the refusal that has to be accepted."""
-        found = {}
+        losses = {}
         if self.flaw:
-            found[_refusal_of(self.flaw)] = f"{self.flaw}, and is complete up to seqno {self.complete} of {self.seqno}"
+            losses[_refusal_of(self.flaw)] = f"{self.flaw}, and is complete up to seqno {self.complete} of {self.seqno}"
         if self.rival is not None:
-            found[FailoverRefusal.HISTORIES] = f"lacks what {self.rival} has in a history of its own"
+            losses[FailoverRefusal.HISTORIES] = f"lacks what {self.rival} has in a history of its own"
         if self.unasked:
-            found[FailoverRefusal.UNKNOWN] = f"may lack what {_names(self.unasked)} has behind seqno {self.complete}"
+            losses[FailoverRefusal.UNKNOWN] = f"may lack what {_names(self.unasked)} has behind seqno {self.complete}"
         if self.complete < self.needed:
-            found[FailoverRefusal.BEHIND] = f"may lack the seqnos {self.complete + 1} to {self.needed}"
-        return found
+            losses[FailoverRefusal.BEHIND] = f"may lack the seqnos {self.complete + 1} to {self.needed}"
+        return losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,10 @@ def plan_failover(
 def _unnamed(survey: Survey, after: ClusterMap) -> dict[int, Address]:
     """The vbuckets that have one owner, and by the map another or none: they were handed over, and whoever was to say
     so was killed before. The new owner alone may have what it and the former one acknowledged."""
-    found = {vb: survey.in_state(vb, State.ACTIVE) for vb in range(after.vbuckets)}
-    return {vb: owners[0] for vb, owners in found.items() if len(owners) == 1 and after.owner(vb) != owners[0]}
+    owners_by_vbucket = {vb: survey.in_state(vb, State.ACTIVE) for vb in range(after.vbuckets)}
+    return {
+        vb: owners[0] for vb, owners in owners_by_vbucket.items() if len(owners) == 1 and after.owner(vb) != owners[0]
+    }
 
 
 def _checks(
@@ -217,15 +219,15 @@ def needed_seqnos(
     """
     kept = (vb for vb in survey.map.needed if after.owner(vb) == survey.map.owner(vb))
     before = {vb: survey.map.needed_at_least(vb) for vb in kept}
-    found = {}
+    seqnos = {}
     for vb in shrunk | before.keys() | begun.keys():
         owner = after.owner(vb)
         seqno = begun[vb] if vb in begun else survey.nodes[owner].seqnos.get(vb, 0) if owner and vb in shrunk else 0
         needed, replicas = max(seqno, before.get(vb, 0)), after.replicas(vb)
         # An owner that is left alone gets its next replica from a rebalance, which may be cut while that fills up.
         if (needed and not replicas) or any(survey.nodes[node].copy(vb, ()).complete < needed for node in replicas):
-            found[vb] = needed
-    return found
+            seqnos[vb] = needed
+    return seqnos
 
 
 def _spread(
@@ -288,13 +290,13 @@ def _names(nodes: Sequence[Address]) -> str:
 
 def orphans(survey: Survey, dead: Sequence[Address]) -> dict[int, list[Address]]:
     """Vbuckets without a living owner, and the living members that have a copy: those of the map's chain first."""
-    found = {}
+    copies_by_vbucket = {}
     for vb in range(survey.map.vbuckets):
         if not survey.in_state(vb, State.ACTIVE):
             copies = _living(survey, dead, vb)
             if copies:
-                found[vb] = copies
-    return found
+                copies_by_vbucket[vb] = copies
+    return copies_by_vbucket
 
 
 def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
@@ -337,8 +339,8 @@ def promotion(
     flaw = chosen.flaw or (f"lacks changes that {lost}, whose copy is damaged, has" if has_more else "")
     if not flaw and chosen.seqno and not chosen.complete:
         flaw = IS_PART
-    asked = {*bare, *(each.address for each in copies)}
-    unasked = [node for node in known.copies(vbucket) if node not in asked] if known.is_unknown(vbucket) else []
+    answered = {*bare, *(each.address for each in copies)}
+    unasked = [node for node in known.copies(vbucket) if node not in answered] if known.is_unknown(vbucket) else []
     emptied = [node for node in unasked if node in running]
     return Promotion(
         vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked, emptied
@@ -353,15 +355,15 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
     """
     unknown = [each for each in promotions if each.unasked]
     if unknown:
-        one = max(unknown, key=lambda each: len(each.unasked) - len(each.emptied))  # with somebody to start, if any
-        missing = _names([node for node in one.unasked if node not in one.emptied])
-        told = [f"{missing} may have more"] if missing else []
-        told += [f"{_names(one.emptied)}, which has no copy now, may have had more"] if one.emptied else []
+        example = max(unknown, key=lambda each: len(each.unasked) - len(each.emptied))  # with somebody to start, if any
+        missing = _names([node for node in example.unasked if node not in example.emptied])
+        reasons = [f"{missing} may have more"] if missing else []
+        reasons += [f"{_names(example.emptied)}, which has no copy now, may have had more"] if example.emptied else []
         promote = f"promote what is left: headwater cluster failover {FailoverRefusal.UNKNOWN.option}"
         raise ClusterError(
             f"a failover was cut off before it had asked all copies of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in unknown)}, and {' and '.join(told)}: {one.chosen} has vbucket"
-            f" {one.vbucket} up to seqno {one.complete}",
+            f" {vbucket_list(each.vbucket for each in unknown)}, and {' and '.join(reasons)}: {example.chosen} has"
+            f" vbucket {example.vbucket} up to seqno {example.complete}",
             f"start {missing}; or {promote}" if missing else promote,
         )
 
@@ -374,11 +376,11 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
     """
     behind = [each for each in promotions if each.complete < each.needed]
     if behind:
-        one = behind[0]
+        example = behind[0]
         raise ClusterError(
-            f"{one.chosen} has not caught up since it was added, or another copy taken out, of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in behind)}: it has vbucket {one.vbucket} up to seqno"
-            f" {one.complete}, and durable writes up to {one.needed} may be at the dead node alone",
+            f"{example.chosen} has not caught up since it was added, or another copy taken out, of the vbuckets"
+            f" {vbucket_list(each.vbucket for each in behind)}: it has vbucket {example.vbucket} up to seqno"
+            f" {example.complete}, and durable writes up to {example.needed} may be at the dead node alone",
             "start the dead node, which has them; or lose them: headwater cluster failover"
             f" {FailoverRefusal.BEHIND.option}",
         )
@@ -396,9 +398,9 @@ def check_flaws(promotions: Sequence[Promotion]) -> None:
             by_flaw.setdefault((str(each.chosen), each.flaw), []).append(each.vbucket)
     if by_flaw:
         options = " ".join(sorted({_refusal_of(flaw).option for _, flaw in by_flaw}))
-        told = (f"{node} {flaw} of the vbuckets {vbucket_list(vbs)}" for (node, flaw), vbs in sorted(by_flaw.items()))
+        flaws = (f"{node} {flaw} of the vbuckets {vbucket_list(vbs)}" for (node, flaw), vbs in sorted(by_flaw.items()))
         raise ClusterError(
-            f"{'; '.join(told)}, and no other copy is complete as far",
+            f"{'; '.join(flaws)}, and no other copy is complete as far",
             f"start the dead node, which has them; or promote them as they are: headwater cluster failover {options}",
         )
 
@@ -409,15 +411,15 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
     Raises:
         ClusterError: one would be.
     """
-    found = [each for each in promotions if each.rival is not None]
-    if found:
-        one = found[0]
+    with_rival = [each for each in promotions if each.rival is not None]
+    if with_rival:
+        example = with_rival[0]
         raise ClusterError(
-            f"{one.chosen} and {one.rival} have different histories of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in found)}: each was promoted while the other was away, and has"
+            f"{example.chosen} and {example.rival} have different histories of the vbuckets"
+            f" {vbucket_list(each.vbucket for each in with_rival)}: each was promoted while the other was away, and has"
             " changes that the other lacks",
-            f"take out whose changes are to go: headwater cluster failover --dead {one.rival} --force, or {one.chosen};"
-            f" or {FailoverRefusal.HISTORIES.option} to give up those of {one.rival}",
+            f"take out whose changes are to go: headwater cluster failover --dead {example.rival} --force, or"
+            f" {example.chosen}; or {FailoverRefusal.HISTORIES.option} to give up those of {example.rival}",
         )
 
 
@@ -468,8 +470,8 @@ class Failover:
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
-        asked = [node for node in survey.nodes if self._may_live or node not in map(self._members.named, self._dead)]
-        async with self._members.alone("failover", asked):
+        living = [node for node in survey.nodes if self._may_live or node not in map(self._members.named, self._dead)]
+        async with self._members.alone("failover", living):
             return await self._run()
 
     async def _run(self) -> FailoverPlan:
@@ -539,8 +541,8 @@ class Failover:
             for node in nodes:
                 wanted.setdefault(node, []).append(vb)
         for node, vbuckets in wanted.items():
-            found = await self._members.logs(node, vbuckets)
-            logs |= {(node, vb): log for vb, log in found.items()}
+            logs_of_node = await self._members.logs(node, vbuckets)
+            logs |= {(node, vb): log for vb, log in logs_of_node.items()}
         plan = plan_failover(
             survey,
             self._dead,

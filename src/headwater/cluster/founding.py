@@ -50,9 +50,9 @@ def first_map(
         ClusterError: a node does not answer or is in a cluster; numbers of vbuckets differ; two nodes have data.
     """
     _check(views)
-    given = [view.map for view in views if view.map is not None]
-    if given:  # an earlier run was killed: its map is taken as it is
-        return max(given, key=lambda found: found.version), None
+    maps = [view.map for view in views if view.map is not None]
+    if maps:  # an earlier run was killed: its map is taken as it is
+        return max(maps, key=lambda map_: map_.version), None
     servers = tuple(view.address for view in views)
     with_data = [view for view in views if view.has_data]
     if len(with_data) > 1:
@@ -88,7 +88,7 @@ def first_map(
 def _check(views: Sequence[NodeView]) -> None:
     if not views:
         raise OptionError("NODE", "", "at least one node")
-    asked = {view.address for view in views}
+    addresses = {view.address for view in views}
     for view in views:
         if not view.answers:
             raise ClusterError(view.complaint, view.advice)
@@ -97,7 +97,7 @@ def _check(views: Sequence[NodeView]) -> None:
                 f"{view.address} has {view.vbuckets} vbuckets, {views[0].address} has {views[0].vbuckets}",
                 "all nodes of a cluster are served with the same --vbuckets",
             )
-        if view.map is not None and set(view.map.servers) != asked:
+        if view.map is not None and set(view.map.servers) != addresses:
             members = ", ".join(map(str, view.map.servers))
             raise ClusterError(
                 f"{view.address} is in a cluster with {members} already",
@@ -105,11 +105,11 @@ def _check(views: Sequence[NodeView]) -> None:
             )
 
 
-def _check_unused(made: ClusterMap, views: Sequence[NodeView]) -> None:
+def _check_unused(cluster_map: ClusterMap, views: Sequence[NodeView]) -> None:
     """Refuse to make active, or to delete, what has a history in any node: `rebalance` asks first who has most."""
     used = {vb for view in views for vb, seqno in view.seqnos.items() if seqno}
     for view in views:
-        owned, replicas = made.held_by(view.address)
+        owned, replicas = cluster_map.held_by(view.address)
         lacking = {vb for vb in owned if view.states.get(vb) is not State.ACTIVE}
         if wrong := used & (lacking | view.states.keys() - {*owned, *replicas}):
             raise ClusterError(
@@ -118,40 +118,42 @@ def _check_unused(made: ClusterMap, views: Sequence[NodeView]) -> None:
             )
 
 
-async def found(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
+async def found_cluster(
+    members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False
+) -> Founded:
     """Make a cluster of these nodes; `encrypted`: which speak TLS with each other.
 
     Raises:
         ClusterError, OptionError: as `first_map`; or the collections of two of them are not of one bucket.
         TransportError, StatusError: a node does not do its part; call it again to go on.
     """
-    asked = await members.identified(nodes)
-    async with members.alone("init", asked):
-        return await _found(members, asked, replicas, encrypted=encrypted)
+    addresses = await members.identified(nodes)
+    async with members.alone("init", addresses):
+        return await _found_cluster(members, addresses, replicas, encrypted=encrypted)
 
 
 async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
-    """Return what `found` would make, and change nothing; raises what it raises."""
-    _, made = await _looked_at(members, await members.identified(nodes), replicas, encrypted=encrypted)
-    return made
+    """Return what `found_cluster` would make, and change nothing; raises what it raises."""
+    _, founded = await _looked_at(members, await members.identified(nodes), replicas, encrypted=encrypted)
+    return founded
 
 
 async def _looked_at(
-    members: Members, asked: Sequence[Address], replicas: int, *, encrypted: bool
+    members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool
 ) -> tuple[Sequence[NodeView], Founded]:
     """The nodes as they are, and what they would become; their collections fit together."""
-    views = await asyncio.gather(*(members.view(node) for node in asked))
+    views = await asyncio.gather(*(members.view(node) for node in nodes))
     first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)
-    owners = [node for node in asked if data_on in (None, node)]
+    owners = [node for node in nodes if data_on in (None, node)]
     await refuse_foreign(
-        [members.admin(node) for node in owners], [members.admin(node) for node in asked if node not in owners]
+        [members.admin(node) for node in owners], [members.admin(node) for node in nodes if node not in owners]
     )
     return views, Founded(first, data_on)
 
 
-async def _found(members: Members, asked: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
-    views, made = await _looked_at(members, asked, replicas, encrypted=encrypted)
-    first = made.map
+async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
+    views, founded = await _looked_at(members, nodes, replicas, encrypted=encrypted)
+    first = founded.map
     if any(view.map is not None for view in views):
         _check_unused(first, views)
     if any(view.version != first.version or view.map is None for view in views):
@@ -163,5 +165,5 @@ async def _found(members: Members, asked: Sequence[Address], replicas: int, *, e
         inactive = {vb: State.ACTIVE for vb in owned if view.states.get(vb) is not State.ACTIVE}
         await members.set_states(view.address, inactive)
         await members.delete(view.address, sorted(set(view.states) - set(owned) - set(replicas_here)))
-    await share(members, asked)
-    return replace(made, map=first)
+    await share(members, nodes)
+    return replace(founded, map=first)

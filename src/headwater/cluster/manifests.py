@@ -43,7 +43,7 @@ class NodeManifest:
 
 
 def together(
-    told: Sequence[NodeManifest], dropping: Collection[int] = (), scopes: Collection[int] = ()
+    manifests: Sequence[NodeManifest], dropping: Collection[int] = (), scopes: Collection[int] = ()
 ) -> CollectionsManifest:
     """The manifest that all of these can come to: the newest if they only know less than it does, else one that is
     newer than all, with what each has.
@@ -54,86 +54,90 @@ def together(
     Raises:
         ClusterError: an id has two names, a name two ids, or one node has what another dropped.
     """
-    newest = max(told, key=lambda each: each.manifest.uid)
-    is_all = all(_leads_to(each, newest.manifest) for each in told) and not _has_unknown(told, newest.manifest.uid)
+    newest = max(manifests, key=lambda each: each.manifest.uid)
+    is_all = all(_leads_to(each, newest.manifest) for each in manifests) and not _has_unknown(
+        manifests, newest.manifest.uid
+    )
     if is_all and not dropping and not scopes:
         return newest.manifest
-    for one, other in itertools.permutations(told, 2):
-        if problem := _two_names(one.manifest, other.manifest, dropping, scopes) or _gone(one, other, dropping, scopes):
-            raise _differs(one, other, problem)
-    made = _all_of(told, newest.manifest.uid + 1, dropping, scopes)
+    for first, second in itertools.permutations(manifests, 2):
+        if problem := _two_names(first.manifest, second.manifest, dropping, scopes) or _gone(
+            first, second, dropping, scopes
+        ):
+            raise _differs(first, second, problem)
+    union = _all_of(manifests, newest.manifest.uid + 1, dropping, scopes)
     try:
-        made.check()
+        union.check()
     except ManifestRefused as error:
-        raise _differs(told[0], told[-1], str(error)) from None
-    return made
+        raise _differs(manifests[0], manifests[-1], str(error)) from None
+    return union
 
 
 def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
     """Return True if a node can go on to the newest manifest: it contradicts nothing, and brings nothing back."""
     if contradiction(each.manifest, newest):
         return False
-    again = any(each.gave(found.id) for _, found in newest.each_collection())
+    again = any(each.gave(collection.id) for _, collection in newest.each_collection())
     return not again and not any(each.gave_scope(scope.id) for scope in newest.scopes)
 
 
-def _has_unknown(told: Sequence[NodeManifest], uid: int) -> bool:
+def _has_unknown(manifests: Sequence[NodeManifest], uid: int) -> bool:
     """Return True if a node has what none of those with the newest manifest was ever told of: by that it would be
     dropped."""
-    newest = [each for each in told if each.manifest.uid == uid]
+    newest = [each for each in manifests if each.manifest.uid == uid]
     collection, scope = max(each.next_collection for each in newest), max(each.next_scope for each in newest)
     return any(
-        max(each.manifest.by_id(), default=0) >= collection or max(found.id for found in each.manifest.scopes) >= scope
-        for each in told
+        max(each.manifest.by_id(), default=0) >= collection
+        or max(scope_.id for scope_ in each.manifest.scopes) >= scope
+        for each in manifests
     )
 
 
 def _two_names(
-    one: CollectionsManifest, other: CollectionsManifest, dropping: Collection[int], scopes: Collection[int]
+    first: CollectionsManifest, second: CollectionsManifest, dropping: Collection[int], scopes: Collection[int]
 ) -> str:
-    mine, theirs = one.by_id(), other.by_id()
+    mine, theirs = first.by_id(), second.by_id()
     for number in sorted(mine.keys() & theirs.keys() - set(dropping)):
-        (here, ours), (there, found) = mine[number], theirs[number]
-        if ours != found or here.id != there.id:
-            return f"{here.name}.{ours.name} and {there.name}.{found.name} have the same id, {number:x}"
-    for scope in one.scopes:
-        there_named = other.scope_by_id(scope.id)
+        (here, ours), (there, theirs_there) = mine[number], theirs[number]
+        if ours != theirs_there or here.id != there.id:
+            return f"{here.name}.{ours.name} and {there.name}.{theirs_there.name} have the same id, {number:x}"
+    for scope in first.scopes:
+        there_named = second.scope_by_id(scope.id)
         if scope.id not in scopes and there_named is not None and there_named.name != scope.name:
             return f"the scopes {scope.name} and {there_named.name} have the same id, {scope.id:x}"
     return ""
 
 
-def _gone(one: NodeManifest, other: NodeManifest, dropping: Collection[int], scopes: Collection[int]) -> str:
-    for scope, found in one.manifest.each_collection():
-        if found.id not in dropping and other.gave(found.id):
-            return (
-                f"{other.node} has dropped {scope.name}.{found.name}, of id {found.id:x}, or had another under that id"
-            )
-    for scope in one.manifest.scopes:
-        if scope.id not in scopes and other.gave_scope(scope.id):
-            return f"{other.node} has dropped the scope {scope.name}, of id {scope.id:x}, or had another under that id"
+def _gone(first: NodeManifest, second: NodeManifest, dropping: Collection[int], scopes: Collection[int]) -> str:
+    for scope, collection in first.manifest.each_collection():
+        if collection.id not in dropping and second.gave(collection.id):
+            name = f"{scope.name}.{collection.name}, of id {collection.id:x}"
+            return f"{second.node} has dropped {name}, or had another under that id"
+    for scope in first.manifest.scopes:
+        if scope.id not in scopes and second.gave_scope(scope.id):
+            return f"{second.node} has dropped the scope {scope.name}, of id {scope.id:x}, or had another under that id"
     return ""
 
 
 def _all_of(
-    told: Sequence[NodeManifest], uid: int, dropping: Collection[int], scopes: Collection[int]
+    manifests: Sequence[NodeManifest], uid: int, dropping: Collection[int], scopes: Collection[int]
 ) -> CollectionsManifest:
     names, collections = dict[int, str](), dict[int, dict[int, OneCollection]]()
-    for each in told:
+    for each in manifests:
         for scope in each.manifest.scopes:
             if scope.id not in scopes:
                 names[scope.id] = scope.name
-        for scope, found in each.manifest.each_collection():
-            if found.id not in dropping:
-                collections.setdefault(scope.id, {})[found.id] = found
+        for scope, collection in each.manifest.each_collection():
+            if collection.id not in dropping:
+                collections.setdefault(scope.id, {})[collection.id] = collection
     return CollectionsManifest(
         uid, tuple(Scope(number, name, tuple(collections.get(number, {}).values())) for number, name in names.items())
     )
 
 
-def _differs(one: NodeManifest, other: NodeManifest, problem: str) -> ClusterError:
+def _differs(first: NodeManifest, second: NodeManifest, problem: str) -> ClusterError:
     return ClusterError(
-        f"collections of {one.node} and {other.node} differ: {problem}",
+        f"collections of {first.node} and {second.node} differ: {problem}",
         "nothing was changed. Save the documents of that id (headwater export), drop what has it on any node (headwater"
         " collection drop NAME --force), make what is needed anew, and load each document where it belongs",
     )

@@ -89,8 +89,8 @@ class Members:
 
     def named(self, address: Address) -> Address:
         """The name in the map of a node that was given by its port for TLS; the address itself if it is none."""
-        found = (name for name, port in self._tls_ports.items() if (name.host, port) == address)
-        return address if self._tls is None else next(found, address)
+        names = (name for name, port in self._tls_ports.items() if (name.host, port) == address)
+        return address if self._tls is None else next(names, address)
 
     async def identified(self, addresses: Iterable[Address]) -> list[Address]:
         """The names in maps of nodes that are given by their ports for TLS: each is asked. One that does not answer
@@ -111,9 +111,9 @@ class Members:
             with suppress(TransportError, StatusError):
                 if config := await node.config():
                     self.learn(ClusterMap.from_json(config, address))
-                if self.named(address) == address and "tls_port" in (told := await node.stats("cluster")):
-                    name = Address(address.host, answers.number(told.get("port", ""), "cluster port"))
-                    self._tls_ports[name] = answers.number(told["tls_port"], "cluster tls_port")
+                if self.named(address) == address and "tls_port" in (stats := await node.stats("cluster")):
+                    name = Address(address.host, answers.number(stats.get("port", ""), "cluster port"))
+                    self._tls_ports[name] = answers.number(stats["tls_port"], "cluster tls_port")
 
     def learn(self, known: ClusterMap) -> None:
         """Take down by which port each node of a map speaks TLS."""
@@ -122,9 +122,9 @@ class Members:
     def admin(self, address: Address) -> NodeAdmin:
         """The administration of one node; it connects with its first call."""
         if address not in self._admins:
-            self._admins[address] = made = NodeAdmin(self.endpoint(address), self._timeout)
+            self._admins[address] = admin = NodeAdmin(self.endpoint(address), self._timeout)
             if self._uuids is not None:
-                made.bind(self._uuids)
+                admin.bind(self._uuids)
         return self._admins[address]
 
     @property
@@ -142,11 +142,11 @@ class Members:
         Raises:
             StatusError: a node refused to tell.
         """
-        told = await asyncio.gather(*(self.admin(each).bucket_uuid() for each in nodes), return_exceptions=True)
-        for each in told:
+        uuids = await asyncio.gather(*(self.admin(each).bucket_uuid() for each in nodes), return_exceptions=True)
+        for each in uuids:
             if isinstance(each, BaseException) and not isinstance(each, TransportError | BucketNotFound):
                 raise each
-        return frozenset(each for each in told if isinstance(each, str))
+        return frozenset(each for each in uuids if isinstance(each, str))
 
     def waited_for(self, seconds: float) -> list[tuple[Address, float]]:
         """The nodes that owe an answer for longer than `seconds`, and for how long."""
@@ -189,15 +189,15 @@ class Members:
         """
         nodes: dict[Address, NodeView] = {}
         newest: ClusterMap | None = None
-        asked = await self.identified(seeds)
-        while asked:
+        addresses = await self.identified(seeds)
+        while addresses:
             left_out = set(map(self.named, without))
-            views = await asyncio.gather(*(self._view(each, ask=each not in left_out) for each in asked))
-            nodes |= dict(zip(asked, views, strict=True))
+            views = await asyncio.gather(*(self._view(each, ask=each not in left_out) for each in addresses))
+            nodes |= dict(zip(addresses, views, strict=True))
             newest = _newest(nodes.values())
             if newest is not None:
                 self.learn(newest)
-            asked = [each for each in newest.servers if each not in nodes] if newest else []
+            addresses = [each for each in newest.servers if each not in nodes] if newest else []
         if newest is None:
             reasons = "; ".join(f"{node.address}: {node.error}" for node in nodes.values() if node.error)
             if reasons:
@@ -222,23 +222,23 @@ class Members:
             return NodeView(address, error=str(error), is_refusal=True)
 
     async def _ask(self, admin: NodeAdmin) -> NodeView:
-        config, states, seqnos, details, told = await asyncio.gather(
+        config, states, seqnos, details, cluster_stats = await asyncio.gather(
             admin.config(),
             admin.states(),
             self._seqnos(admin),
             admin.stats("vbucket-details"),
             admin.stats("cluster"),
         )
-        found = ClusterMap.from_json(config, admin.address) if config else None
-        given = found if config and b"$HOST" not in config else None
+        cluster_map = ClusterMap.from_json(config, admin.address) if config else None
+        given = cluster_map if config and b"$HOST" not in config else None
         return NodeView(
             admin.address,
             map=given,
-            version=found.version if found else (0, 0),
-            vbuckets=found.vbuckets if found else 0,
-            uuid=found.uuid if found else "",
-            tls_port=_tls_port(told, found.tls_ports.get(admin.address) if found else None),
-            group=told.get("group", ""),
+            version=cluster_map.version if cluster_map else (0, 0),
+            vbuckets=cluster_map.vbuckets if cluster_map else 0,
+            uuid=cluster_map.uuid if cluster_map else "",
+            tls_port=_tls_port(cluster_stats, cluster_map.tls_ports.get(admin.address) if cluster_map else None),
+            group=cluster_stats.get("group", ""),
             this=_this(config) if config and given else None,
             states=states,
             seqnos=answers.seqnos(details) if seqnos is None else seqnos,
@@ -246,8 +246,8 @@ class Members:
             items=answers.items(details),
             refused=answers.refused(details),
             damaged=answers.damaged(details),
-            damaged_batches=answers.number(told.get("damaged_batches", "0"), "cluster damaged_batches"),
-            fenced=_fence(told),
+            damaged_batches=answers.number(cluster_stats.get("damaged_batches", "0"), "cluster damaged_batches"),
+            fenced=_fence(cluster_stats),
         )
 
     async def _seqnos(self, admin: NodeAdmin) -> dict[int, int] | None:
@@ -316,16 +316,16 @@ class Members:
     async def _each(self, address: Address, vbuckets: Iterable[int], call: Any) -> list[Any]:
         gate = self._many.setdefault(address, asyncio.Semaphore(AT_ONCE))
 
-        async def one(vbucket: int) -> Any:
+        async def ask(vbucket: int) -> Any:
             async with gate:
                 return await call(vbucket)
 
-        return await asyncio.gather(*map(one, vbuckets))
+        return await asyncio.gather(*map(ask, vbuckets))
 
 
 def _newest(nodes: Iterable[NodeView]) -> ClusterMap | None:
     maps = [node.map for node in nodes if node.map is not None]
-    return max(maps, key=lambda found: found.version) if maps else None
+    return max(maps, key=lambda map_: map_.version) if maps else None
 
 
 def _fence(stats: Mapping[str, str]) -> str:

@@ -98,17 +98,17 @@ class Pipe:
     def _cut(self) -> None:
         """Find the frames in what is new, look at some, pass them on."""
         begin, unread = self._scanned, self._buffer[self._scanned : self._end]
-        found = scan(unread)
-        if found.stop.refused:
-            raise BadFrame(f"byte {found.consumed} of {len(unread)} received: {found.stop.name.lower()}")
-        offsets = found.offsets
+        frames = scan(unread)
+        if frames.stop.refused:
+            raise BadFrame(f"byte {frames.consumed} of {len(unread)} received: {frames.stop.name.lower()}")
+        offsets = frames.offsets
         opcodes = self._bytes[offsets + (begin + 1)]
-        self._count(offsets, found.consumed, opcodes)
+        self._count(offsets, frames.consumed, opcodes)
         for offset in offsets[self._watched[opcodes]]:
             self._examine(begin + int(offset))
-        self._pass(self._scanned, begin + found.consumed)
-        self._scanned = begin + found.consumed
-        self._begin_large(found.needed)
+        self._pass(self._scanned, begin + frames.consumed)
+        self._scanned = begin + frames.consumed
+        self._begin_large(frames.needed)
 
     def _examine(self, at: int) -> None:
         size = lengths(self._buffer, at).frame

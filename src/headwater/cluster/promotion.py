@@ -71,11 +71,11 @@ async def plan_promotion(
         raise ClusterError(view.complaint, view.advice)
     if view.map is not None and len(view.map.servers) > 1:
         raise ClusterError(f"{node} is in a cluster", "use headwater cluster failover")
-    sources = {parse(name).seeds[0]: sorted(told.vbuckets) for name, told in (await admin.replication()).items()}
-    sources = {address: found for address, found in sources.items() if found and source in (None, address)}
+    sources = {parse(name).seeds[0]: sorted(report.vbuckets) for name, report in (await admin.replication()).items()}
+    sources = {address: followed for address, followed in sources.items() if followed and source in (None, address)}
     wanted = set(view.states) if vbuckets is None else set(vbuckets)
     if source is not None and sources:
-        wanted &= {vb for found in sources.values() for vb in found}
+        wanted &= {vb for followed in sources.values() for vb in followed}
     chosen = {vb: view.seqnos.get(vb, 0) for vb in sorted(wanted) if view.states.get(vb) in FOLLOWERS}
     if not chosen:
         raise ClusterError(
@@ -147,8 +147,10 @@ async def promote(members: Members, plan: PromotionPlan) -> None:
 
 async def _owned_since(members: Members, plan: PromotionPlan) -> dict[Address, list[int]]:
     """Return what owners have now and had not when the plan was made: people may take their time to agree to it."""
-    found = {owner: await _owned(members, owner, plan.vbuckets) for owner in plan.owners}
-    since = {owner: [vb for vb in held if vb not in plan.owned.get(owner, ())] for owner, held in found.items()}
+    since_by_owner = {owner: await _owned(members, owner, plan.vbuckets) for owner in plan.owners}
+    since = {
+        owner: [vb for vb in held if vb not in plan.owned.get(owner, ())] for owner, held in since_by_owner.items()
+    }
     return {owner: held for owner, held in since.items() if held}
 
 

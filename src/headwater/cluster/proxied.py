@@ -64,7 +64,7 @@ class Limits:
 class Listener(Protocol):
     """A vbucket under way: what it must hear of the frames that pass."""
 
-    def told(self, side: Side, frame: Frame) -> None:
+    def observe(self, side: Side, frame: Frame) -> None:
         """A SET_VBUCKET_STATE, its answer or a STREAM_END is about to be passed on."""
 
 
@@ -82,7 +82,9 @@ class ProxiedConnection:
         self.proxy: Proxy
         self._limits = limits
         self._listeners: dict[int, Listener] = {}
-        self._asked: dict[int, int] = {}  # the vbucket whose state was set last, by the opaque of its stream
+        self._vbuckets_by_opaque: dict[
+            int, int
+        ] = {}  # the vbucket whose state was set last, by the opaque of its stream
 
     @property
     def is_open(self) -> bool:
@@ -117,8 +119,8 @@ class ProxiedConnection:
         Raises:
             StatusError: as the consumer, or the producer, answered.
         """
-        asked = dcp.AddStream(vbucket=vbucket, flags=flags).frame()
-        answer = await self.proxy.ask(Side.CONSUMER, asked, self._limits.answer_seconds)
+        request = dcp.AddStream(vbucket=vbucket, flags=flags).frame()
+        answer = await self.proxy.ask(Side.CONSUMER, request, self._limits.answer_seconds)
         if answer.status:
             raise refused(f"stream vbucket {vbucket} to the target", answer)
 
@@ -128,22 +130,22 @@ class ProxiedConnection:
         The producer first: what it sends before its answer passes before the consumer is told, so nothing comes late.
         """
         for side in (Side.PRODUCER, Side.CONSUMER):
-            asked = dcp.CloseStream(vbucket=vbucket).frame()
-            answer = await self.proxy.ask(side, asked, self._limits.answer_seconds)
+            request = dcp.CloseStream(vbucket=vbucket).frame()
+            answer = await self.proxy.ask(side, request, self._limits.answer_seconds)
             if answer.status not in _GONE:
                 raise refused(f"close the stream of vbucket {vbucket} at {side.value}", answer)
 
-    def told(self, side: Side, frame: Frame) -> None:
+    def observe(self, side: Side, frame: Frame) -> None:
         """A frame that concerns a vbucket is about to be passed on."""
         if frame.is_response:
-            vb = self._asked.pop(frame.opaque, None)
+            vb = self._vbuckets_by_opaque.pop(frame.opaque, None)
         else:
             vb = frame.vbucket
             if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
-                self._asked[frame.opaque] = vb
+                self._vbuckets_by_opaque[frame.opaque] = vb
         listener = None if vb is None else self._listeners.get(vb)
         if listener is not None:
-            listener.told(side, frame)
+            listener.observe(side, frame)
 
 
 def connection_name(source: Endpoint, target: Endpoint, purpose: str) -> str:
@@ -186,7 +188,7 @@ async def open_proxied(
         await opener.open(Side.PRODUCER, name, taken | OpenFlag.PRODUCER)
         connection.has_delete_times = bool(taken & OpenFlag.INCLUDE_DELETE_TIMES)
         channels = {side: link.channel for side, link in opener.links.items()}
-        connection.proxy = Proxy(channels, connection.told, clock, limits.liveness)
+        connection.proxy = Proxy(channels, connection.observe, clock, limits.liveness)
         connection.proxy.start({side: bytes(link.inbox.unread) for side, link in opener.links.items()})
     except BaseException:
         opener.close()
@@ -221,23 +223,25 @@ class _Opener:
 
         EINVAL does not say which of them it was: a server that knows names, and not the youngest flag, is to keep its.
         """
-        answer = await self._named(side, name, flags, consumer_name)
+        answer = await self._open_named(side, name, flags, consumer_name)
         for younger in YOUNGER:
             if answer.status == Status.EINVAL and flags & younger:
                 flags &= ~younger
-                answer = await self._named(side, name, flags, consumer_name)
+                answer = await self._open_named(side, name, flags, consumer_name)
         if answer.status:
             raise refused(f'{self.links[side].address}: open the DCP connection "{name}"', answer)
         return flags
 
-    async def _named(self, side: Side, name: str, flags: int, consumer_name: str) -> Frame:
+    async def _open_named(self, side: Side, name: str, flags: int, consumer_name: str) -> Frame:
         answer = await self._open(side, name, flags, consumer_name)
         if answer.status == Status.EINVAL and consumer_name:
             answer = await self._open(side, name, flags)
         return answer
 
     async def _open(self, side: Side, name: str, flags: int, consumer_name: str = "") -> Frame:
-        asked = dcp.Open(key=name.encode(), flags=flags).frame()
+        request = dcp.Open(key=name.encode(), flags=flags).frame()
         if consumer_name:
-            asked = replace(asked, value=json.dumps({"consumer_name": consumer_name}).encode(), datatype=Datatype.JSON)
-        return await self._waiters.run(self.links[side].ask(asked, self._clock() + self._seconds_max))
+            request = replace(
+                request, value=json.dumps({"consumer_name": consumer_name}).encode(), datatype=Datatype.JSON
+            )
+        return await self._waiters.run(self.links[side].ask(request, self._clock() + self._seconds_max))

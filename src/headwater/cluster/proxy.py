@@ -43,7 +43,7 @@ _STREAM_GONE = frozenset(
     }
 )
 _ANSWERED = (Opcode.DCP_ADD_STREAM, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP)
-_TOLD = (Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_STREAM_END)
+_REPORTED = (Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_STREAM_END)
 
 
 class Side(Enum):
@@ -71,8 +71,8 @@ class Proxy:
 
     Args:
         channels: the two connections, greeted and opened (DCP_OPEN); the proxy closes them.
-        told: called with each SET_VBUCKET_STATE, its answer, and each STREAM_END, before it is passed on, and with the
-            end that it comes from.
+        listener: called with each SET_VBUCKET_STATE, its answer, and each STREAM_END, before it is passed on, and with
+            the end that it comes from.
 
     Attributes:
         lost: done when the proxy is over; its result is why. fallen: which end failed, None if the proxy was closed.
@@ -83,7 +83,7 @@ class Proxy:
     def __init__(
         self,
         channels: dict[Side, Channel],
-        told: Callable[[Side, Frame], None],
+        listener: Callable[[Side, Frame], None],
         clock: Callable[[], float],
         liveness: Liveness = Liveness(),
     ) -> None:
@@ -91,15 +91,15 @@ class Proxy:
         self.lost: asyncio.Future[HeadwaterError] = self._loop.create_future()
         self.fallen: Side | None = None
         self.refused: int | None = None
-        self._channels, self._told, self._clock, self._liveness = channels, told, clock, liveness
-        looked_at = {Side.PRODUCER: (*_ANSWERED, *_TOLD), Side.CONSUMER: (*_ANSWERED, *_TOLD, *CHANGES)}
+        self._channels, self._listener, self._clock, self._liveness = channels, listener, clock, liveness
+        looked_at = {Side.PRODUCER: (*_ANSWERED, *_REPORTED), Side.CONSUMER: (*_ANSWERED, *_REPORTED, *CHANGES)}
         self._pipes = {side: Pipe(looked_at[side], self._looker(side)) for side in Side}
         self._heard = dict.fromkeys(Side, clock())
         self._descriptors = {side: channel.fileno() for side, channel in channels.items()}
         # Ends that do not take what comes from the other, and the last time they did.
         self._blocked: dict[Side, float] = {}
         self._opaques = itertools.cycle(range(OPAQUE_FIRST, OPAQUE_FIRST + OPAQUES))
-        self._asked: dict[tuple[Side, int], asyncio.Future[Frame]] = {}
+        self._answers: dict[tuple[Side, int], asyncio.Future[Frame]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -116,7 +116,7 @@ class Proxy:
             self._guarded(side, partial(self._took, side, len(left)))
         self._watch()
 
-    async def ask(self, side: Side, asked: Frame, timeout_seconds: float) -> Frame:
+    async def ask(self, side: Side, request: Frame, timeout_seconds: float) -> Frame:
         """Ask one end something, between the frames that pass; returns its answer, whatever the status.
 
         Raises:
@@ -126,15 +126,15 @@ class Proxy:
             raise self.lost.result()
         opaque = next(self._opaques)
         answer: asyncio.Future[Frame] = self._loop.create_future()
-        self._asked[side, opaque] = answer
+        self._answers[side, opaque] = answer
         try:
-            self._insert(side, replace(asked, opaque=opaque))
+            self._insert(side, replace(request, opaque=opaque))
             async with asyncio.timeout(timeout_seconds):
                 return await answer
         except TimeoutError:
             raise PeerSilent(self._channels[side].peer, timeout_seconds) from None
         finally:
-            self._asked.pop((side, opaque), None)
+            self._answers.pop((side, opaque), None)
 
     def close(self, reason: HeadwaterError | None = None, fallen: Side | None = None) -> None:
         """Close both connections; may be called again."""
@@ -150,7 +150,7 @@ class Proxy:
         self.fallen = fallen
         error = reason or ConnectionLost("the mover", "closed the connection")
         self.lost.set_result(error)
-        for answer in self._asked.values():
+        for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()  # whoever asked may have been cancelled: then nobody fetches it
@@ -241,15 +241,15 @@ class Proxy:
         """Return the function that inspects the frames from an end; where it returns False, the frame is held back."""
 
         def look(frame: Frame) -> bool:
-            if frame.opcode in _TOLD:
-                self._told(side, frame)
+            if frame.opcode in _REPORTED:
+                self._listener(side, frame)
                 return True
             if frame.opcode in CHANGES:
                 self._check_taken(frame)
                 return True
             if not (frame.is_response and OPAQUE_FIRST <= frame.opaque < OPAQUE_FIRST + OPAQUES):
                 return True
-            answer = self._asked.get((side, frame.opaque))  # None: it was given up, or was a no-op's
+            answer = self._answers.get((side, frame.opaque))  # None: it was given up, or was a no-op's
             if answer is not None and not answer.done():
                 answer.set_result(frame)
             return False

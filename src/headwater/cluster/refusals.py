@@ -46,15 +46,17 @@ def judge(
     Raises:
         ClusterError: something was found that is not accepted; all of that is told at once.
     """
-    found = {refusal: error for refusal, check in checks.items() if (error := _problem(check)) is not None}
-    refused = {refusal: error for refusal, error in found.items() if refusal not in accepted}
+    problems = {refusal: error for refusal, check in checks.items() if (error := _problem(check)) is not None}
+    refused = {refusal: error for refusal, error in problems.items() if refusal not in accepted}
     if len(refused) == 1:
         raise next(iter(refused.values()))
     if refused:
-        told = (f"({number}) {error.problem}" for number, error in enumerate(refused.values(), 1))
+        messages = (f"({number}) {error.problem}" for number, error in enumerate(refused.values(), 1))
         options = " ".join(each.option for each in refused)
-        raise ClusterError("; ".join(told), f"start the dead node, or go on in spite of all {len(refused)}: {options}")
-    return {refusal: error.problem for refusal, error in found.items()}
+        raise ClusterError(
+            "; ".join(messages), f"start the dead node, or go on in spite of all {len(refused)}: {options}"
+        )
+    return {refusal: error.problem for refusal, error in problems.items()}
 
 
 def _problem(check: Callable[[], None]) -> ClusterError | None:

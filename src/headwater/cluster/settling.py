@@ -89,12 +89,12 @@ class Settling:
         return Held(log[0][0], seqnos.get(vbucket, 0))
 
     async def _look(self, vb: int) -> Situation:
-        found = await asyncio.gather(_seen(self._source, vb), _seen(self._target, vb))
-        source, target = (each if isinstance(each, Seen) else None for each in found)
+        copies = await asyncio.gather(_copy_at(self._source, vb), _copy_at(self._target, vb))
+        source, target = (each if isinstance(each, Seen) else None for each in copies)
         owner = ""
         if State.ACTIVE not in (source and source.state, target and target.state):
             owner = await self._owner_elsewhere(vb)
-        return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in found))
+        return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in copies))
 
     async def _act(self, vb: int, verdict: Verdict, situation: Situation, *, follows: bool = False) -> bool:
         match verdict.action:
@@ -124,11 +124,11 @@ class Settling:
         """failover 5, step 1; and let go whom the target follows by itself, unless that `follows` the source."""
         self.followed.discard(vb)
         is_replica = target is not None and target.state is State.REPLICA
-        for told in (await self._following(vb)).values():
-            if vb in told.vbuckets:
-                asked = parse(told.source)
-                producer = Endpoint(asked.seeds[0], asked.bucket)
-                if follows and is_replica and self._feeds(told, vb, producer):
+        for report in (await self._following(vb)).values():
+            if vb in report.vbuckets:
+                source = parse(report.source)
+                producer = Endpoint(source.seeds[0], source.bucket)
+                if follows and is_replica and self._feeds(report, vb, producer):
                     self.followed.add(vb)
                     return
                 with suppress(KeyNotFound):
@@ -136,10 +136,10 @@ class Settling:
         if not is_replica:
             await self._target.set_state(vb, State.REPLICA)
 
-    def _feeds(self, told: FollowingReport, vb: int, producer: Endpoint) -> bool:
+    def _feeds(self, report: FollowingReport, vb: int, producer: Endpoint) -> bool:
         """Whether the source is whom the target follows, and the stream is open and no takeover."""
         is_ours = str(producer) == str(self._source.endpoint)
-        return is_ours and told.vbuckets[vb] == Phase.OPEN and vb not in told.takeovers
+        return is_ours and report.vbuckets[vb] == Phase.OPEN and vb not in report.takeovers
 
     async def _following(self, vb: int) -> dict[str, FollowingReport]:
         try:
@@ -150,12 +150,12 @@ class Settling:
     async def _owner_elsewhere(self, vb: int) -> str:
         """Whom the newest of both nodes' maps names as owner, if that is a third node."""
         maps = await asyncio.gather(*(_map(node) for node in (self._source, self._target)))
-        newest = max((found for found in maps if found is not None), key=lambda found: found.version, default=None)
+        newest = max((map_ for map_ in maps if map_ is not None), key=lambda map_: map_.version, default=None)
         owner = newest.owner(vb) if newest is not None and len(newest.servers) > 1 else None
         return "" if owner in (None, self._source.address, self._target.address) else str(owner)
 
 
-async def _seen(node: NodeAdmin, vb: int) -> Seen | TransportError:
+async def _copy_at(node: NodeAdmin, vb: int) -> Seen | TransportError:
     """A node's copy of a vbucket, or why it can't be asked."""
     try:
         state = await node.state(vb)

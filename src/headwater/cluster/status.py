@@ -181,13 +181,13 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             if survey.nodes[replica].answers and survey.nodes[replica].states.get(vb) in (None, State.DEAD):
                 missing.setdefault(replica, []).append(vb)
     for replica, vbuckets in missing.items():
-        yield f"{replica} has no replica of {_named(vbuckets)}, which the map gives it"
+        yield f"{replica} has no replica of {_vbucket_names(vbuckets)}, which the map gives it"
     yield from _without_replica(survey.map)
     yield from _in_one_group(survey)
     if survey.map.unknown:
         yield (
             "a failover or a rebalance was cut off before it knew how far copies of"
-            f" {_named(sorted(survey.map.unknown))} must be to be promoted; type it again, or headwater cluster"
+            f" {_vbucket_names(sorted(survey.map.unknown))} must be to be promoted; type it again, or headwater cluster"
             " rebalance"
         )
 
@@ -205,7 +205,7 @@ def _outside(survey: Survey) -> Iterator[str]:
 
 
 def _damage(node: NodeView) -> str:
-    return f"{node.address} has damaged changes of {_named(sorted(node.damaged))} on its disk: see its log"
+    return f"{node.address} has damaged changes of {_vbucket_names(sorted(node.damaged))} on its disk: see its log"
 
 
 def _unused_damage(node: NodeView) -> str:
@@ -214,33 +214,35 @@ def _unused_damage(node: NodeView) -> str:
     return f"{node.address} has {batches} on its disk, which no vbucket needs, and can't be started again (see its log)"
 
 
-def _possible(found: ClusterMap) -> int:
+def _possible(map_: ClusterMap) -> int:
     """How many replicas each vbucket can have: a node has one copy at most."""
-    return min(found.replica_count, len(found.servers) - 1)
+    return min(map_.replica_count, len(map_.servers) - 1)
 
 
-def _without_replica(found: ClusterMap) -> Iterator[str]:
+def _without_replica(map_: ClusterMap) -> Iterator[str]:
     """Tell which vbuckets the next node that dies may take along: a failover leaves such, a rebalance mends them."""
-    wanted, possible = found.replica_count, _possible(found)
-    if wanted > possible:
-        are, room = "is" if wanted == 1 else "are", "has" if len(found.servers) == 1 else "have"
+    count, possible = map_.replica_count, _possible(map_)
+    if count > possible:
+        are, room = "is" if count == 1 else "are", "has" if len(map_.servers) == 1 else "have"
         yield (
-            f"{_several(wanted, 'replica')} {are} wanted, {_several(len(found.servers), 'node')} {room} room for "
+            f"{_several(count, 'replica')} {are} wanted, {_several(len(map_.servers), 'node')} {room} room for "
             f"{possible}; headwater cluster rebalance --add NODE"
         )
-    few = _few(found)
+    few = _few(map_)
     if few:
-        yield f"{_named(few)}: fewer than {_several(possible, 'replica')}; headwater cluster rebalance makes them"
+        replicas = _several(possible, "replica")
+        yield f"{_vbucket_names(few)}: fewer than {replicas}; headwater cluster rebalance makes them"
 
 
 def _in_one_group(survey: Survey) -> Iterator[str]:
     """Tell which vbuckets a group that fails takes more copies of than it had to have, or all."""
     if vbuckets := crowded(survey.map.with_groups(survey.groups)):
-        yield f"{_named(vbuckets)}: copies in one group, which fails as one; headwater cluster rebalance spreads them"
+        names = _vbucket_names(vbuckets)
+        yield f"{names}: copies in one group, which fails as one; headwater cluster rebalance spreads them"
 
 
-def _few(found: ClusterMap) -> list[int]:
-    return [vb for vb in range(found.vbuckets) if len(found.replicas(vb)) < _possible(found)]
+def _few(map_: ClusterMap) -> list[int]:
+    return [vb for vb in range(map_.vbuckets) if len(map_.replicas(vb)) < _possible(map_)]
 
 
 def _several(number: int, noun: str) -> str:
@@ -248,16 +250,16 @@ def _several(number: int, noun: str) -> str:
 
 
 def _without_owner(survey: Survey) -> Iterator[str]:
-    found = settle(survey)
+    settlement = settle(survey)
     for sentence, vbuckets in (
-        ("no node has a copy of {}", found.lost),
-        ("nobody owns {}, though there are copies", sorted(found.unowned)),
-        ("the hand-over of {} was cut", sorted(found.cut)),
-        ("{} changed hands, and the map does not say so", sorted(found.handed_over)),
-        ("more than one node owns {}", sorted({*found.contested, *found.fenced})),
+        ("no node has a copy of {}", settlement.lost),
+        ("nobody owns {}, though there are copies", sorted(settlement.unowned)),
+        ("the hand-over of {} was cut", sorted(settlement.cut)),
+        ("{} changed hands, and the map does not say so", sorted(settlement.handed_over)),
+        ("more than one node owns {}", sorted({*settlement.contested, *settlement.fenced})),
     ):
         if vbuckets:
-            yield sentence.format(_named(vbuckets))
+            yield sentence.format(_vbucket_names(vbuckets))
 
 
 def _remarks(survey: Survey, nodes: tuple[NodeStatus, ...]) -> Iterator[str]:
@@ -269,7 +271,7 @@ def _remarks(survey: Survey, nodes: tuple[NodeStatus, ...]) -> Iterator[str]:
         yield f"replicas lack {behind:,} changes"
 
 
-def _named(vbuckets: list[int]) -> str:
+def _vbucket_names(vbuckets: list[int]) -> str:
     return f"vbucket {vbuckets[0]}" if len(vbuckets) == 1 else f"vbuckets {vbucket_list(vbuckets)}"
 
 

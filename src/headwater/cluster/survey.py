@@ -115,7 +115,7 @@ class NodeView:
 
     def count(self, state: State) -> int:
         """How many vbuckets are in a state here."""
-        return sum(found is state for found in self.states.values())
+        return sum(each is state for each in self.states.values())
 
     def copy(self, vbucket: int, log: Log) -> Copy:
         """Its copy of a vbucket, which has this failover log."""
@@ -185,9 +185,9 @@ class Survey:
         owners = [each for each in self.in_state(vbucket, State.ACTIVE) if vbucket in self.nodes[each].damaged]
         if not owners:
             return False
-        found, *others = (self.nodes[each].copy(vbucket, ()) for each in (address, *staying) if each in self.nodes)
+        copy, *others = (self.nodes[each].copy(vbucket, ()) for each in (address, *staying) if each in self.nodes)
         upto = [self.nodes[each].copy(vbucket, ()).complete for each in owners]
-        return not found.flaw and found.complete > max([*upto, *(each.complete for each in others if not each.flaw)])
+        return not copy.flaw and copy.complete > max([*upto, *(each.complete for each in others if not each.flaw)])
 
     def outsiders_owning(self, vbucket: int) -> list[Address]:
         """Nodes that are no members and think that they own a vbucket: new ones, and those that were taken out."""
@@ -197,9 +197,9 @@ class Survey:
     @property
     def tls_ports(self) -> dict[Address, int]:
         """Where the nodes speak TLS: as they say themselves, and as the map says of those that do not answer."""
-        told = {address: node.tls_port for address, node in self.nodes.items()}
+        ports = {address: node.tls_port for address, node in self.nodes.items()}
         silent = {address: port for address, port in self.map.tls_ports.items() if not self._answers(address)}
-        return silent | {address: port for address, port in told.items() if port is not None}
+        return silent | {address: port for address, port in ports.items() if port is not None}
 
     @property
     def groups(self) -> dict[Address, str]:
@@ -252,33 +252,33 @@ def settle(survey: Survey) -> Settlement:
     Only a member can have become an owner: a node is in the map before anything is handed to it. What others think they
     own is not looked at twice.
     """
-    found = Settlement(unknown=survey.map.unknown)
+    settlement = Settlement(unknown=survey.map.unknown)
     for vb in range(survey.map.vbuckets):
-        _settle_one(survey, vb, found)
-    return found
+        _settle_one(survey, vb, settlement)
+    return settlement
 
 
-def _settle_one(survey: Survey, vb: int, found: Settlement) -> None:
+def _settle_one(survey: Survey, vb: int, settlement: Settlement) -> None:
     meant, owners = survey.map.owner(vb), survey.in_state(vb, State.ACTIVE)
     pending = survey.in_state(vb, State.PENDING)
     if owners and pending:
-        found.waiting[vb] = pending
+        settlement.waiting[vb] = pending
     if outsiders := survey.outsiders_owning(vb):
-        found.fenced[vb] = outsiders
+        settlement.fenced[vb] = outsiders
     if len(owners) > 1 and meant in owners:
-        found.fenced.setdefault(vb, []).extend(owner for owner in owners if owner != meant)
+        settlement.fenced.setdefault(vb, []).extend(owner for owner in owners if owner != meant)
     elif len(owners) > 1:
-        found.contested[vb] = owners
+        settlement.contested[vb] = owners
     elif owners and owners[0] != meant:
-        found.handed_over[vb] = owners[0]
+        settlement.handed_over[vb] = owners[0]
     elif not owners and meant in survey.in_state(vb, State.DEAD) and len(pending) == 1:
-        found.cut[vb] = (meant, pending[0])
+        settlement.cut[vb] = (meant, pending[0])
     elif not owners:
         copies = survey.in_state(vb, State.REPLICA, State.PENDING, State.DEAD)
         if copies:
-            found.unowned[vb] = copies
+            settlement.unowned[vb] = copies
         else:
-            found.lost.append(vb)
+            settlement.lost.append(vb)
 
 
 def chain_with_owner(chain: Iterable[Address], owner: Address) -> tuple[Address, ...]:
@@ -302,8 +302,8 @@ def current(copies: Sequence[Copy]) -> Sequence[Copy]:
     It is when another copy's failover log has its newest vb uuid further back: that one went on from it (failover.md
     1). What the superseded copy has beyond that point was given up when the other was promoted.
     """
-    found = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
-    return found or copies
+    newest = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
+    return newest or copies
 
 
 def rival(copies: Sequence[Copy]) -> Copy | None:
@@ -316,14 +316,14 @@ def rival(copies: Sequence[Copy]) -> Copy | None:
     return next((each for each in current(copies) if _apart(chosen, each)), None)
 
 
-def _apart(one: Copy, other: Copy) -> bool:
+def _apart(first: Copy, second: Copy) -> bool:
     """Return True if both have changes behind where their histories parted. Copies whose logs are not known have
     not."""
-    if not one.log or not other.log or one.log[0][0] == other.log[0][0]:
+    if not first.log or not second.log or first.log[0][0] == second.log[0][0]:
         return False
-    ours, theirs = _branch_ends(one), _branch_ends(other)
+    ours, theirs = _branch_ends(first), _branch_ends(second)
     parted = max((min(end, theirs[uuid]) for uuid, end in ours.items() if uuid in theirs), default=0)
-    return min(one.seqno, other.seqno) > parted
+    return min(first.seqno, second.seqno) > parted
 
 
 def _branch_ends(copy: Copy) -> dict[int, int]:

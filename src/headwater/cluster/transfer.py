@@ -108,9 +108,9 @@ class Transfer:
     async def _estimate(self, name: str) -> int:
         """How many changes the target lacks, about; a backfill is not near, whatever is left of it."""
         with suppress(*NO_SUCH_GROUP):
-            told = await self._source.takeover_stats(self.vb, name)
-            if told.is_streaming:
-                return told.estimate if told.status == "in-memory" else max(told.estimate, ESTIMATE_MAX + 1)
+            stats = await self._source.takeover_stats(self.vb, name)
+            if stats.is_streaming:
+                return stats.estimate if stats.status == "in-memory" else max(stats.estimate, ESTIMATE_MAX + 1)
         return await self.lag()
 
     async def lag(self) -> int:
@@ -162,7 +162,7 @@ class Transfer:
         waited = (self._ended, connection.proxy.lost)
         await asyncio.wait(waited, timeout=END_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
-    def told(self, side: Side, frame: Frame) -> None:
+    def observe(self, side: Side, frame: Frame) -> None:
         """A state, its answer, or the end of the stream is about to be passed on."""
         if side is Side.CONSUMER:
             self._answered(frame)

@@ -61,13 +61,13 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
         StatusError, TransportError: nobody answers the question what there is.
     """
     known = await _ask(members, seeds)
-    made = edit(known.users)
+    users = edit(known.users)
     first, *others = known.nodes
     try:
-        await members.admin(first).set_users(made)
+        await members.admin(first).set_users(users)
     except (StatusError, TransportError) as error:
         raise ClusterError(f"the users were not changed: {error}", "look at them, and type it again") from error
-    results = await asyncio.gather(*(members.admin(each).set_users(made) for each in others), return_exceptions=True)
+    results = await asyncio.gather(*(members.admin(each).set_users(users) for each in others), return_exceptions=True)
     away, refusals = dict(known.away), list[str]()
     for node, result in zip(others, results, strict=True):
         if isinstance(result, TransportError):
@@ -76,7 +76,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
             refusals.append(f"{node}: {result}")
     if refusals:
         raise ClusterError(f"the users are not everywhere: {'; '.join(refusals)}", "type the same again")
-    return Spread(made, tuple(each for each in known.nodes if each not in away), away)
+    return Spread(users, tuple(each for each in known.nodes if each not in away), away)
 
 
 async def share(members: Members, seeds: Sequence[Address]) -> None:

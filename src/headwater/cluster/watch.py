@@ -65,7 +65,7 @@ class Watch:
         seqnos = {node: await self._members.admin(node).seqnos(State.ACTIVE) for node in wanted.servers}
         gate = asyncio.Semaphore(VBUCKETS_AT_ONCE)
 
-        async def one(vbucket: int) -> None:
+        async def wait(vbucket: int) -> None:
             owner = wanted.owner(vbucket)
             if owner is not None:
                 goal = self._goal(vbucket, owner, seqnos[owner])
@@ -74,7 +74,7 @@ class Watch:
                         *(self._until(vbucket, owner, each, goal) for each in wanted.replicas(vbucket))
                     )
 
-        await asyncio.gather(*map(one, range(wanted.vbuckets)))
+        await asyncio.gather(*map(wait, range(wanted.vbuckets)))
 
     def _goal(self, vbucket: int, owner: Address, seqnos: Mapping[int, int]) -> int:
         if vbucket not in seqnos:

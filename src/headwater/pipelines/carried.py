@@ -56,7 +56,7 @@ class Carried:
         """Whether it is more, or less, than the default collection as any old client sees it."""
         return self.collections is not None or self.scope is not None
 
-    def chosen(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
+    def collections_of(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
         """The collections to copy: id to scope, name and longest life."""
         names = None if self.collections is None else read_names(self.collections)
         paths = None if names is None else set(map(parse_path, names))
@@ -70,8 +70,8 @@ class Carried:
 
     def options(self) -> dict[str, str]:
         """The choice, as options of the source."""
-        told = {"collections": self.collections, "scope": self.scope}
-        return {name: text for name, text in told.items() if text is not None}
+        options_ = {"collections": self.collections, "scope": self.scope}
+        return {name: text for name, text in options_.items() if text is not None}
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
@@ -85,17 +85,17 @@ class Carried:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Carried:
+    def from_json(cls, saved: Mapping[str, Any]) -> Carried:
         """Read what `to_json` made.
 
         Raises:
             OptionError: it is no such thing.
         """
         try:
-            if told["format"] != FORMAT:
-                raise OptionError("checkpoint", told["format"], f"of format {FORMAT}, which this version knows")
-            known = {path: int(number, 16) for path, number in told["known"].items()}
-            return cls(told["collections"], told["scope"], told["into"], int(told["manifest_uid"], 16), known)
+            if saved["format"] != FORMAT:
+                raise OptionError("checkpoint", saved["format"], f"of format {FORMAT}, which this version knows")
+            known = {path: int(number, 16) for path, number in saved["known"].items()}
+            return cls(saved["collections"], saved["scope"], saved["into"], int(saved["manifest_uid"], 16), known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OptionError):
                 raise
@@ -132,10 +132,10 @@ class CarriedFile:
 
 def _object(text: str) -> Mapping[str, Any]:
     try:
-        told = json.loads(text)
+        content = json.loads(text)
     except ValueError:
-        told = None
-    return told if isinstance(told, dict) else {}
+        content = None
+    return content if isinstance(content, dict) else {}
 
 
 def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, source: SourceSettings) -> Carried:
@@ -152,42 +152,42 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
         OptionError: `into` with more than one collection, or the copy was begun with another.
         TransportError, StatusError: nobody answers.
     """
-    asked = Carried(given.get("collections"), given.get("scope"), into)
-    if into is not None and (asked.collections is None or "," in asked.collections or asked.collections == "all"):
+    choice_ = Carried(given.get("collections"), given.get("scope"), into)
+    if into is not None and (choice_.collections is None or "," in choice_.collections or choice_.collections == "all"):
         raise OptionError(
             "into", into, "given with one name in --collections: keys of several would overwrite each other"
         )
     if saved is None:
-        return asked if asked.chooses else replace(asked, collections=_all_there_is(source))
-    if not asked.chooses:
+        return choice_ if choice_.chooses else replace(choice_, collections=_all_there_is(source))
+    if not choice_.chooses:
         return saved
-    if asked.into != saved.into:
-        told = f"what the copy with this checkpoint was begun with: {saved.into or 'the same names'}"
-        raise OptionError("into", into, told)
-    if not _may_follow(saved, asked, source):
+    if choice_.into != saved.into:
+        message = f"what the copy with this checkpoint was begun with: {saved.into or 'the same names'}"
+        raise OptionError("into", into, message)
+    if not _may_follow(saved, choice_, source):
         begun = saved.collections or (f"scope {saved.scope}" if saved.scope else "the default collection only")
         wanted = (
             f"what the copy with this checkpoint was begun with: {begun}. Take another checkpoint for another choice"
         )
-        raise OptionError("collections", asked.collections or f"scope {asked.scope}", wanted)
-    return replace(saved, collections=asked.collections, scope=asked.scope)
+        raise OptionError("collections", choice_.collections or f"scope {choice_.scope}", wanted)
+    return replace(saved, collections=choice_.collections, scope=choice_.scope)
 
 
-def _may_follow(saved: Carried, asked: Carried, source: SourceSettings) -> bool:
+def _may_follow(saved: Carried, choice: Carried, source: SourceSettings) -> bool:
     """Whether a copy can go on with a choice: names may be left out whose collections the source has no more.
 
     Offsets refuse any other choice, but only behind the batch that Spark repeats after a kill: of that one the rows of
     a collection that is no longer chosen would be left out, and never come again.
     """
-    if asked.options() == saved.options() or (saved.chooses and not saved.known):
+    if choice.options() == saved.options() or (saved.chooses and not saved.known):
         return True
-    if saved.scope != asked.scope or "all" in (saved.collections, asked.collections) or not saved.chooses:
+    if saved.scope != choice.scope or "all" in (saved.collections, choice.collections) or not saved.chooses:
         return False
     with closing(SourceNodes(source)) as nodes:
         manifest = nodes.manifest(UID_MAX)
     if manifest.uid < saved.manifest_uid:
         return False  # nothing is concluded from what is not there
-    return saved.chosen(manifest).keys() == asked.chosen(manifest).keys()
+    return saved.collections_of(manifest).keys() == choice.collections_of(manifest).keys()
 
 
 def _all_there_is(source: SourceSettings) -> str | None:
@@ -249,18 +249,20 @@ class CarriedCollections:
             name = path if self.carried.into is None else self.carried.collections or path
             by_hand = f"drop its copy at the target (headwater collection drop {path})"
             manifest = self._from.manifest_to_drop_by(name, by_hand)
-        self._manifest, found = manifest, self.carried.chosen(manifest)
+        self._manifest, collections = manifest, self.carried.collections_of(manifest)
         if manifest.uid < self.carried.manifest_uid:
-            return tuple(sorted(found))  # nothing is concluded from what is not there
-        wanted = {self._path(scope, name): number for number, (scope, name, _) in found.items()}
+            return tuple(sorted(collections))  # nothing is concluded from what is not there
+        wanted = {self._path(scope, name): number for number, (scope, name, _) in collections.items()}
         there = self._drop(manifest, wanted, there)
         self._check(wanted, there)
-        lacking = [Lacking(CollectionPath(*parse_path(self._path(*each[:2]))), each[2]) for each in found.values()]
+        lacking = [
+            Lacking(CollectionPath(*parse_path(self._path(*each[:2]))), each[2]) for each in collections.values()
+        ]
         lacking = [each for each in lacking if not each.path.is_in(there)]
         if lacking:
             self._change(additions(lacking), ", ".join(str(each.path) for each in lacking), "made")
         self._note(manifest, wanted)
-        return tuple(sorted(found))
+        return tuple(sorted(collections))
 
     def check_left_out(self, ids: Collection[int]) -> None:
         """See to it that no changes were left out that are to be copied: they never come again.
@@ -281,7 +283,7 @@ class CarriedCollections:
         manifest = self._from.manifest_to_drop_by(f"0x{unknown[0]:x}", "begin with another checkpoint")
         if manifest.uid < self.carried.manifest_uid:
             raise ConnectionLost(self._source.url, "no node that answers has the newest manifest of collections")
-        late = self.carried.chosen(manifest).keys() & unknown
+        late = self.carried.collections_of(manifest).keys() & unknown
         if late:
             names = ", ".join(sorted(f"0x{number:x}" for number in late))
             raise ConnectionLost(self._source.url, f"the nodes that answered at first did not know collection {names}")
@@ -310,9 +312,11 @@ class CarriedCollections:
             self._check_buckets()  # a source that was made anew has none of those of before
             there = self._change(removals(left), ", ".join(map(str, left)), "dropped")
         elif again := [str(path) for path in left if str(path) in wanted]:
-            told = "one to go on with: it was dropped and made again at the source, and documents of before are at the "
-            told += f"target; drop it there (headwater collection drop {again[0]}), or copy with --dropped drop"
-            raise OptionError("dropped", again[0], told)
+            message = (
+                "one to go on with: it was dropped and made again at the source, and documents of before are at the "
+            )
+            message += f"target; drop it there (headwater collection drop {again[0]}), or copy with --dropped drop"
+            raise OptionError("dropped", again[0], message)
         if self._dropped == "drop" or not left:
             for path in gone:
                 del self.carried.known[path]
@@ -325,8 +329,8 @@ class CarriedCollections:
         before."""
         for path, number in self.carried.known.items():
             if wanted.get(path) == number and not CollectionPath(*parse_path(path)).is_in(there):
-                told = "at the target any more, though this copy has filled it: begin anew, with another checkpoint"
-                raise OptionError("target", path, told)
+                message = "at the target any more, though this copy has filled it: begin anew, with another checkpoint"
+                raise OptionError("target", path, message)
 
     def _note(self, manifest: CollectionsManifest, wanted: Mapping[str, int]) -> None:
         """Save what is carried from now on, before the first document of it is written."""
@@ -351,5 +355,5 @@ class CarriedCollections:
         except (ManifestRefused, ClusterError, StatusError) as error:
             if isinstance(error, StatusError) and error.retriable:
                 raise
-            told = f"{done} at the target ({error}): do it there yourself, by headwater collection"
-            raise OptionError("collections", names, told) from None
+            message = f"{done} at the target ({error}): do it there yourself, by headwater collection"
+            raise OptionError("collections", names, message) from None

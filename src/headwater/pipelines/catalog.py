@@ -47,8 +47,8 @@ class NamedTable:
     def __init__(self, spark: SparkSession | None, name: str, to: str | Path | None = None) -> None:
         parts = parse_name(name)
         if spark is None:
-            told = "given with a Spark session (--engine spark): the local engine has no catalog"
-            raise OptionError("table", name, f"{told}; give it the table's folder instead, with --to")
+            message = "given with a Spark session (--engine spark): the local engine has no catalog"
+            raise OptionError("table", name, f"{message}; give it the table's folder instead, with --to")
         self._spark, self._to = spark, to
         self._place: str | None = None
         if len(parts) < 3:
@@ -67,13 +67,13 @@ class NamedTable:
         kept: Any = self._spark.conf.get("spark.sql.catalogImplementation", IN_MEMORY)
         return self.parts[0] != SESSION_CATALOG or kept != IN_MEMORY
 
-    def found(self) -> str | None:
+    def registered_place(self) -> str | None:
         """Return where the catalog says that the table lies; None if it knows none of this name.
 
         Raises:
             TableError: a view, or a table that is not Delta's.
         """
-        return self._found("")
+        return self._registered_place("")
 
     def place(self) -> str:
         """Return where the table lies, or a new one is to be made. It is looked up once: a later attempt goes on there,
@@ -87,18 +87,18 @@ class NamedTable:
         return self._place
 
     def _looked_up(self) -> str:
-        found, asked = self.found(), None if self._to is None else place_of(self._to)
-        if found is not None:
-            if asked not in (None, found):
-                raise OptionError("to", str(self._to), f"where the catalog has {self.name}, {found}: leave it out")
-            return found
+        registered, requested = self.registered_place(), None if self._to is None else place_of(self._to)
+        if registered is not None:
+            if requested not in (None, registered):
+                raise OptionError("to", str(self._to), f"where the catalog has {self.name}, {registered}: leave it out")
+            return registered
         below = self._schema_place()
-        if asked is None and below is None:
+        if requested is None and below is None:
             raise TableError(self.name, "its schema has no place for new tables: say with --to where it is to lie")
         last = self.parts[-1]
-        if asked is None and ("/" in last or last.startswith(".")):
+        if requested is None and ("/" in last or last.startswith(".")):
             raise TableError(self.name, "no folder can be called like that: say with --to where it is to lie")
-        return asked or f"{below}/{last}"
+        return requested or f"{below}/{last}"
 
     def register(self, sink: TableSink) -> None:
         """Give a table its name, and those beside it theirs, as far as they have none.
@@ -110,14 +110,14 @@ class NamedTable:
         named |= {CHANGES: sink.changes.place} if sink.changes else {}
         named |= {QUARANTINE: sink.quarantine.place} if sink.quarantine else {}
         for end, place in named.items():
-            found = self._found(end)
-            if found is None:
-                with self._told(end):
+            registered = self._registered_place(end)
+            if registered is None:
+                with self._explained(end):
                     self._spark.sql(f"CREATE TABLE IF NOT EXISTS {self._sql(end)} USING delta LOCATION {_text(place)}")
-                found = self._found(end)
-            if found != place:
-                told = f"the catalog has a table of this name at {found}, and this one lies at {place}"
-                raise TableError(f"{self.name}{end}", f"{told}: drop that name or rename it, or choose another")
+                registered = self._registered_place(end)
+            if registered != place:
+                message = f"the catalog has a table of this name at {registered}, and this one lies at {place}"
+                raise TableError(f"{self.name}{end}", f"{message}: drop that name or rename it, or choose another")
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -132,7 +132,7 @@ class NamedTable:
     def _sql(self, end: str = "") -> str:
         return quoted((*self.parts[:-1], f"{self.parts[-1]}{end}"))
 
-    def _found(self, end: str) -> str | None:
+    def _registered_place(self, end: str) -> str | None:
         details = self._described(end)
         if details is None:
             return None
@@ -140,14 +140,14 @@ class NamedTable:
         if "VIEW" in kind.upper():
             raise TableError(name, "it is a view, and a mirror needs a table of Delta's: choose another name")
         if provider.lower() != "delta":
-            told = f"it is a table of {provider or 'no format that is told'}, not of Delta's"
-            raise TableError(name, f"{told}: choose another name, or drop it and let the mirror make it")
+            message = f"it is a table of {provider or 'no format that is told'}, not of Delta's"
+            raise TableError(name, f"{message}: choose another name, or drop it and let the mirror make it")
         return located(name, details.get("location", ""))
 
     def _described(self, end: str) -> Mapping[str, str] | None:
         """The description of a table in the catalog, by names in small letters; None if there is none."""
         self._check_catalog()
-        with self._told(end):
+        with self._explained(end):
             if not self._spark.catalog.tableExists(self._sql(end)):
                 return None
             rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._sql(end)}").collect()
@@ -162,30 +162,30 @@ class NamedTable:
             TableError: there is no such schema.
         """
         schema = quoted(self.parts[:-1])
-        with self._told():
+        with self._explained():
             if not self._spark.catalog.databaseExists(schema):
                 raise TableError(self.name, self._no_schema(schema))
             rows = self._spark.sql(f"DESCRIBE NAMESPACE EXTENDED {schema}").collect()
-        told = {str(row[0]).strip().lower(): str(row[1] or "").strip() for row in rows}.get("location")
-        return located(self.name, told, encoded=True) if told else None
+        location = {str(row[0]).strip().lower(): str(row[1] or "").strip() for row in rows}.get("location")
+        return located(self.name, location, encoded=True) if location else None
 
     def _check_catalog(self) -> None:
         """See to it that the session has the catalog: Spark takes the name of one that it has not for a schema's."""
         catalog = self.parts[0]
         if catalog != SESSION_CATALOG and self._spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
             known = [row[0] for row in self._spark.sql("SHOW CATALOGS").collect()]
-            told = f'the session has no catalog "{catalog}" ({_some(known, "catalog")})'
+            message = f'the session has no catalog "{catalog}" ({_some(known, "catalog")})'
             advice = f"it is configured by --conf spark.sql.catalog.{catalog}=CLASS, or choose another name"
-            raise TableError(self.name, f"{told}: {advice}")
+            raise TableError(self.name, f"{message}: {advice}")
 
     def _no_schema(self, schema: str) -> str:
         catalog = self.parts[0]
         there = [row[0] for row in self._spark.sql(f"SHOW NAMESPACES IN {quoted((catalog,))}").collect()]
-        told = f'the catalog "{catalog}" has no schema "{".".join(self.parts[1:-1])}" ({_some(there, "schema")})'
-        return f"{told}: create it (CREATE SCHEMA {schema}), or choose another name"
+        message = f'the catalog "{catalog}" has no schema "{".".join(self.parts[1:-1])}" ({_some(there, "schema")})'
+        return f"{message}: create it (CREATE SCHEMA {schema}), or choose another name"
 
     @contextmanager
-    def _told(self, end: str = "") -> Iterator[None]:
+    def _explained(self, end: str = "") -> Iterator[None]:
         """Say in one line what Spark refuses, or has no library for. What has no name of its own there is a metastore's
         outage for example, and may pass."""
         from pyspark.errors import AnalysisException
@@ -199,8 +199,10 @@ class NamedTable:
         except Exception as error:
             if (missing := _NO_LIBRARY.search(str(error))) is None:
                 raise
-            told = f"Spark lacks a library ({missing[1] or missing[2]}); it is given by --conf spark.jars.packages=..."
-            raise TableError(f"{self.name}{end}", f"{told}, which for s3: is {HADOOP_S3}") from error
+            message = (
+                f"Spark lacks a library ({missing[1] or missing[2]}); it is given by --conf spark.jars.packages=..."
+            )
+            raise TableError(f"{self.name}{end}", f"{message}, which for s3: is {HADOOP_S3}") from error
 
 
 def located(name: str, location: str, *, encoded: bool = False) -> str:
@@ -216,8 +218,10 @@ def located(name: str, location: str, *, encoded: bool = False) -> str:
     """
     scheme = urlsplit(location).scheme
     if not location or (scheme not in ("", "file") and scheme not in LIBRARIES):
-        told = f'the catalog has it at "{location}"'
-        raise TableError(name, f"{told}, and a mirror reaches folders, s3:, gs: and abfss: only: choose another place")
+        message = f'the catalog has it at "{location}"'
+        raise TableError(
+            name, f"{message}, and a mirror reaches folders, s3:, gs: and abfss: only: choose another place"
+        )
     if scheme != "file" or encoded:
         return place_of(location)
     return place_of("/" + location.partition(":")[2].lstrip("/"))

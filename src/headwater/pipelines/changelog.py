@@ -63,7 +63,7 @@ class ChangeLog(Table):
         self,
         written: Sequence[TaskResult],
         end: Mapping[str, Any],
-        beside: tuple[str, str],
+        digests: tuple[str, str],
         transaction: tuple[str, int] | None = None,
     ) -> None:
         """Bring what a batch's tasks logged into the log.
@@ -71,7 +71,7 @@ class ChangeLog(Table):
         Args:
             written: what they did; nothing, where a batch only tells that there was no change.
             end: the offset at which the batch ends.
-            beside: digests of the table's record before it and after it.
+            digests: digests of the table's record before it and after it.
             transaction: (application, version).
 
         Raises:
@@ -83,12 +83,12 @@ class ChangeLog(Table):
         seen = {each.changes_after for each in written} or {record.digest}
         if len(seen) > 1:
             raise TableChanged(self.place, "tasks saw different versions of the change log")
-        if not written and beside[0] not in record.table_digests:
+        if not written and digests[0] not in record.table_digests:
             return  # it has to be put right first, with the next batch
         # The digest is compared; the versions that were looked through are the table's, not the log's.
         logged = [TaskResult(self.log.state.version, each.changes) for each in written]
         reached = _furthest(Offset.from_json(record.end), Offset.from_json(end)).to_json()
-        self.put(seen.pop(), self._then(reached, beside), logged, transaction)
+        self.put(seen.pop(), self._then(reached, digests), logged, transaction)
 
     def level(self, table: Table, end: Offset | None = None) -> None:
         """Put the log right where it has parted from the table.
@@ -117,8 +117,8 @@ class ChangeLog(Table):
             void |= dict.fromkeys(set(whole) & logged.positions.keys(), 0)
             self._put_right(table, record.digest, then, frozenset(whole), void)
 
-    def _then(self, end: Mapping[str, Any], beside: tuple[str, str]) -> Record:
-        return Record(self.bucket, end, self.record.batch + 1, CHANGES, beside)
+    def _then(self, end: Mapping[str, Any], digests: tuple[str, str]) -> Record:
+        return Record(self.bucket, end, self.record.batch + 1, CHANGES, digests)
 
     def _put_right(
         self, table: Table, after: str, then: Record, whole: frozenset[int], void: Mapping[int, int]

@@ -57,7 +57,7 @@ TRACES = "_dropped"
 HIDDEN_SECONDS = 60.0
 """The time between two looks, and reports, at tables whose collection is not shown."""
 
-BESIDE = ("", CHANGES, QUARANTINE)
+ENDS = ("", CHANGES, QUARANTINE)
 """The ends of the names of a table, its change log and its quarantine."""
 
 
@@ -141,8 +141,8 @@ class Tables:
         self.dropped = dropped
         if store_of(self.folder).list(FOLDER):
             log = TableLog(store_of(self.folder))
-            told = f"it is a table itself, with {len(log.refresh().files)} files"
-            raise TableError(self.folder, f"{told}: choose another place for the tables of collections")
+            message = f"it is a table itself, with {len(log.refresh().files)} files"
+            raise TableError(self.folder, f"{message}: choose another place for the tables of collections")
 
     def place(self, scope: str, name: str) -> str:
         """Return where a collection's table lies."""
@@ -150,8 +150,8 @@ class Tables:
 
     def known(self, choice: ChosenCollections) -> dict[str, tuple[str, str]]:
         """Return the tables of collections that are meant: path to (scope, name)."""
-        found = ((scope, name) for scope in self._folders("") for name in self._folders(scope))
-        return {f"{scope}.{name}": (scope, name) for scope, name in found if choice.has(scope, name)}
+        names = ((scope, name) for scope in self._folders("") for name in self._folders(scope))
+        return {f"{scope}.{name}": (scope, name) for scope, name in names if choice.has(scope, name)}
 
     def known_of_old(self, choice: ChosenCollections) -> frozenset[str]:
         """Return the paths of collections that are meant and have a table, or had one that was dropped with them."""
@@ -231,7 +231,7 @@ class Tables:
             return self._remove_objects(place)
         if number not in _ids(recorded(place)):
             return []  # another mirror was first, and this is the new one's
-        ends = [end for end in BESIDE if not end or _is_beside(f"{place}{end}")]
+        ends = [end for end in ENDS if not end or _is_beside(f"{place}{end}")]
         aside = self._free_name(place, number, ends)
         moved: list[str] = []
         # The table goes last, for it tells that there is something to put away: a run that is cut off before that is
@@ -263,18 +263,18 @@ class Tables:
 
     def _remove_objects(self, place: str) -> list[str]:
         if self.dropped == "keep":
-            told = "its collection was dropped and made again, and a table on an object store can't be moved aside"
-            raise TableError(place, f"{told}: mirror with --dropped drop, or into another place")
-        beside = [f"{place}{end}" for end in BESIDE if not end or _is_beside(f"{place}{end}")]
+            message = "its collection was dropped and made again, and a table on an object store can't be moved aside"
+            raise TableError(place, f"{message}: mirror with --dropped drop, or into another place")
+        places = [f"{place}{end}" for end in ENDS if not end or _is_beside(f"{place}{end}")]
         # What tells that there is something to remove goes last: the table after those beside it, of each its log at
         # the end, and of that the first commit.
-        for each in reversed(beside):
+        for each in reversed(places):
             store = store_of(each)
             for folder in ("", "_index", FOLDER):
                 for listed in reversed(store.list(folder)):
                     store.remove(listed.path)
             _remove_stragglers(store)
-        return beside
+        return places
 
 
 def _remove_stragglers(store: TableStore) -> None:
@@ -357,7 +357,7 @@ class CollectionsMirror:
         self._spark, self._job, self._tables, self._choice = spark, job, tables, choice
         self._options, self._attempts = retry_options(job), attempts
         self._folds = Folds() if spark is None and job.workers != 0 else None
-        self._seen = {} if seen is None else seen
+        self._highs_seen = {} if seen is None else seen
         self._open: dict[Mirrored, _Table] = {}
         self._covered: dict[Mirrored, int] = {}
         self._hidden_at = float("-inf")
@@ -383,8 +383,8 @@ class CollectionsMirror:
 
     def _round(self, nodes: SourceNodes) -> None:
         manifest = nodes.manifest()
-        found = self._choice.found_in(manifest)
-        self._close(keep=found)
+        collections_now = self._choice.found_in(manifest)
+        self._close(keep=collections_now)
 
         def whole(path: str, table: str) -> CollectionsManifest:
             return nodes.manifest_to_drop_by(path, f"remove the table {table} yourself")
@@ -393,7 +393,7 @@ class CollectionsMirror:
             self._attempts.batch_done()
         self._look_for_hidden(nodes, manifest)
         seen = nodes.observe(idle=True)
-        for each in found:
+        for each in collections_now:
             if self._attempts.stop():
                 return
             try:
@@ -433,7 +433,7 @@ class CollectionsMirror:
     def _table(self, each: Mirrored) -> _Table:
         if each not in self._open:
             place = self._tables.place(each.scope, each.name)
-            seen = self._seen.setdefault(each, set())
+            seen = self._highs_seen.setdefault(each, set())
             sink = sink_of(self._job, place, self._tables.bucket, seen, self._making(each))
             self._open[each] = _Table(sink, self._folds, upkeep=self._job.upkeep)
             self._covered[each] = changes_in(sink.record.end)

@@ -50,13 +50,13 @@ def work(job: BucketCopy) -> CopyProgress:
         SparkUnavailable: Spark can't be started here.
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
     """
-    asked, written = job.source_options(), job.target_options()
-    ends = settings.parse(asked, streaming=True), settings.parse_write(written)
+    source_options, written = job.source_options(), job.target_options()
+    ends = settings.parse(source_options, streaming=True), settings.parse_write(written)
     attempts = attempts_of(job, CopyProgress())
     seconds = attempts.retry_seconds
     with session_of(job) as spark:
-        carried, file = _carried(CarriedFile(job.place, spark), asked, *ends, job.into, seconds)
-        options = asked | carried.options()
+        carried, file = _carried(CarriedFile(job.place, spark), source_options, *ends, job.into, seconds)
+        options = source_options | carried.options()
         reads, writes = settings.parse(options, streaming=True), ends[1]
         check = partial(_claim, file, reads, writes, seconds)
         collections = CarriedCollections(reads, writes, carried, file, job.dropped, check) if carried.chooses else None
@@ -73,7 +73,7 @@ def work(job: BucketCopy) -> CopyProgress:
 
 def _carried(
     file: CarriedFile,
-    asked: Mapping[str, str],
+    source_options: Mapping[str, str],
     reads: SourceSettings,
     writes: WriteSettings,
     into: str | None,
@@ -81,7 +81,7 @@ def _carried(
 ) -> tuple[Carried, CarriedFile]:
     """Return what a copy carries, and where that is noted, if the checkpoint is this copy's."""
     _claim(file, reads, writes, seconds)
-    carried = choice(file.load(), asked, into, reads)
+    carried = choice(file.load(), source_options, into, reads)
     file.save(carried)
     return carried, file
 
@@ -199,9 +199,9 @@ class _Seen:
             if changes.num_rows:
                 for vb, seqno in zip(*(changes.column(name).to_pylist() for name in ("vbucket", "seqno")), strict=True):
                     self.highs[vb] = max(seqno, self.highs.get(vb, 0))
-                yield self._kept(changes)
+                yield self._of_living(changes)
 
-    def _kept(self, changes: Any) -> Any:
+    def _of_living(self, changes: Any) -> Any:
         import pyarrow as pa
         import pyarrow.compute as pc
 

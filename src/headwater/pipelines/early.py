@@ -15,9 +15,9 @@ PRELOADED = ("headwater.pipelines.preload",)
 
 def context() -> ForkServerContext:
     """Return where worker processes come from."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(list(PRELOADED))
-    return made
+    context_ = multiprocessing.get_context("forkserver")
+    context_.set_forkserver_preload(list(PRELOADED))
+    return context_
 
 
 def begin() -> None:

@@ -51,16 +51,16 @@ def reason(error: BaseException) -> HeadwaterError:
     """Return what went wrong, without the traceback that Spark wraps around it."""
     if isinstance(error, HeadwaterError):
         return error
-    found = OURS.findall(str(error))
-    if found:
-        return MirrorFailed(found[-1][1].strip())
+    ours = OURS.findall(str(error))
+    if ours:
+        return MirrorFailed(ours[-1][1].strip())
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if isinstance(error, OSError) and error.filename and error.strerror:
         return MirrorFailed(f"{error.filename}: {error.strerror}")
     if isinstance(error, OSError) or not lines:
         return MirrorFailed(str(error) or type(error).__name__)
-    told = [match[1] for line in lines if (match := _OF_SPARK.match(line))]
-    return MirrorFailed((told or lines)[-1 if told else 0])
+    messages = [match[1] for line in lines if (match := _OF_SPARK.match(line))]
+    return MirrorFailed((messages or lines)[-1 if messages else 0])
 
 
 def passes(error: BaseException) -> bool:
@@ -69,10 +69,10 @@ def passes(error: BaseException) -> bool:
         return _passes(type(error), error)
     if isinstance(error, OSError) and error.errno in _LASTING_ERRNO:
         return False
-    found = OURS.findall(str(error))
-    if not found:
+    ours = OURS.findall(str(error))
+    if not ours:
         return True
-    named: Any = getattr(errors, found[-1][0], None)
+    named: Any = getattr(errors, ours[-1][0], None)
     return named is None or _passes(named, None)
 
 

@@ -148,8 +148,8 @@ def check_fts5(place: str) -> None:
         try:
             database.execute("CREATE VIRTUAL TABLE words USING fts5 (body)")
         except sqlite3.OperationalError:
-            told = f"the SQLite {sqlite3.sqlite_version} of this Python was built without FTS5"
-            raise LedgerError(place, f"{told}: use another build of Python, such as python.org's") from None
+            message = f"the SQLite {sqlite3.sqlite_version} of this Python was built without FTS5"
+            raise LedgerError(place, f"{message}: use another build of Python, such as python.org's") from None
 
 
 def replace_vbuckets(database: sqlite3.Connection, vbuckets: Iterable[int]) -> None:
@@ -173,18 +173,18 @@ def apply(database: sqlite3.Connection, rows: pa.RecordBatch) -> None:
     names = rows.schema.names
     more = [name for name in _OF_COLLECTIONS if name in names]
     by = ["key", *more[:1]]
-    found = [
+    found_rows = [
         dict(zip(names, values, strict=True))
         for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)
     ]
     where = " AND ".join(f"{name} = :{name}" for name in by)
     for table in ("documents", "aside"):
-        database.executemany(f"DELETE FROM {table} WHERE {where}", found)  # noqa: S608 -- names of our own
-    for row in found:
+        database.executemany(f"DELETE FROM {table} WHERE {where}", found_rows)  # noqa: S608 -- names of our own
+    for row in found_rows:
         row["name"], row["body"], row["reason"] = shown(row["key"]), row["text"], row["aside"]
-    stored = [row for row in found if row["aside"] is None and not row["deleted"] and row["text"] is not None]
+    stored = [row for row in found_rows if row["aside"] is None and not row["deleted"] and row["text"] is not None]
     _insert(database, "documents", ("key", "vbucket", "seqno", "expiry", "name", "body", *more), stored)
-    aside = [row for row in found if row["aside"] is not None]
+    aside = [row for row in found_rows if row["aside"] is not None]
     _insert(database, "aside", ("key", "vbucket", "seqno", "reason", *more), aside)
 
 
@@ -227,7 +227,7 @@ def search(
         LedgerError: there is no index.
         OptionError: no words; or a choice of collections in an index of the default one.
     """
-    asked = expression(words, any_of=any_of)
+    query = expression(words, any_of=any_of)
     with closing(open_for_reading(path_of(place))) as database:
         by_collection = bool(_shape(database).get(BY_COLLECTION))
         within, given = _within(by_collection, collections, scope)
@@ -237,7 +237,7 @@ def search(
             f"{more} FROM words JOIN documents ON documents.id = words.rowid "
             f"WHERE words MATCH ? AND (expiry = 0 OR expiry > ?){within} ORDER BY rank, documents.key LIMIT ?"
         )
-        rows = database.execute(line, (SNIPPET_TOKENS, asked, int(time.time()), *given, limit)).fetchall()
+        rows = database.execute(line, (SNIPPET_TOKENS, query, int(time.time()), *given, limit)).fetchall()
     return [Hit(*row) for row in rows]
 
 

@@ -54,8 +54,7 @@ from headwater.pipelines.opensearch import (
 )
 from headwater.pipelines.quarantine import NOBODYS
 from headwater.pipelines.table import BEGINNING
-from headwater.pipelines.tasks import advanced, whole
-from headwater.pipelines.tasks import told as told_of
+from headwater.pipelines.tasks import advanced, reached_rows, whole
 from headwater.pipelines.texts import TextRules
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
@@ -107,9 +106,9 @@ class IndexTask:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
         failpoint("index.read" if self.server is None else "index.sent")
         replaced = [part.vbucket for part in self.parts if part.rollback]
-        told = {"path": str(path), "unread": sorted(unread), "replaced": replaced, "counts": counts}
-        told |= {"dropped": sorted(dropped), "reached": told_of(reached)}
-        return json.dumps(told).encode()
+        result = {"path": str(path), "unread": sorted(unread), "replaced": replaced, "counts": counts}
+        result |= {"dropped": sorted(dropped), "reached": reached_rows(reached)}
+        return json.dumps(result).encode()
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -120,8 +119,8 @@ class IndexTask:
     ) -> Iterator[list[dict[str, Any]]]:
         parts = [whole(part) for part in self.parts]
         batches = read(self.settings, self._names, parts, unread=unread, dropped=dropped, reached=reached)
-        found = (self._texts(batch) for batch in batches)
-        for rows in found if self.server is None else self._sent(self.server, found, counts):
+        texts = (self._texts(batch) for batch in batches)
+        for rows in texts if self.server is None else self._sent(self.server, texts, counts):
             counts["aside"] += sum(row["aside"] is not None for row in rows)
             if self.server is None:
                 counts["indexed"] += sum(row["text"] is not None for row in rows)
@@ -143,12 +142,12 @@ class IndexTask:
         return [row for row in newest.values() if row.get("scope", "") is not None]
 
     def _sent(
-        self, server: SearchServer, found: Iterable[list[dict[str, Any]]], counts: dict[str, int]
+        self, server: SearchServer, texts: Iterable[list[dict[str, Any]]], counts: dict[str, int]
     ) -> Iterator[list[dict[str, Any]]]:
         """Give rows to the server; what is left of them is what it refused."""
         with closing(SearchClient(server)) as client:
             client.check(self.index)
-            for rows in found:
+            for rows in texts:
                 done = client.bulk(map(self._item, rows))
                 # What the server refuses must not be found as it was before.
                 gone = (item.before() for item in map(self._item, rows) if item.name in done.refused)
@@ -165,8 +164,8 @@ class IndexTask:
         generation = self.generations.get(row["vbucket"], 0)
         document = None
         if row["text"] is not None:
-            told = {"key": shown(row["key"]), "name": shown(row["key"]), "body": row["text"], "generation": generation}
-            document = told | {
+            item = {"key": shown(row["key"]), "name": shown(row["key"]), "body": row["text"], "generation": generation}
+            document = item | {
                 name: row[name] for name in ("vbucket", "seqno", "expiry", *OF_COLLECTIONS) if name in row
             }
         return Item(row["key"], version(generation, row["seqno"]), document, row.get("collection_id"))
@@ -337,11 +336,11 @@ class IndexSink:
         known = self._ledger.notes.get("index")
         with closing(SearchClient(server)) as client:
             if known is None:
-                found = client.prepare(self.refresh().batch, is_begun=self.begun() is not None)
+                state = client.prepare(self.refresh().batch, is_begun=self.begun() is not None)
             else:
-                found = client.check(known)
+                state = client.check(known)
             client.keep_deletions()
-            return found
+            return state
 
     def _check_index(self) -> None:
         """See to it that what tasks sent went to the index that has the batches before."""
@@ -387,8 +386,8 @@ class IndexSink:
         known |= {vb: max(reach[vb][0], known.get(vb, 0)) for vb in ahead & reach.keys()}
         places = {vb: _nobodys(held.position(vb), reach.get(vb, (0, 0))[1]) for vb in ahead}
         end = replace(held, positions={**held.positions, **places}, rollbacks=frozenset(), losses={})
-        told = notes | {"generations": {str(vb): known[vb] for vb in sorted(known)}}
-        with self._ledger.advance(record.digest, end.to_json(), told):
+        notes_ = notes | {"generations": {str(vb): known[vb] for vb in sorted(known)}}
+        with self._ledger.advance(record.digest, end.to_json(), notes_):
             pass
 
     def made_ready(self) -> IndexSink:
@@ -427,7 +426,7 @@ def work(job: TextIndex) -> IndexProgress:
         OptionError: an option is wrong.
         HeadwaterError: what is not in the index is done again by the next run.
     """
-    place, rules, chosen = folder(job.to), TextRules(tuple(job.fields), job.others), _chosen(job.source_options())
+    place, rules, chosen = folder(job.to), TextRules(tuple(job.fields), job.others), _choice_text(job.source_options())
     server = None
     if job.opensearch is not None:
         seconds = min(SERVER_SECONDS, patience(job.retry_seconds, once=job.once))
@@ -436,7 +435,7 @@ def work(job: TextIndex) -> IndexProgress:
     return follow_into(job, lambda: IndexSink(place, job.bucket, rules, server, job.tokenizer, chosen).made_ready())
 
 
-def _chosen(reading: Mapping[str, str]) -> str | None:
+def _choice_text(reading: Mapping[str, str]) -> str | None:
     """The choice of collections, as it belongs to an index; None for none."""
     if reading.get("scope") is not None:
         return f"all of scope {reading['scope']}"

@@ -57,11 +57,11 @@ class CacheTarget:
 
     def delete(self, keys: Iterable[bytes], whose: Whose = None) -> tuple[int, int]:
         """Delete what belongs to these documents; returns how many keys were asked for, and how many were there."""
-        asked = there = 0
+        deleted = there = 0
         for chunk in chunks(expanded(keys, self.templates, whose), KEYS_PER_CALL):
             there += patiently(lambda chunk=chunk: self._once(chunk), self.retry_seconds)  # type: ignore[misc]
-            asked += len(chunk)
-        return asked, there
+            deleted += len(chunk)
+        return deleted, there
 
     def _once(self, keys: Sequence[bytes]) -> int:
         with closing(open_cache(self.url, self.user, self.password)) as cache:
@@ -151,13 +151,13 @@ def _keys_in(batch: Any) -> Iterator[tuple[Whose, list[bytes]]]:
     if "scope" not in batch.schema.names:
         yield None, [key for key in keys if key is not None]
         return
-    found: dict[Whose, list[bytes]] = {}
+    keys_by_owner: dict[Whose, list[bytes]] = {}
     for key, *whose in zip(
         keys, batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True
     ):
         if key is not None and None not in whose:
-            found.setdefault((whose[0], whose[1]), []).append(key)
-    yield from found.items()
+            keys_by_owner.setdefault((whose[0], whose[1]), []).append(key)
+    yield from keys_by_owner.items()
 
 
 def _count(counts: dict[str, Any], changes: int, deletions: tuple[int, int]) -> None:

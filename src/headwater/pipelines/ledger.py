@@ -108,12 +108,14 @@ class JobLedger:
         if row["format"] != FORMAT:
             raise LedgerError(self.path, f"it is of format {row['format']}, and this version writes {FORMAT}")
         if (row["kind"], row["bucket"]) != (kind, bucket):
-            told = f'it is the {row["kind"]} of the bucket "{row["bucket"]}", not the {kind} of "{bucket}"'
-            raise LedgerError(self.path, f"{told}: choose another folder")
-        if shape is not None and (found := self.shape) != json.loads(_text(shape)):
-            names = [*shape, *(name for name in found if name not in shape)]
-            told = ", ".join(f"{name} {found.get(name)!r}" for name in names if found.get(name) != shape.get(name))
-            raise LedgerError(self.path, f"it was made with {told}: give the same options, or another folder")
+            message = f'it is the {row["kind"]} of the bucket "{row["bucket"]}", not the {kind} of "{bucket}"'
+            raise LedgerError(self.path, f"{message}: choose another folder")
+        if shape is not None and (shape_now := self.shape) != json.loads(_text(shape)):
+            names = [*shape, *(name for name in shape_now if name not in shape)]
+            message = ", ".join(
+                f"{name} {shape_now.get(name)!r}" for name in names if shape_now.get(name) != shape.get(name)
+            )
+            raise LedgerError(self.path, f"it was made with {message}: give the same options, or another folder")
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -158,8 +160,8 @@ class JobLedger:
         with self.transaction() as database:
             record = self.record
             if record.digest != after:
-                told = f"it is at batch {record.batch} by now and this one was planned from another place"
-                raise TableChanged(self.path, told)
+                message = f"it is at batch {record.batch} by now and this one was planned from another place"
+                raise TableChanged(self.path, message)
             yield database
             kept = self.notes if notes is None else notes
             given = (_text(end), record.batch + 1, _text(kept))
@@ -186,8 +188,8 @@ class JobLedger:
 
     def _row(self) -> sqlite3.Row:
         with self._lock:
-            found: sqlite3.Row = self._database.execute("SELECT * FROM ledger").fetchone()
-        return found
+            row: sqlite3.Row = self._database.execute("SELECT * FROM ledger").fetchone()
+        return row
 
 
 def open_for_reading(path: str | Path) -> sqlite3.Connection:

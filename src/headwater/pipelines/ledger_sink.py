@@ -67,8 +67,8 @@ class LedgerTask:
                 changes += batch.num_rows
                 yield batch
 
-        found = self.look(counted())
-        answer = {"found": found, "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
+        findings = self.look(counted())
+        answer = {"found": findings, "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
         return json.dumps(answer).encode()
 
 
@@ -171,12 +171,12 @@ class LedgerSink:
         self.bring(after, end, [each.found for each in written])
         return self.refresh()
 
-    def bring(self, after: str, end: Mapping[str, Any], found: Sequence[Any]) -> None:
+    def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:
         """Bring findings in together with the record."""
         with self.ledger.advance(after, end) as database:
-            self.take(database, found)
+            self.take(database, findings)
 
-    def take(self, database: sqlite3.Connection, found: Sequence[Any]) -> None:
+    def take(self, database: sqlite3.Connection, findings: Sequence[Any]) -> None:
         """Write what the tasks of a batch found into the job's tables; within the transaction of the batch."""
 
     def count(self, progress: Any, written: Sequence[LedgerAnswer]) -> None:

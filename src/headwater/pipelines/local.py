@@ -238,10 +238,10 @@ class LocalEngine:
             end = planning.latest(dict(before.end), self.settings.max_changes) if begun is None else dict(begun)
             if end == before.end:
                 return False
-            with span("batch", began=began) as told:
-                spans.tell_plan(told, parse_url(self.settings.url).bucket, before, end)
+            with span("batch", began=began) as attributes:
+                spans.tell_plan(attributes, parse_url(self.settings.url).bucket, before, end)
                 try:
-                    written = self._written(planning, end, began, told)
+                    written = self._written(planning, end, began, attributes)
                     with span("batch.commit"):
                         then = self.sink.commit(before.digest, end, written)
                 except TableChanged:
@@ -250,17 +250,17 @@ class LocalEngine:
                     planning.look_again()
                     continue
                 done(written, then.end)
-                spans.tell_lag(told, then.end, planning.reported)
+                spans.tell_lag(attributes, then.end, planning.reported)
                 return True
         return False
 
-    def _written(self, planning: Planning, end: Mapping[str, Any], began: float, told: Told) -> list[Any]:
+    def _written(self, planning: Planning, end: Mapping[str, Any], began: float, attributes: Told) -> list[Any]:
         settings = replace(planning.nodes.known().for_task(self.settings), coverage=Offset.from_json(end).coverage)
         tasks = self.sink.tasks(end, settings, max(self._count, 1))
         past("batch.plan", began, time.time(), tasks=len(tasks))
         with span("batch.tasks"):
             written = [self.sink.read(answer) for answer in self._workers.run(tasks)]
-            spans.tell_tasks(told, written)
+            spans.tell_tasks(attributes, written)
         return written
 
 

@@ -70,10 +70,10 @@ class WindowLook:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
         """Return the windows."""
-        found = Windows()
+        windows = Windows()
         for batch in batches:
-            found.count(self.rules, batch)
-        return found.to_json()
+            windows.count(self.rules, batch)
+        return windows.to_json()
 
 
 class ObserveSink(LedgerSink):
@@ -105,18 +105,18 @@ class ObserveSink(LedgerSink):
         self.closed: list[tuple[int, Window]] = []
         self.windows: Windows = Windows.from_json(self.ledger.notes)
 
-    def bring(self, after: str, end: Mapping[str, Any], found: Sequence[Any]) -> None:
+    def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:
         """Count a batch, and close what lies before the watermark."""
-        self._close(after, end, found)
+        self._close(after, end, findings)
 
     def flush(self) -> None:
         """Close all windows: nobody will go on from here."""
         record = self.refresh()
         self._close(record.digest, record.end, [], all_of_them=True)
 
-    def _close(self, after: str, end: Mapping[str, Any], found: Sequence[Any], *, all_of_them: bool = False) -> None:
+    def _close(self, after: str, end: Mapping[str, Any], findings: Sequence[Any], *, all_of_them: bool = False) -> None:
         windows = Windows.from_json(self.ledger.notes)
-        windows.merge(self.rules, map(Windows.from_json, found))
+        windows.merge(self.rules, map(Windows.from_json, findings))
         closed = windows.close(self.rules, all_of_them=all_of_them)
         with self.ledger.advance(after, end, windows.to_json()):
             self._keep(closed, self.refresh().batch + 1)
@@ -143,17 +143,17 @@ class ObserveSink(LedgerSink):
 
 def _rates(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
     head = {"window": instant(start), "seconds": rules.seconds}
-    found = sorted(window.prefixes.items())
-    return [head | _named("prefix", prefix, rules) | asdict(counts) for prefix, counts in found]
+    prefixes = sorted(window.prefixes.items())
+    return [head | _parts_of("prefix", prefix, rules) | asdict(counts) for prefix, counts in prefixes]
 
 
 def _hot(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
     head = {"window": instant(start), "seconds": rules.seconds}
-    found = (window.hot or HotKeys()).top(rules.hot) if rules.hot else []
-    return [head | asdict(each) | _named("key", each.key, rules) for each in found]
+    hot_keys = (window.hot or HotKeys()).top(rules.hot) if rules.hot else []
+    return [head | asdict(each) | _parts_of("key", each.key, rules) for each in hot_keys]
 
 
-def _named(column: str, name: str, rules: WindowRules) -> dict[str, str]:
+def _parts_of(column: str, name: str, rules: WindowRules) -> dict[str, str]:
     """The columns that a prefix or key makes."""
     parts = split(name, by_collection=rules.by_collection)
     return {part or column: text for part, text in parts.items()}
@@ -192,10 +192,10 @@ def described(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
 
 def _by_collection(window: Window) -> dict[str, dict[str, int]]:
     """The counts of each collection, the busiest first."""
-    found: dict[str, PrefixCounts] = {}
+    by_name: dict[str, PrefixCounts] = {}
     for prefix, counts in window.prefixes.items():
-        found.setdefault(whose_of(prefix).removesuffix(BETWEEN), PrefixCounts()).add(counts)
-    busiest = sorted(found.items(), key=lambda entry: (-entry[1].changes, entry[0]))
+        by_name.setdefault(whose_of(prefix).removesuffix(BETWEEN), PrefixCounts()).add(counts)
+    busiest = sorted(by_name.items(), key=lambda entry: (-entry[1].changes, entry[0]))
     return {path: asdict(counts) for path, counts in busiest}
 
 

@@ -208,13 +208,13 @@ class SearchClient:
             return self.check(None)
         if self._identity() is None:
             self._make()
-        found = self._identity()
+        identity = self._identity()
         if not is_begun and (count := self._count()):
             why = f"index {self.server.index} has {count} documents, of which this folder knows nothing"
             raise SearchRefused(self.server.peer, f"{why}: remove it, or choose another; or give the folder it is of")
-        if found is None:
+        if identity is None:
             raise ConnectionLost(self.server.peer, f"index {self.server.index} was removed just now")
-        return found
+        return identity
 
     def keep_deletions(self) -> None:
         """Let the index remember deletions for an hour, if it forgets them sooner, as one made by hand does after 60 s.
@@ -224,15 +224,15 @@ class SearchClient:
             SearchRefused: the login may not set that. ConnectionLost: nobody answers.
         """
         name = self.server.index
-        found = self._asked("GET", "?filter_path=*.settings.index.gc_deletes")
-        kept = str(found.get(name, {}).get("settings", {}).get("index", {}).get("gc_deletes", "60s"))
+        setting = self._answer("GET", "?filter_path=*.settings.index.gc_deletes")
+        kept = str(setting.get(name, {}).get("settings", {}).get("index", {}).get("gc_deletes", "60s"))
         if _seconds(kept) >= _KEPT_SECONDS:
             return
-        status, told = self._patiently("PUT", "/_settings", _KEPT_DELETIONS)
+        status, answer = self._patiently("PUT", "/_settings", _KEPT_DELETIONS)
         if status >= 300:
             problem = f"index {name} forgets deletions after {kept}, and a document that is sent late would come back"
             advice = "set its index.gc_deletes to 1h, or let this login set it"
-            raise SearchRefused(self.server.peer, f"{problem}: {advice} ({status}: {_reason(told) or 'refused'})")
+            raise SearchRefused(self.server.peer, f"{problem}: {advice} ({status}: {_reason(answer) or 'refused'})")
 
     def check(self, known: str | None) -> str:
         """See to it that the index is the one with this id, and return that; any one, if it is not known yet. The id is
@@ -244,13 +244,15 @@ class SearchClient:
         Raises:
             SearchRefused, ConnectionLost: as `prepare`.
         """
-        found, name = self._identity(), self.server.index
-        if found is not None and (known is None or _are_same(known, found)):
-            return max(known or "", found, key=len)  # with the histories, if they were ever told
-        problem = f"index {name} is gone" if found is None else f"another index is called {name} by now"
-        if found is not None and known is not None and _uuid(found) == _uuid(known):
+        identity, name = self._identity(), self.server.index
+        if identity is not None and (known is None or _are_same(known, identity)):
+            return max(known or "", identity, key=len)  # with the histories, if they were ever told
+        problem = f"index {name} is gone" if identity is None else f"another index is called {name} by now"
+        if identity is not None and known is not None and _uuid(identity) == _uuid(known):
             problem = f"index {name} was put back to an older state, from a snapshot or a stale copy of a shard"
-        advice = f"look at the address, or {'' if found is None else 'remove it and '}index anew from an empty folder"
+        advice = (
+            f"look at the address, or {'' if identity is None else 'remove it and '}index anew from an empty folder"
+        )
         raise SearchRefused(self.server.peer, f"{problem}, and the batches that were in it are not: {advice}")
 
     def _identity(self) -> str | None:
@@ -260,15 +262,15 @@ class SearchClient:
             "mappings.dynamic",
             *(f"mappings.properties.{each}" for each in self._fields),
         ]
-        status, found = self._patiently("GET", f"?filter_path={','.join(f'*.{each}' for each in looked_at)}")
+        status, answer = self._patiently("GET", f"?filter_path={','.join(f'*.{each}' for each in looked_at)}")
         if status == 404:
             return None
         if status >= 300:
-            raise self._refusal(status, found)
-        if list(found) != [self.server.index]:
-            problem = f"{self.server.index} is no index but a name for {', '.join(sorted(found)) or 'none'}"
+            raise self._refusal(status, answer)
+        if list(answer) != [self.server.index]:
+            problem = f"{self.server.index} is no index but a name for {', '.join(sorted(answer)) or 'none'}"
             raise SearchRefused(self.server.peer, f"{problem}: give the index itself, for its documents have versions")
-        described = found[self.server.index]
+        described = answer[self.server.index]
         self._check_mapping(described.get("mappings", {}))
         settings = described["settings"]["index"]
         return " ".join([settings["uuid"], *self._histories(int(settings["number_of_shards"]))])
@@ -281,19 +283,19 @@ class SearchClient:
         """
 
         def ask() -> list[str]:
-            status, told = self._patiently("GET", _STATISTICS)
+            status, answer = self._patiently("GET", _STATISTICS)
             if status == 403:
                 return []
             if status >= 300:
-                raise self._refusal(status, told)
-            shards = told.get("indices", {}).get(self.server.index, {}).get("shards", {})
-            found = {
+                raise self._refusal(status, answer)
+            shards = answer.get("indices", {}).get(self.server.index, {}).get("shards", {})
+            histories = {
                 int(number): _history(copy) for number, copies in shards.items() for copy in filter(_leads, copies)
             }
-            if len(found) < count:
-                away = count - len(found)
+            if len(histories) < count:
+                away = count - len(histories)
                 raise ConnectionLost(self.server.peer, f"{away} shards of index {self.server.index} are away")
-            return [found[number] for number in sorted(found)]
+            return [histories[number] for number in sorted(histories)]
 
         return patiently(ask, self.server.retry_seconds)
 
@@ -321,19 +323,19 @@ class SearchClient:
 
     def _make(self) -> None:
         body = {"settings": _SETTINGS, "mappings": {"properties": self._fields}}
-        status, told = self._patiently("PUT", "", body)
-        if status >= 300 and _kind(told) != "resource_already_exists_exception":
-            raise self._refusal(status, told)
+        status, answer = self._patiently("PUT", "", body)
+        if status >= 300 and _kind(answer) != "resource_already_exists_exception":
+            raise self._refusal(status, answer)
 
     def _count(self) -> int:
         self._refresh()
-        return int(self._asked("GET", "/_count")["count"])
+        return int(self._answer("GET", "/_count")["count"])
 
     def _refresh(self) -> None:
         """Let searches see all that was stored."""
 
         def ask() -> None:
-            answer = self._asked("POST", "/_refresh")
+            answer = self._answer("POST", "/_refresh")
             if failed := int((answer.get("_shards") or {}).get("failed", 0)):
                 raise ConnectionLost(self.server.peer, f"{failed} shards of index {self.server.index} are away")
 
@@ -363,11 +365,11 @@ class SearchClient:
     def _remove(self, wanted: list[dict[str, Any]], least: int = 0) -> int:
         """Delete what a filter finds, under this version at least, until it finds nothing. How many deletions of a pass
         were refused as older says nothing: where the answer was lost those are the ones that were done."""
-        asked = {"size": BULK_ITEMS, "query": {"bool": {"filter": wanted}}, "version": True, "_source": False}
+        query = {"size": BULK_ITEMS, "query": {"bool": {"filter": wanted}}, "version": True, "_source": False}
         removed = 0
         while True:
             self._refresh()
-            hits = self._found(asked)
+            hits = self._hits(query)
             if not hits:
                 return removed
             removed += self.bulk(self._deletion(hit, least) for hit in hits).deleted
@@ -384,7 +386,7 @@ class SearchClient:
         text = {"query": words, "fields": ["name^2", "body"], "default_operator": "or" if any_of else "and"}
         alive = {"bool": {"should": [{"term": {"expiry": 0}}, {"range": {"expiry": {"gt": int(time.time())}}}]}}
         marks = {"pre_tags": ["["], "post_tags": ["]"], "fields": {"body": {"number_of_fragments": 1}, "name": {}}}
-        asked = {
+        query = {
             "size": limit,
             "query": {
                 "bool": {"must": [{"simple_query_string": text}], "filter": [alive, *_within(collections, scope)]}
@@ -392,33 +394,33 @@ class SearchClient:
             "highlight": marks,
             "_source": ["scope", "collection"] if self.server.by_collection else False,
         }
-        return [_hit(hit, by_collection=self.server.by_collection) for hit in self._found(asked)]
+        return [_hit(hit, by_collection=self.server.by_collection) for hit in self._hits(query)]
 
     def reach(self) -> dict[int, tuple[int, int]]:
         """Return how far the index is: the highest generation and the highest seqno of its documents, by vbucket."""
-        told = self._by_vbucket({name: {"max": {"field": name}} for name in ("generation", "seqno")})
-        return {int(each["key"]): (_number(each["generation"]), _number(each["seqno"])) for each in told}
+        buckets = self._by_vbucket({name: {"max": {"field": name}} for name in ("generation", "seqno")})
+        return {int(each["key"]): (_number(each["generation"]), _number(each["seqno"])) for each in buckets}
 
     def oldest(self) -> dict[int, int]:
         """Return the lowest generation of the index's documents, by vbucket."""
-        told = self._by_vbucket({"generation": {"min": {"field": "generation"}}})
-        return {int(each["key"]): _number(each["generation"]) for each in told}
+        buckets = self._by_vbucket({"generation": {"min": {"field": "generation"}}})
+        return {int(each["key"]): _number(each["generation"]) for each in buckets}
 
     def _by_vbucket(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
         self._refresh()
         by_vbucket = {"terms": {"field": "vbucket", "size": VBUCKETS_MAX}, "aggs": wanted}
-        found = self._searched({"size": 0, "aggs": {"vbuckets": by_vbucket}})
-        return list(found["aggregations"]["vbuckets"]["buckets"])
+        answer = self._searched({"size": 0, "aggs": {"vbuckets": by_vbucket}})
+        return list(answer["aggregations"]["vbuckets"]["buckets"])
 
-    def _found(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _hits(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
         return list(self._searched(query)["hits"]["hits"])
 
     def _searched(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return what all shards found: what the others alone have would pass for all that there is."""
-        found = self._asked("POST", "/_search?allow_partial_search_results=false", query)
-        if found.get("timed_out"):
+        answer = self._answer("POST", "/_search?allow_partial_search_results=false", query)
+        if answer.get("timed_out"):
             raise ConnectionLost(self.server.peer, "the search took too long there, and found only a part")
-        return found
+        return answer
 
     # --- one request --------------------------------------------------------------------------------------------------
 
@@ -439,17 +441,17 @@ class SearchClient:
 
     def _once(self, items: list[Item], done: BulkCounts) -> list[Item]:
         """Send items; returns those to be sent again."""
-        status, told = self._patiently("POST", "/_bulk", b"".join(item.lines() for item in items))
+        status, response = self._patiently("POST", "/_bulk", b"".join(item.lines() for item in items))
         if status == 413 and len(items) > 1:
             middle = len(items) // 2
             return self._once(items[:middle], done) + self._once(items[middle:], done)
         if status == 413 and items[0].document is not None:
             done.refused[items[0].name] = "413: the server takes no document as large as this"
             return []
-        if status >= 300 or len(told.get("items", ())) != len(items):
-            raise self._refusal(status, told)
+        if status >= 300 or len(response.get("items", ())) != len(items):
+            raise self._refusal(status, response)
         return [
-            item for item, answer in zip(items, told["items"], strict=True) if not self._counted(item, answer, done)
+            item for item, answer in zip(items, response["items"], strict=True) if not self._counted(item, answer, done)
         ]
 
     def _counted(self, item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
@@ -459,8 +461,8 @@ class SearchClient:
         server, the index or the login: an hour without a right must not end as an index that lacks an hour's deletions,
         nor a mapping that takes no document of ours as an index without any.
         """
-        told: dict[str, Any] = next(iter(answer.values()), {})
-        status, kind = int(told.get("status", 500)), _kind(told)
+        result: dict[str, Any] = next(iter(answer.values()), {})
+        status, kind = int(result.get("status", 500)), _kind(result)
         if status in _PASSING:
             return False
         if status < 300 or (status == 404 and item.document is None and kind not in _OF_THE_INDEX):
@@ -468,18 +470,18 @@ class SearchClient:
             done.deleted += item.document is None
         elif status == 409:
             done.behind += 1
-        elif item.document is not None and _is_for_good(status, told):
-            done.refused[item.name] = f"{status}: {_reason(told) or 'refused'}"
+        elif item.document is not None and _is_for_good(status, result):
+            done.refused[item.name] = f"{status}: {_reason(result) or 'refused'}"
         else:
-            self._refused_by = f"{status}: {_reason(told) or 'refused'}"
+            self._refused_by = f"{status}: {_reason(result) or 'refused'}"
             return False
         return True
 
-    def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        status, told = self._patiently(method, path, body)
+    def _answer(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        status, answer = self._patiently(method, path, body)
         if status >= 300:
-            raise self._refusal(status, told)
-        return told
+            raise self._refusal(status, answer)
+        return answer
 
     def _patiently(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         data, kind = (body, _NDJSON) if isinstance(body, bytes) else (_json(body), "application/json")
@@ -492,12 +494,12 @@ class SearchClient:
         self._library = self._library or _opened(self.server)
         place, headers = f"/{quote(self.server.index)}{path}", {"content-type": kind}
         try:
-            told = self._library.transport.perform_request(method, place, body=data or None, headers=headers)
+            response = self._library.transport.perform_request(method, place, body=data or None, headers=headers)
         except SerializationError as error:
             raise SearchRefused(self.server.peer, f"it answers no JSON: {error}") from None
         except TransportError as error:
             return self._failed(error.status_code, error.info or error.error)
-        return (404 if told is False else 200), told if isinstance(told, dict) else {}
+        return (404 if response is False else 200), response if isinstance(response, dict) else {}
 
     def _failed(self, status: int | str, info: Any) -> tuple[int, dict[str, Any]]:
         """Return the status and the words of a refusal. Without a status, nobody answered."""
@@ -508,8 +510,8 @@ class SearchClient:
         # What stands before a server, such as a proxy that takes no body as large, answers in words of its own.
         return status, info if isinstance(info, dict) else {"error": {"reason": str(info)[:200]}}
 
-    def _refusal(self, status: int, told: dict[str, Any]) -> SearchRefused:
-        return SearchRefused(self.server.peer, f"it answers {status}: {_reason(told) or 'not what was asked for'}")
+    def _refusal(self, status: int, answer: dict[str, Any]) -> SearchRefused:
+        return SearchRefused(self.server.peer, f"it answers {status}: {_reason(answer) or 'not what was asked for'}")
 
 
 def _opened(server: SearchServer) -> OpenSearch:
@@ -527,9 +529,9 @@ def _opened(server: SearchServer) -> OpenSearch:
     )
 
 
-def _are_same(known: str, found: str) -> bool:
+def _are_same(known: str, actual: str) -> bool:
     """Whether two ids are of one index in one history; what only one of them tells of histories is not compared."""
-    return known == found or (_uuid(known) == _uuid(found) and " " not in min(known, found, key=len))
+    return known == actual or (_uuid(known) == _uuid(actual) and " " not in min(known, actual, key=len))
 
 
 def _uuid(index: str) -> str:
@@ -545,37 +547,37 @@ def _history(copy: dict[str, Any]) -> str:
     return str(copy.get("commit", {}).get("user_data", {}).get("history_uuid", "-"))
 
 
-def _reason(told: dict[str, Any]) -> str:
-    error = told.get("error")
+def _reason(answer: dict[str, Any]) -> str:
+    error = answer.get("error")
     if not isinstance(error, dict):
         return str(error or "")
     causes = error.get("root_cause") or [{}]  # "all shards failed" tells nobody why
     return str(causes[0].get("reason") or error.get("reason", error.get("type", "")))
 
 
-def _kind(told: dict[str, Any]) -> str:
-    error = told.get("error")
+def _kind(answer: dict[str, Any]) -> str:
+    error = answer.get("error")
     return str(error.get("type", "")) if isinstance(error, dict) else ""
 
 
-def _is_for_good(status: int, told: dict[str, Any]) -> bool:
+def _is_for_good(status: int, answer: dict[str, Any]) -> bool:
     """Whether an item is refused because of what is in its document."""
-    return status in (400, 413) and _kind(told) not in _OF_THE_INDEX and not _OF_THE_MAPPING.search(_reason(told))
+    return status in (400, 413) and _kind(answer) not in _OF_THE_INDEX and not _OF_THE_MAPPING.search(_reason(answer))
 
 
 def _json(body: Any) -> bytes:
     return b"" if body is None else json.dumps(body).encode()
 
 
-def _seconds(told: str) -> float:
+def _seconds(text: str) -> float:
     """A setting that is a time, in seconds; 0 for one that is not understood."""
-    found = re.fullmatch(r"(\d+)([a-z]+)", told)
-    return int(found[1]) * _TIME_UNITS.get(found[2], 0.0) if found else 0.0
+    match = re.fullmatch(r"(\d+)([a-z]+)", text)
+    return int(match[1]) * _TIME_UNITS.get(match[2], 0.0) if match else 0.0
 
 
-def _number(told: Mapping[str, Any]) -> int:
+def _number(aggregation: Mapping[str, Any]) -> int:
     """The value of an aggregation, which is a float; 0 where no document had one."""
-    return int(told["value"] or 0)
+    return int(aggregation["value"] or 0)
 
 
 def _within(collections: Sequence[str], scope: str | None) -> list[dict[str, Any]]:
@@ -590,8 +592,8 @@ def _within(collections: Sequence[str], scope: str | None) -> list[dict[str, Any
 def _hit(hit: dict[str, Any], *, by_collection: bool) -> Hit:
     (key, _), marked = place_of(hit["_id"], by_collection=by_collection), hit.get("highlight", {})
     snippet = next((lines[0] for lines in (marked.get("body"), marked.get("name")) if lines), shown(key))
-    told = hit.get("_source") or {}
-    return Hit(key, float(hit.get("_score") or 0.0), snippet, told.get("scope"), told.get("collection"))
+    source = hit.get("_source") or {}
+    return Hit(key, float(hit.get("_score") or 0.0), snippet, source.get("scope"), source.get("collection"))
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

@@ -97,9 +97,9 @@ def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | No
     if before is not None:
         same = before.job == now.job and before.source.is_same(now.source) and before.target.is_same(now.target)
         if not same:
-            told = f"the checkpoint of this {now.job}: it is of the {before}. Take another one"
+            message = f"the checkpoint of this {now.job}: it is of the {before}. Take another one"
             more = f"if only addresses have changed, remove {FILE} in it"
-            raise OptionError("checkpoint", file.place, f"{told}; {more}")
+            raise OptionError("checkpoint", file.place, f"{message}; {more}")
         if now.job == COPY:
             _refuse_made_anew(file, before, now)
     file.write(json.dumps({"format": FORMAT} | asdict(now)))
@@ -120,16 +120,16 @@ def _read(file: FileBeside) -> CheckpointOwner | None:
     if text is None:
         return None
     try:
-        told = json.loads(text)
-        if told["format"] != FORMAT:
-            raise OptionError("checkpoint", told["format"], f"of format {FORMAT}, which this version knows")
-        return CheckpointOwner(told["job"], _end(told["source"]), _end(told["target"]))
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            raise OptionError("checkpoint", content["format"], f"of format {FORMAT}, which this version knows")
+        return CheckpointOwner(content["job"], _end(content["source"]), _end(content["target"]))
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, OptionError):
             raise
-        told = f"one with a readable {FILE}: take another checkpoint, or remove that file if it is this job's"
-        raise OptionError("checkpoint", file.place, told) from None
+        content = f"one with a readable {FILE}: take another checkpoint, or remove that file if it is this job's"
+        raise OptionError("checkpoint", file.place, content) from None
 
 
-def _end(told: Any) -> JobEnd:
-    return JobEnd(str(told["url"]), str(told["bucket"]), dict(told["histories"]))
+def _end(content: Any) -> JobEnd:
+    return JobEnd(str(content["url"]), str(content["bucket"]), dict(content["histories"]))

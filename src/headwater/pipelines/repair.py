@@ -39,11 +39,11 @@ class TableDamage:
 
     def lines(self) -> list[str]:
         """Return them in words."""
-        found = [
+        lines = [
             f"{path}: a commit behind a gap: no reader comes to it, and some refuse the table" for path in self.strays
         ]
-        found += [f"{name} is missing: the table names it" for names in self.missing.values() for name in names]
-        return found + self.twice
+        lines += [f"{name} is missing: the table names it" for names in self.missing.values() for name in names]
+        return lines + self.twice
 
 
 def damage(log: TableLog, tell: verify.Tell = lambda done: None) -> TableDamage:
@@ -74,15 +74,15 @@ def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Te
         TableError: there is no table, or nothing of its log can be trusted.
     """
     log = _opened(place)
-    found = damage(log, tell)
-    lines = found.lines()
+    damages = damage(log, tell)
+    lines = damages.lines()
     if dry:
         return lines
-    for path in found.strays:
+    for path in damages.strays:
         _put_away(log, path)
         lines.append(f"{path}: moved to {FOLDER}/{DRAFT_PREFIX}..., which a vacuum removes")
-    if found.missing or found.twice or anew:
-        lines.append(_begin_anew(log, found))
+    if damages.missing or damages.twice or anew:
+        lines.append(_begin_anew(log, damages))
     return lines
 
 
@@ -104,13 +104,13 @@ def _put_away(log: TableLog, path: str) -> None:
     log.store.remove(path)
 
 
-def _begin_anew(log: TableLog, found: TableDamage) -> str:
+def _begin_anew(log: TableLog, damage: TableDamage) -> str:
     after: Callable[[Record], tuple[Record | None, str]] = _AFTER[record_of(log.store.root, log.state).kind]
     while True:
         record = record_of(log.store.root, log.state)
         then, line = after(record)
         clock = int(time.time() * 1000)
-        gone = [removal(log.state.files[path], clock) for path in found.missing if path in log.state.files]
+        gone = [removal(log.state.files[path], clock) for path in damage.missing if path in log.state.files]
         if log.commit([*gone, *([then.to_action()] if then else [])], OPERATION):
             return line
         log.refresh()

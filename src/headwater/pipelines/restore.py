@@ -112,11 +112,11 @@ class _Compared:
             if scope.name != OWN_OF_SERVERS
             and (coverage.is_whole or scope.id == coverage.scope or each.id in (coverage.collections or ()))
         }
-        found = {number: path for number, path in paths.items() if path in theirs}
-        back = {theirs[path]: path for path in found.values()}
-        ours, copied = tuple(sorted(found)), tuple(sorted(back))
+        shared = {number: path for number, path in paths.items() if path in theirs}
+        back = {theirs[path]: path for path in shared.values()}
+        ours, copied = tuple(sorted(shared)), tuple(sorted(back))
         chosen = Coverage(manifest.uid, None, ours), Coverage(there.uid, None, copied)
-        return cls(source.transaction_records, *chosen, found, back)
+        return cls(source.transaction_records, *chosen, shared, back)
 
     def rows(self, records: Any, *, with_value: bool) -> Iterator[dict[str, Any]]:
         """Yield the changes that are compared."""
@@ -131,17 +131,17 @@ _Held = dict[tuple[str, bytes], Meta]
 def _restore(
     origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _Compared
 ) -> Restored:
-    told = Restored()
+    restored = Restored()
     if compared.origin is not None and not compared.origin.collections:
-        return told
+        return restored
     held = _held(origin, copy, ends, patience_seconds, compared)
     for path, writes in _chunks(_differing(origin, held, ends, patience_seconds, compared)):
         _force(copy, path, writes)
-        told.forced += len(writes)
+        restored.forced += len(writes)
     for path, writes in _chunks(_removals(held)):
         _force(copy, path, writes)
-        told.removed += len(writes)
-    return told
+        restored.removed += len(writes)
+    return restored
 
 
 def _held(origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _Compared) -> _Held:

@@ -122,12 +122,12 @@ def local_session(
 
 def _s3(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what leads Hadoop's library for S3, if a session has it, to the store where ours goes."""
-    found = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+    settings = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
     if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
-        found |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
+        settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
     if region := environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION"):
-        found |= {"spark.hadoop.fs.s3a.endpoint.region": region}
-    return found
+        settings |= {"spark.hadoop.fs.s3a.endpoint.region": region}
+    return settings
 
 
 def _with(chosen: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -146,12 +146,14 @@ def check_spark(*, delta: bool) -> None:
             f"`apt-get install openjdk-17-jre-headless`), or point JAVA_HOME at one; {LOCAL_INSTEAD}"
         )
     try:
-        found = version("pyspark")
+        installed = version("pyspark")
     except ModuleNotFoundError:
-        asked = "'pyspark>=4.2,<4.3' 'pandas>=2.2,<3' delta-spark==4.4.0"
-        raise SparkUnavailable(f"PySpark is not installed: pip install {asked}; {LOCAL_INSTEAD}") from None
-    if delta and not found.startswith(DELTA_SPARK):
-        raise SparkUnavailable(f"Delta Lake 4.4.0 needs PySpark 4.2 and this is {found}: pip install 'pyspark==4.2.0'")
+        requirements = "'pyspark>=4.2,<4.3' 'pandas>=2.2,<3' delta-spark==4.4.0"
+        raise SparkUnavailable(f"PySpark is not installed: pip install {requirements}; {LOCAL_INSTEAD}") from None
+    if delta and not installed.startswith(DELTA_SPARK):
+        raise SparkUnavailable(
+            f"Delta Lake 4.4.0 needs PySpark 4.2 and this is {installed}: pip install 'pyspark==4.2.0'"
+        )
 
 
 def _list() -> Path:

@@ -192,8 +192,8 @@ class TableSink(Table):
         if self.changes:
             self.changes.level(self, Offset.from_json(end))
         start = Offset.from_json(self.record.end)
-        beside = TablesBeside(_where(self.changes), _where(self.quarantine))
-        planned = tasks_of(start, Offset.from_json(end), settings, (self.place, self.log.state.id), count, beside)
+        neighbours = TablesBeside(_where(self.changes), _where(self.quarantine))
+        planned = tasks_of(start, Offset.from_json(end), settings, (self.place, self.log.state.id), count, neighbours)
         failpoint("lake.planned")
         return planned
 
@@ -208,16 +208,16 @@ class TableSink(Table):
         """Bring a batch into the change log, then into the table: after a crash between them the log is ahead by one
         batch, never behind, and the tasks of the batch that is repeated leave out what it has."""
         if unread := sorted({vb for each in written for vb in each.unread}):
-            told = (
+            message = (
                 f"{len(unread)} vbuckets, the first is {unread[0]}, have another history than the batch was planned for"
             )
-            raise TableChanged(self.place, f"{told}; it is planned anew")
+            raise TableChanged(self.place, f"{message}; it is planned anew")
         reached = advanced(end, [place for each in written for place in each.reached])
-        then = self._beside(after, reached, written, transaction)
+        then = self._commit_neighbours(after, reached, written, transaction)
         self.put(after, then, written, transaction, [*more, *self._columns(written)])
         return then
 
-    def _beside(
+    def _commit_neighbours(
         self, after: str, end: Mapping[str, Any], written: Sequence[TaskResult], transaction: tuple[str, int] | None
     ) -> Record:
         """Bring a batch into the tables beside this one; return the record that it then has."""

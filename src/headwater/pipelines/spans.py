@@ -14,19 +14,21 @@ from headwater.spark.offsets import Offset
 from headwater.tracing import Told
 
 
-def tell_plan(told: Told, job: str, before: Standing, end: Mapping[str, Any]) -> None:
+def tell_plan(attributes: Told, job: str, before: Standing, end: Mapping[str, Any]) -> None:
     """Say what a batch is to bring."""
-    if not told.is_heard:
+    if not attributes.is_heard:
         return
     start, until = Offset.from_json(before.end).positions, Offset.from_json(end).positions
     moved = {vb: each.seqno - (start[vb].seqno if vb in start else 0) for vb, each in until.items()}
     vbuckets = sum(1 for seqnos in moved.values() if seqnos)
-    told.tell(job=job, batch=before.batch + 1, vbuckets=vbuckets, changes=sum(max(0, each) for each in moved.values()))
+    attributes.tell(
+        job=job, batch=before.batch + 1, vbuckets=vbuckets, changes=sum(max(0, each) for each in moved.values())
+    )
 
 
-def tell_tasks(told: Told, written: Sequence[Any]) -> None:
+def tell_tasks(attributes: Told, written: Sequence[Any]) -> None:
     """Say what the tasks of a batch did, and when, as far as they tell."""
-    if not told.is_heard:
+    if not attributes.is_heard:
         return
     for number, each in enumerate(written):
         times: Mapping[str, float] = getattr(each, "times", {})
@@ -36,14 +38,16 @@ def tell_tasks(told: Told, written: Sequence[Any]) -> None:
         tracing.past("batch.read", times["began"], times.get("read", ended), task=number)
         about = {"task": number, "rows": _rows(each), "files": len(each.files)}
         tracing.past("batch.write", times.get("first", ended), ended, **about)
-    told.tell(rows=sum(map(_rows, written)))
+    attributes.tell(rows=sum(map(_rows, written)))
 
 
-def tell_lag(told: Told, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
+def tell_lag(attributes: Told, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
     """Say how many changes the nodes had been seen to have beyond the end of a batch."""
-    if told.is_heard and latest is not None:
+    if attributes.is_heard and latest is not None:
         there, here = Offset.from_json(latest).positions, Offset.from_json(end).positions
-        told.tell(lag=sum(max(0, each.seqno - (here[vb].seqno if vb in here else 0)) for vb, each in there.items()))
+        attributes.tell(
+            lag=sum(max(0, each.seqno - (here[vb].seqno if vb in here else 0)) for vb, each in there.items())
+        )
 
 
 def _rows(answer: Any) -> int:

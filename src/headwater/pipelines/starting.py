@@ -115,29 +115,29 @@ def python() -> str:
     text = _SCRIPT.replace("{python}", sys.executable)
     script = cache_folder() / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if not os.access(script, os.X_OK):
-        beside = script.with_name(f"{script.name}.{os.getpid()}")
+        temporary = script.with_name(f"{script.name}.{os.getpid()}")
         try:
             script.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(text, encoding="utf-8")
-            beside.chmod(0o755)
-            beside.rename(script)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.chmod(0o755)
+            temporary.rename(script)
         except OSError:
             with suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
             return sys.executable
     return str(script)
 
 
 def _installed() -> Path | None:
     """The folder of PySpark, if Spark's jars are those that came with it, without settings of a site."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None or os.environ.get("SPARK_HOME") or os.environ.get("SPARK_CONF_DIR"):
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None or os.environ.get("SPARK_HOME") or os.environ.get("SPARK_CONF_DIR"):
         return None
-    folder = Path(found.origin).parent
+    folder = Path(spec.origin).parent
     return folder if (folder / "jars").is_dir() and not (folder / "conf").exists() else None
 
 
 def _java() -> Path | None:
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    return Path(found) if found and Path(found).exists() else None
+    path = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    return Path(path) if path and Path(path).exists() else None

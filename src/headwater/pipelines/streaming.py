@@ -114,10 +114,10 @@ class _Batches:
             if self._sink.begun() is None and any(each.unread for each in written):
                 return  # a failover came between: the next batch is planned from the same record
             end, named = json.loads(rows[0].end), (self.query.result(), number)
-            with span("batch", began=began) as told:
+            with span("batch", began=began) as attributes:
                 past("batch.tasks", began, ran)
-                spans.tell_plan(told, self._job, before, end)
-                spans.tell_tasks(told, written)
+                spans.tell_plan(attributes, self._job, before, end)
+                spans.tell_tasks(attributes, written)
                 try:
                     with span("batch.commit"):
                         then = self._sink.commit(rows[0].after, end, written, named)

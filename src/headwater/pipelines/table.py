@@ -83,8 +83,10 @@ class Table:
             self.log.refresh()  # another mirror may have been first: then this is its table
         there.add(self.place)  # from now on, though the attempt fail in what follows
         if (self.record.bucket, self.record.kind) != (bucket, kind):
-            told = f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
-            raise TableError(self.store.root, f"{told}: choose another place")
+            message = (
+                f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
+            )
+            raise TableError(self.store.root, f"{message}: choose another place")
 
     def add_missing(self, columns: Sequence[Mapping[str, Any]]) -> None:
         """Give a table of an older release the columns that it lacks; its rows have null there."""

@@ -20,9 +20,9 @@ def parse_name(text: str) -> tuple[str, ...]:
         OptionError: it is no name.
     """
     parts, at = [], 0
-    while (found := PART.match(text, at)) is not None:
-        parts.append(found[2] or found[1].replace("``", "`"))
-        at = found.end()
+    while (match := PART.match(text, at)) is not None:
+        parts.append(match[2] or match[1].replace("``", "`"))
+        at = match.end()
         if at == len(text):
             return tuple(parts)
         if text[at] != ".":

@@ -60,7 +60,7 @@ class MirrorTask:
         settings: of the source, with the nodes that the planner knows.
         parts: ranges to read.
         fresh: vbuckets of which the table has no row yet.
-        beside: the tables beside it.
+        neighbours: the tables beside it.
     """
 
     place: str
@@ -68,7 +68,7 @@ class MirrorTask:
     settings: SourceSettings
     parts: tuple[Range, ...]
     fresh: frozenset[int]
-    beside: TablesBeside = TablesBeside()
+    neighbours: TablesBeside = TablesBeside()
 
     def answer(self) -> bytes:
         """Do the task; return its `TaskResult` as bytes."""
@@ -87,7 +87,7 @@ def tasks_of(
     settings: SourceSettings,
     where: tuple[str, str],
     count: int,
-    beside: TablesBeside = TablesBeside(),
+    neighbours: TablesBeside = TablesBeside(),
 ) -> list[MirrorTask]:
     """Return the tasks of the batch between two offsets, at most `count`, each with neighbouring vbuckets.
     `where` is the table's place and id.
@@ -100,7 +100,8 @@ def tasks_of(
     wanted = max(1, min(count, -(-changes // TASK_CHANGES)))
     groups = _neighbours(parts, wanted)
     return [
-        MirrorTask(*where, settings, tuple(group), fresh & {part.vbucket for part in group}, beside) for group in groups
+        MirrorTask(*where, settings, tuple(group), fresh & {part.vbucket for part in group}, neighbours)
+        for group in groups
     ]
 
 
@@ -110,7 +111,7 @@ def whole(part: Range) -> Range:
     return replace(part, start_seqno=0, rollback=False) if part.rollback else part
 
 
-def told(reached: Mapping[int, tuple[int, int]] | None) -> list[tuple[int, int, int]]:
+def reached_rows(reached: Mapping[int, tuple[int, int]] | None) -> list[tuple[int, int, int]]:
     """Return the same as a task's answer tells it."""
     return [(vb, *place) for vb, place in sorted((reached or {}).items())]
 
@@ -197,8 +198,8 @@ def run(task: MirrorTask) -> TaskResult:
     view = view_of(task.place, task.table)
     state = view.log.state
     shape = shape_of(state.fields)
-    logging = _Logging(task) if task.beside.changelog else None
-    aside = _aside(task.beside.quarantine) if task.beside.quarantine else None
+    logging = _Logging(task) if task.neighbours.changelog else None
+    aside = _aside(task.neighbours.quarantine) if task.neighbours.quarantine else None
     unread: set[int] = set()
     reached = further(task.settings)
     times = {"began": time.time()}
@@ -214,7 +215,7 @@ def run(task: MirrorTask) -> TaskResult:
             logging.discard()
         _hang_up(task.settings)
         raise
-    written.unread, written.reached = sorted(unread), told(reached)
+    written.unread, written.reached = sorted(unread), reached_rows(reached)
     if unread:
         _hang_up(task.settings)  # whom it asked may own these vbuckets no more
     failpoint("lake.files_written")
@@ -253,7 +254,7 @@ class _Logging:
     names = tuple(CHANGES)[:-1]
 
     def __init__(self, task: MirrorTask) -> None:
-        place, table = cast("tuple[str, str]", task.beside.changelog)
+        place, table = cast("tuple[str, str]", task.neighbours.changelog)
         view = view_of(place, table)
         record = record_of(place, view.log.state)
         logged = Offset.from_json(record.end)
@@ -272,8 +273,8 @@ class _Logging:
         """Yield batches as they are, having logged them."""
         if self._back:
             # Above its floor a rollback row itself is no change of the vbucket: it is written first, as it is.
-            made = RowMaker(self.names, "binary", "binary").rollbacks(self._back)
-            self._writer.take(made, always=True)
+            rows_ = RowMaker(self.names, "binary", "binary").rollbacks(self._back)
+            self._writer.take(rows_, always=True)
         for batch in batches:
             self._writer.take(batch)
             yield batch

@@ -46,11 +46,11 @@ class TextRules:
         except UnicodeDecodeError as error:
             return self._other("", f"not UTF-8: {error.reason} at byte {error.start}")
         try:
-            found = parse(value)
-            parts = list(self._chosen(found))
+            content = parse(value)
+            parts = list(self._texts_at(content))
         except (ValueError, RecursionError) as error:
-            told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            return self._other(plain, f"not JSON: {told}")
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            return self._other(plain, f"not JSON: {reason}")
         return clean("\n".join(parts)), ""
 
     def _other(self, plain: str, why: str) -> tuple[str, str]:
@@ -58,11 +58,11 @@ class TextRules:
             return "", why
         return (clean(plain), "") if self.others == "text" else ("", "")
 
-    def _chosen(self, found: Any) -> Iterator[str]:
+    def _texts_at(self, content: Any) -> Iterator[str]:
         if not self.fields:
-            yield from _strings(found)
+            yield from _strings(content)
         for path in self.fields:
-            for value in _at(found, path.split(".")):
+            for value in _at(content, path.split(".")):
                 yield from _strings(value)
 
 

@@ -178,18 +178,18 @@ class TransitionNodes:
             HeadwaterError: a node does not answer, or refuses.
         """
         async with AsyncExitStack() as stack:
-            asked = [
+            vbuckets = [
                 await stack.enter_async_context(await NodeAdmin.connect(each))
                 for each in (*self.sources, *self.targets)
             ]
-            for node in asked:
+            for node in vbuckets:
                 await _refuse_member(node)
-            await _refuse_strangers(asked[: len(self.sources)], asked[len(self.sources) :])
-            states = [await node.states() for node in asked]
+            await _refuse_strangers(vbuckets[: len(self.sources)], vbuckets[len(self.sources) :])
+            states = [await node.states() for node in vbuckets]
         return self._survey(states[: len(self.sources)], states[len(self.sources) :])
 
     def _survey(self, given: Sequence[dict[int, State]], taken: Sequence[dict[int, State]]) -> TransitionSurvey:
-        found = TransitionSurvey()
+        survey = TransitionSurvey()
         there = {vb for states in (*given, *taken) for vb in states}  # a target has what has moved
         if self.wanted and (beyond := sorted(self.wanted - there)):
             raise OptionError("vbuckets", beyond[0], f"of these nodes, which have {min(there)} to {max(there)}")
@@ -197,15 +197,15 @@ class TransitionNodes:
             for vb in filter(self.is_wanted, states):
                 owners = [at for at, there in enumerate(taken) if there.get(vb) is State.ACTIVE]
                 begun = [at for at, there in enumerate(taken) if there.get(vb) is State.PENDING]
-                if len(owners) + (states[vb] is State.ACTIVE) + (vb in found.left) > 1:
+                if len(owners) + (states[vb] is State.ACTIVE) + (vb in survey.left) > 1:
                     raise OptionError("nodes", f"vbucket {vb} has two owners", "nodes of which one owns it")
                 if owners and states[vb] is State.DEAD:
-                    found.moved[vb] = NodePair(source, self.targets[owners[0]])
+                    survey.moved[vb] = NodePair(source, self.targets[owners[0]])
                 elif states[vb] is State.ACTIVE or (states[vb] is State.DEAD and begun):
-                    found.left[vb] = NodePair(source, self.targets[begun[0] if begun else vb % len(self.targets)])
+                    survey.left[vb] = NodePair(source, self.targets[begun[0] if begun else vb % len(self.targets)])
                 elif states[vb] is State.DEAD and all(each.get(vb) is not State.ACTIVE for each in given):
-                    found.ownerless.add(vb)
-        return found
+                    survey.ownerless.add(vb)
+        return survey
 
     def is_wanted(self, vbucket: int) -> bool:
         """Whether it is one of those to be moved."""
@@ -216,8 +216,8 @@ async def _refuse_member(node: NodeAdmin) -> None:
     """A cluster's map says who owns what: a takeover that leaves it as it is would be undone."""
     config = await node.config()
     if config and len(read_map(config, node.address).servers) > 1:
-        told = "a node that is no member of a cluster; there it is headwater cluster rebalance"
-        raise OptionError("nodes", str(node.address), told)
+        message = "a node that is no member of a cluster; there it is headwater cluster rebalance"
+        raise OptionError("nodes", str(node.address), message)
 
 
 async def _refuse_strangers(sources: Sequence[NodeAdmin], targets: Sequence[NodeAdmin]) -> None:
@@ -245,8 +245,8 @@ async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[
             had, has = int(details.get(f"vb_{vb}:high_seqno", 0)), highs.get(vb, -1)
             branch, branches = (await old.failover_log(vb))[0][0], [uuid for uuid, _ in await new.failover_log(vb)]
             if has < had or branch not in branches or await old.state(vb) is State.ACTIVE:
-                told = f"{target} has it up to seqno {has}, {source} had it up to {had} of branch {branch:016x}"
-                raise MoveError(vb, f"the new owner has not what the old one had: {told}", "look at both nodes")
+                message = f"{target} has it up to seqno {has}, {source} had it up to {had} of branch {branch:016x}"
+                raise MoveError(vb, f"the new owner has not what the old one had: {message}", "look at both nodes")
             rows.append(each | {"source": source, "target": target, "high_seqno": had, "moved_at": time.time()})
     return rows
 
@@ -274,23 +274,23 @@ class _Transition:
 
     def attempt(self) -> None:
         """Go on until all is moved or the job is to end."""
-        found = asyncio.run(self._nodes.look())
+        survey = asyncio.run(self._nodes.look())
         noted = {row["vbucket"] for row in self._journal.rows()}
         counts = self._attempts.progress
-        counts.total = len(found.left) + len(found.moved.keys() | {vb for vb in noted if self._nodes.is_wanted(vb)})
-        self._unnoted({vb: pair for vb, pair in found.moved.items() if vb not in noted})
+        counts.total = len(survey.left) + len(survey.moved.keys() | {vb for vb in noted if self._nodes.is_wanted(vb)})
+        self._unnoted({vb: pair for vb, pair in survey.moved.items() if vb not in noted})
         if self._job.delete:
-            for pair, moved in by_pair(found.moved).items():
+            for pair, moved in by_pair(survey.moved).items():
                 asyncio.run(cleared(pair, moved))
-        while found.left and not self._attempts.stop():
-            counts.moved = counts.total - len(found.left)
-            self._batch(found.left)
-            found = asyncio.run(self._nodes.look())
-        counts.moved = counts.total - len(found.left)
-        if found.ownerless:
+        while survey.left and not self._attempts.stop():
+            counts.moved = counts.total - len(survey.left)
+            self._batch(survey.left)
+            survey = asyncio.run(self._nodes.look())
+        counts.moved = counts.total - len(survey.left)
+        if survey.ownerless:
             problem = "a source has a dead copy of it, and none of these nodes owns it"
             advice = "look for its owner; if that is another node, name the vbuckets to be moved"
-            raise MoveError(min(found.ownerless), problem, f"{advice} ({len(found.ownerless)} are so)")
+            raise MoveError(min(survey.ownerless), problem, f"{advice} ({len(survey.ownerless)} are so)")
 
     def _unnoted(self, moved: dict[int, NodePair]) -> None:
         """Check and note what was moved by a run that ended before it could: what it measured is lost."""
@@ -308,8 +308,8 @@ class _Transition:
         answers = [json.loads(answer) for answer in self._run(tasks)]
         failpoint("transition.answered")
         rows = []
-        for pair, told in zip(pairs, answers, strict=True):
-            noted = asyncio.run(checked(pair, told["moved"]))
+        for pair, result in zip(pairs, answers, strict=True):
+            noted = asyncio.run(checked(pair, result["moved"]))
             self._journal.note(noted)
             failpoint("transition.noted")
             if self._job.delete:
@@ -317,7 +317,7 @@ class _Transition:
             rows += noted
         self._attempts.watch.batch(time.monotonic() - began)
         self._tell(rows)
-        if failed := [MoveError(*each) for told in answers for each in told["failed"]]:
+        if failed := [MoveError(*each) for result in answers for each in result["failed"]]:
             raise min(failed, key=lambda each: each.retriable)
 
     def _tell(self, rows: list[dict[str, Any]]) -> None:
@@ -362,14 +362,18 @@ def work(job: Transition) -> TransitionProgress:
 
 async def plan(job: Transition) -> tuple[str, dict[str, Any]]:
     """Return what would be moved from where to where; nothing is changed. Raises as `TransitionNodes.look`."""
-    found = await _nodes(job).look()
-    pairs = Counter((str(pair.source.address), str(pair.target.address)) for pair in found.left.values())
+    survey = await _nodes(job).look()
+    pairs = Counter((str(pair.source.address), str(pair.target.address)) for pair in survey.left.values())
     lines = [f"{old} would hand {n:,} vbucket{'s' * (n != 1)} over to {new}" for (old, new), n in pairs.items()]
-    lines.append(f"{len(found.left):,} vbuckets would be moved, {len(found.moved):,} have been")
-    if found.ownerless:
-        lines.append(f"{len(found.ownerless):,} have an owner at none of these nodes, and a dead copy at a source")
+    lines.append(f"{len(survey.left):,} vbuckets would be moved, {len(survey.moved):,} have been")
+    if survey.ownerless:
+        lines.append(f"{len(survey.ownerless):,} have an owner at none of these nodes, and a dead copy at a source")
     moves = [{"from": old, "to": new, "vbuckets": number} for (old, new), number in pairs.items()]
-    return "\n".join(lines), {"begun": False, **{name: len(each) for name, each in vars(found).items()}, "pairs": moves}
+    return "\n".join(lines), {
+        "begun": False,
+        **{name: len(each) for name, each in vars(survey).items()},
+        "pairs": moves,
+    }
 
 
 def _nodes(job: Transition) -> TransitionNodes:
@@ -397,7 +401,7 @@ def _answers(tasks: list[TransitionTask]) -> Callable[[Iterable[Any]], Iterator[
 
         for batch in batches:
             mine = batch.column("task").to_pylist()
-            told: list[Any] = [pa.array(mine, pa.int32()), pa.array([tasks[number].answer() for number in mine])]
-            yield pa.RecordBatch.from_arrays(told, ["task", "answer"])
+            columns: list[Any] = [pa.array(mine, pa.int32()), pa.array([tasks[number].answer() for number in mine])]
+            yield pa.RecordBatch.from_arrays(columns, ["task", "answer"])
 
     return answers

@@ -139,8 +139,8 @@ class HotKeys:
         try:
             import datasketches
         except ModuleNotFoundError:
-            told = "possible without datasketches: pip install 'datasketches>=5.2'"
-            raise OptionError("hot", "10", told) from None
+            message = "possible without datasketches: pip install 'datasketches>=5.2'"
+            raise OptionError("hot", "10", message) from None
         self._library = datasketches
         kind = datasketches.frequent_strings_sketch
         self._sketch: Any = kind(SKETCH_SIZE) if data is None else kind.deserialize(base64.b64decode(data))
@@ -160,8 +160,8 @@ class HotKeys:
     def top(self, count: int) -> list[HotKey]:
         """Return the hottest keys, the hottest first; none that might be no hotter than keys that are left out."""
         kind = self._library.frequent_items_error_type.NO_FALSE_POSITIVES
-        found = [HotKey(key, low, high - low) for key, _, low, high in self._sketch.get_frequent_items(kind)]
-        return sorted(found, key=lambda hot: (-hot.changes, hot.key))[:count]
+        keys = [HotKey(key, low, high - low) for key, _, low, high in self._sketch.get_frequent_items(kind)]
+        return sorted(keys, key=lambda hot: (-hot.changes, hot.key))[:count]
 
 
 @dataclass
@@ -191,10 +191,10 @@ class Window:
         return {"prefixes": prefixes, "hot": None if self.hot is None else self.hot.to_text()}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Window:
+    def from_json(cls, saved: Mapping[str, Any]) -> Window:
         """Read what `to_json` wrote."""
-        prefixes = {prefix: PrefixCounts(*counts) for prefix, counts in told["prefixes"].items()}
-        return cls(prefixes, None if told["hot"] is None else HotKeys(told["hot"]))
+        prefixes = {prefix: PrefixCounts(*counts) for prefix, counts in saved["prefixes"].items()}
+        return cls(prefixes, None if saved["hot"] is None else HotKeys(saved["hot"]))
 
 
 @dataclass
@@ -228,9 +228,9 @@ class Windows:
             whose = (f"{scope or UNKNOWN}.{collection or UNKNOWN}{BETWEEN}" for scope, collection in paths)
         for of, event, key, clock, expiry, size in zip(whose, events, keys, cas, expiries, sizes, strict=True):
             if key is not None:
-                self._one(rules, (of, key), event, (clock & U64, latest), expiry, size or 0)
+                self._count(rules, (of, key), event, (clock & U64, latest), expiry, size or 0)
 
-    def _one(
+    def _count(
         self,
         rules: WindowRules,
         document: tuple[str, bytes],
@@ -290,10 +290,10 @@ class Windows:
         return {"open": kept, "newest_ns": self.newest_ns, "late": self.late, "unclocked": self.unclocked}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Windows:
+    def from_json(cls, saved: Mapping[str, Any]) -> Windows:
         """Read what `to_json` wrote; nothing of {}."""
-        kept = {int(start): Window.from_json(window) for start, window in told.get("open", {}).items()}
-        return cls(kept, told.get("newest_ns", 0), told.get("late", 0), told.get("unclocked", 0))
+        kept = {int(start): Window.from_json(window) for start, window in saved.get("open", {}).items()}
+        return cls(kept, saved.get("newest_ns", 0), saved.get("late", 0), saved.get("unclocked", 0))
 
 
 def whose_of(name: str) -> str:

@@ -69,10 +69,10 @@ class Cluster:
 
     def init(self, replicas: int) -> None:
         """Give the nodes their first map, as `headwater cluster init` does."""
-        from headwater.cluster.founding import found  # noqa: PLC0415 - heavy, as above
+        from headwater.cluster.founding import found_cluster  # noqa: PLC0415 - heavy, as above
 
         async def work(members: Members) -> None:
-            await found(members, [_address(each) for each in self.nodes], replicas)
+            await found_cluster(members, [_address(each) for each in self.nodes], replicas)
 
         self._run(work)
 

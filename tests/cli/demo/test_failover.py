@@ -10,7 +10,7 @@ import pytest
 from headwater.cli.demo import command
 from headwater.cli.demo.command import StoryName
 from headwater.cli.demo.failover import ADDED, DELETED, OVERWRITTEN, Undone, show, undone
-from headwater.cli.extras import told
+from headwater.cli.extras import advice
 
 
 def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_library_that_is_missing_is_told_before_anything_is_begun(monkeypatch:
     for story in StoryName:
         with pytest.raises(ModuleNotFoundError, match="deltalake") as missing:
             command.demo(story)
-        assert "the extra `demo`" in (told(missing.value) or "")
+        assert "the extra `demo`" in (advice(missing.value) or "")
 
 
 def test_each_kind_of_row_that_was_undone_is_told() -> None:

@@ -63,8 +63,8 @@ def addresses(nodes: Sequence[str]) -> "tuple[list[Address], Place]":
         raise typer.BadParameter(f"the nodes name different buckets: {', '.join(sorted(buckets))}.")
     if len({target.tls for target in targets}) > 1:
         raise typer.BadParameter("the nodes say different things of TLS: couchbases:// and its parameters for all.")
-    found = [seed for target in targets for seed in target.seeds]
-    return list(dict.fromkeys(found)), Place(next(iter(buckets), "default"), targets[0].tls if targets else None)
+    seeds = [seed for target in targets for seed in target.seeds]
+    return list(dict.fromkeys(seeds)), Place(next(iter(buckets), "default"), targets[0].tls if targets else None)
 
 
 FIRST_START_SECONDS = 60.0
@@ -118,13 +118,13 @@ async def _run(
 
     stop, loop, task = StopRequest(), asyncio.get_running_loop(), asyncio.current_task()
 
-    def told(number: int) -> None:
+    def on_signal(number: int) -> None:
         stop.signals.append(number)
         if task is not None and (not stop.gently or len(stop.signals) > 1):
             task.cancel()
 
     for number in signals():
-        loop.add_signal_handler(number, told, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         patient = {} if answer_seconds is None else {"timeout_seconds": answer_seconds}
         async with Members(place.bucket, user, password, tls=place.tls, **patient) as members:

@@ -39,31 +39,31 @@ def status(
 
         return judging.status(await members.survey(seeds))
 
-    found = run(work, place, user, password)
+    state = run(work, place, user, password)
     if as_json:
-        typer.echo(json.dumps(found.to_json()))
+        typer.echo(json.dumps(state.to_json()))
     else:
-        _show(found)
-    if not found.is_healthy:
-        raise CommandError("; ".join(found.problems))
+        _show(state)
+    if not state.is_healthy:
+        raise CommandError("; ".join(state.problems))
 
 
-def _show(found: "ClusterStatus") -> None:
+def _show(state: "ClusterStatus") -> None:
     from rich.markup import escape
 
-    told = found.map
-    replicas = several(told.replica_count, "replica")
-    has_groups = any(node.group for node in found.nodes)
+    map_ = state.map
+    replicas = several(map_.replica_count, "replica")
+    has_groups = any(node.group for node in state.nodes)
     columns = [*(["group"] if has_groups else []), "active", "replica", "pending", "dead", "documents", "behind", ""]
-    table = table_of(f"{told.bucket}: {told.vbuckets} vbuckets, {replicas}, map {told.epoch}:{told.rev}", *columns)
-    for node in found.nodes:
+    table = table_of(f"{map_.bucket}: {map_.vbuckets} vbuckets, {replicas}, map {map_.epoch}:{map_.rev}", *columns)
+    for node in state.nodes:
         group = [escape(node.group)] if has_groups else []
-        table.add_row(str(node.address), *group, *_cells(node, told.version))
+        table.add_row(str(node.address), *group, *_cells(node, map_.version))
     console = out()
     console.print(table)
-    for remark in found.remarks:
+    for remark in state.remarks:
         console.print(remark, markup=False)
-    if found.is_healthy:
+    if state.is_healthy:
         console.print("each vbucket has one owner, all nodes have this map")
 
 

@@ -27,18 +27,18 @@ class Comparison:
     def describe(self) -> str:
         """One line: the counts, and the first keys of each kind of difference."""
         kinds = {"missing": self.missing, "surplus": self.surplus, "different": self.different}
-        told = [f"{len(keys):,} {kind}{_first(keys)}" for kind, keys in kinds.items()]
-        return ", ".join(told)
+        differences = [f"{len(keys):,} {kind}{_first(keys)}" for kind, keys in kinds.items()]
+        return ", ".join(differences)
 
 
-def compare(expected: Mapping[bytes, bytes], found: Mapping[bytes, bytes]) -> Comparison:
+def compare(expected: Mapping[bytes, bytes], actual: Mapping[bytes, bytes]) -> Comparison:
     """Compare what should be there (`left`) with what is (`right`)."""
     return Comparison(
         left=len(expected),
-        right=len(found),
-        missing=tuple(sorted(expected.keys() - found.keys())),
-        surplus=tuple(sorted(found.keys() - expected.keys())),
-        different=tuple(sorted(key for key in expected.keys() & found.keys() if expected[key] != found[key])),
+        right=len(actual),
+        missing=tuple(sorted(expected.keys() - actual.keys())),
+        surplus=tuple(sorted(actual.keys() - expected.keys())),
+        different=tuple(sorted(key for key in expected.keys() & actual.keys() if expected[key] != actual[key])),
     )
 
 

@@ -79,15 +79,15 @@ def undone(before: Documents, after: Documents) -> Undone:
     )
 
 
-def show(found: Undone) -> list[str]:
+def show(undone: Undone) -> list[str]:
     """Return what was undone as lines, the first few rows of each kind."""
     kinds = (
-        ("only the lost branch had", [_text(key) for key in found.removed]),
+        ("only the lost branch had", [_text(key) for key in undone.removed]),
         (
             "it had overwritten",
-            [f"{_text(key)}: {_text(old)} is {_text(new)} again" for key, old, new in found.restored],
+            [f"{_text(key)}: {_text(old)} is {_text(new)} again" for key, old, new in undone.restored],
         ),
-        ("it had deleted", [_text(key) for key in found.returned]),
+        ("it had deleted", [_text(key) for key in undone.returned]),
     )
     lines = []
     for what, rows in kinds:
@@ -112,58 +112,58 @@ class _Story:
         url = f"couchbase://{first.address},{second.address}/default"
         options = ("--engine", "local", "--changelog")
         mirror = stack.enter_context(MirrorProcess(url, self._table, self._folder / "mirror.log", *options))
-        with step("mirror into a Delta table") as told:
+        with step("mirror into a Delta table") as note:
             self._catch_up(first, mirror)
-            told(f"{count(mirror.changes)} changes")
+            note(f"{count(mirror.changes)} changes")
         self._cut_off(first, second, mirror)
         lost = contents.of_table(self._table)
         self._fail_over(first, second)
-        with step("the mirror follows") as told:
+        with step("the mirror follows") as note:
             self._catch_up(second, mirror, lambda: mirror.rollbacks > 0)
-            told(f"{several(mirror.rollbacks, 'vbucket')} rolled back, each in one commit with what it has now")
+            note(f"{several(mirror.rollbacks, 'vbucket')} rolled back, each in one commit with what it has now")
         out().print("undone in the table:")
         out().print("\n".join(show(undone(lost, contents.of_table(self._table)))), markup=False)
-        with step("write to B") as told, second.client() as client:
+        with step("write to B") as note, second.client() as client:
             client.set_many((f"order:{i}", "again") for i in LATER)
             client.set_many((f"new:{i}", "of B") for i in LATER)
-            told(several(2 * len(LATER), "document"))
-        with step("wait for the mirror") as told:
+            note(several(2 * len(LATER), "document"))
+        with step("wait for the mirror") as note:
             self._catch_up(second, mirror)
-            told(f"{count(mirror.changes)} changes in {mirror.batches} batches")
+            note(f"{count(mirror.changes)} changes in {mirror.batches} batches")
         mirror.stop()
         self._judge(second)
 
     def _start(self, stack: ExitStack) -> tuple["Node", "Node"]:
         from headwater import testing
 
-        with step("start node A and its replica B") as told:
+        with step("start node A and its replica B") as note:
             options: dict[str, object] = {"vbuckets": VBUCKETS}
             first = testing.Node(self._folder / "A", options).start()
             stack.callback(first.kill)
             second = testing.Node(self._folder / "B", options | {"vbucket_state": "none"}).start()
             stack.callback(second.kill)
-            told(f"{first.address}, {second.address}, {VBUCKETS} vbuckets")
-        with step("load documents into A") as told, first.client() as client:
+            note(f"{first.address}, {second.address}, {VBUCKETS} vbuckets")
+        with step("load documents into A") as note, first.client() as client:
             client.set_many((f"order:{i}", "kept") for i in range(DOCUMENTS))
-            told(f"{count(DOCUMENTS)} documents")
+            note(f"{count(DOCUMENTS)} documents")
         return first, second
 
     def _cut_off(self, first: "Node", second: "Node", mirror: MirrorProcess) -> None:
-        with step("let B follow A, then cut it off") as told:
+        with step("let B follow A, then cut it off") as note:
             self._headwater("replicate", first.address, second.address, "--once")
-            told("B has what A has, and hears nothing any more")
-        with step("write to A") as told, first.client() as client:
+            note("B has what A has, and hears nothing any more")
+        with step("write to A") as note, first.client() as client:
             client.set_many((f"order:{i}", "lost") for i in OVERWRITTEN)
             client.delete_many(f"order:{i}" for i in DELETED)
             client.set_many((f"lost:{i}", "of A") for i in ADDED)
-            told(f"{len(OVERWRITTEN)} overwritten, {len(DELETED)} deleted, {len(ADDED)} added; the mirror reads them")
+            note(f"{len(OVERWRITTEN)} overwritten, {len(DELETED)} deleted, {len(ADDED)} added; the mirror reads them")
             self._catch_up(first, mirror)
 
     def _fail_over(self, first: "Node", second: "Node") -> None:
-        with step("kill -9 A, promote B") as told:
+        with step("kill -9 A, promote B") as note:
             first.kill()
             said = self._headwater("failover", second.address, "--from", first.address, "--yes")
-            told(said.splitlines()[-1])
+            note(said.splitlines()[-1])
 
     def _headwater(self, *words: str) -> str:
         """Run a command; return what it said."""
@@ -188,11 +188,11 @@ class _Story:
                 time.sleep(LOOK_SECONDS)
 
     def _judge(self, node: "Node") -> None:
-        with step("compare key by key") as told, node.client() as client:
-            found = compare(contents.of_node(client), contents.of_table(self._table))
-            told(f"{count(found.left)} in B, {count(found.right)} in the table")
-        if not found.equal:
-            raise CommandError(f"the table differs from the node: {found.describe()}")
+        with step("compare key by key") as note, node.client() as client:
+            comparison = compare(contents.of_node(client), contents.of_table(self._table))
+            note(f"{count(comparison.left)} in B, {count(comparison.right)} in the table")
+        if not comparison.equal:
+            raise CommandError(f"the table differs from the node: {comparison.describe()}")
         out().print("[bold green]the table equals the node")
         if forms().json:
-            answer("", equal=True, documents=found.left)
+            answer("", equal=True, documents=comparison.left)

@@ -84,36 +84,36 @@ class Story:
         """Each step is a line on the screen, and a number in the report."""
         from headwater import kernels, testing
 
-        with step("compile the kernels") as told:
+        with step("compile the kernels") as note:
             kernels.warm()  # Spark's workers, each for itself, would otherwise do it while the clock runs
-            told("done, or found in the cache")
-        with step("read the flights") as told:
+            note("done, or found in the cache")
+        with step("read the flights") as note:
             traffic = Traffic(read_flights(self.plan.rows), Random(self.plan.seed))  # noqa: S311 (no secret)
-            told(f"{count(len(traffic.expected))} documents")
-        with step("start a node") as told:
+            note(f"{count(len(traffic.expected))} documents")
+        with step("start a node") as note:
             node = testing.Node(self.folder / "store", {"vbuckets": VBUCKETS, "expiry_pager_seconds": 1}).start()
             stack.callback(node.stop)
-            told(f"{node.address}, {VBUCKETS} vbuckets, process {node.pid}")
+            note(f"{node.address}, {VBUCKETS} vbuckets, process {node.pid}")
         self._load(node, traffic)
         mirror = stack.enter_context(MirrorProcess(node.url, self.folder / "table", self.folder / "mirror.log"))
-        with step("mirror into a Delta table") as told:
+        with step("mirror into a Delta table") as note:
             began = self.samples.seconds()
             self._watch(node, mirror, until=lambda: mirror.batches > 0)
             self.samples.waited = (began, self.samples.rows[-2].seconds)
             self._catch_up(node, mirror)
             seconds = self.samples.seconds() - began
             self.facts["seconds until the table was level, Spark's start included"] = seconds
-            told(f"{count(mirror.changes)} changes in {seconds:.1f} s, Spark's start included")
+            note(f"{count(mirror.changes)} changes in {seconds:.1f} s, Spark's start included")
         self._rounds(node, mirror, traffic)
         self._expire(node, mirror, traffic)
-        with step("wait for the mirror") as told:
+        with step("wait for the mirror") as note:
             seconds = self._catch_up(node, mirror)
-            told(f"level after {seconds:.1f} s, {mirror.batches} micro-batches in all")
+            note(f"level after {seconds:.1f} s, {mirror.batches} micro-batches in all")
         mirror.stop()
         self._judge(node, traffic)
 
     def _load(self, node: "Node", traffic: Traffic) -> None:
-        with step("load them") as told, node.client() as client:
+        with step("load them") as note, node.client() as client:
             began, done = time.monotonic(), 0
             self.samples.begin()
             documents, size = list(traffic.expected.items()), max(1, len(traffic.expected) // LOOKS_AT_THE_LOAD)
@@ -126,7 +126,7 @@ class Story:
                 self.samples.add(done, 0)
             seconds = time.monotonic() - began
             self.facts |= {"documents loaded": len(traffic.expected), "loaded/s": len(traffic.expected) / seconds}
-            told(f"durable at {rate(len(traffic.expected), seconds)}")
+            note(f"durable at {rate(len(traffic.expected), seconds)}")
         self.samples.mark("loaded")
 
     def _rounds(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
@@ -135,11 +135,11 @@ class Story:
             if number == crash:
                 self._crash(node, mirror, traffic)
                 continue
-            with step(f"round {number + 1} of {self.plan.rounds}") as told:
+            with step(f"round {number + 1} of {self.plan.rounds}") as note:
                 plan = traffic.plan(self.plan.share)
                 seconds += self._round(node, mirror, traffic, plan)
                 changes += plan.changes
-                told(_described(plan))
+                note(_described(plan))
         if seconds:
             self.facts |= {"changes in quiet rounds": changes, "changes/s": changes / seconds}
 
@@ -156,25 +156,25 @@ class Story:
     def _crash(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
         """Kill the node in the middle of a round, start it again, look for what was acknowledged, finish the round."""
         plan = traffic.plan(self.plan.share)
-        with step("kill -9 in the middle of a round") as told:
+        with step("kill -9 in the middle of a round") as note:
             cut = self._perform_and_kill(node, traffic, plan)
             began = time.monotonic()
             node.restart()
             self.samples.mark("kill -9, restart")
             state = "the round was cut short" if cut else "the round had just ended"
-            told(f"{state}; ready again after {time.monotonic() - began:.2f} s")
-        with step("look for what was acknowledged") as told, node.client() as client:
-            touched, found = plan.keys(), contents.of_node(client)
+            note(f"{state}; ready again after {time.monotonic() - began:.2f} s")
+        with step("look for what was acknowledged") as note, node.client() as client:
+            touched, documents = plan.keys(), contents.of_node(client)
             untouched = {key: value for key, value in traffic.expected.items() if key not in touched}
-            lost = [key for key, value in untouched.items() if found.get(key) != value]
+            lost = [key for key, value in untouched.items() if documents.get(key) != value]
             if lost:
                 raise CommandError(
                     f"{len(lost)} acknowledged documents are lost or wrong, the first: {lost[0].decode()}"
                 )
-            told(f"all {count(len(untouched))} are there")
-        with step("perform that round again") as told:
+            note(f"all {count(len(untouched))} are there")
+        with step("perform that round again") as note:
             self._round(node, mirror, traffic, plan)
-            told(_described(plan))
+            note(_described(plan))
 
     def _perform_and_kill(self, node: "Node", traffic: Traffic, plan: Round) -> bool:
         """Return whether the crash cut the round short."""
@@ -191,9 +191,9 @@ class Story:
 
     def _expire(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
         """Wait until the node has expired all that was given a second to live."""
-        with step("let the rest expire") as told, node.client() as client:
+        with step("let the rest expire") as note, node.client() as client:
             self._watch(node, mirror, until=lambda: int(client.stats()["curr_items"]) == len(traffic.expected))
-            told(f"{count(len(traffic.expected))} documents are left")
+            note(f"{count(len(traffic.expected))} documents are left")
 
     def _catch_up(self, node: "Node", mirror: MirrorProcess) -> float:
         """Wait until the table holds every change; return the seconds it took."""
@@ -217,12 +217,12 @@ class Story:
                 time.sleep(LOOK_SECONDS)
 
     def _judge(self, node: "Node", traffic: Traffic) -> None:
-        with step("compare key by key") as told:
+        with step("compare key by key") as note:
             with node.client() as client:
                 in_node = contents.of_node(client)
             in_table = contents.of_table(self.folder / "table")
             memory, table = compare(traffic.expected, in_node), compare(in_node, in_table)
-            told(f"{count(table.left)} in the node, {count(table.right)} in the table")
+            note(f"{count(table.left)} in the node, {count(table.right)} in the table")
         self._report(memory, table)
         if not memory.equal:
             raise CommandError(f"the node is not what was acknowledged: {memory.describe()}")

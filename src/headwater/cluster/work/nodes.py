@@ -71,9 +71,9 @@ class InitCluster(DeclaredWork):
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Give them the map, and their vbuckets."""
-        from headwater.cluster.founding import found
+        from headwater.cluster.founding import found_cluster
 
-        lines, facts = self._lines(await found(members, self.nodes, self.replicas, encrypted=self.tls))
+        lines, facts = self._lines(await found_cluster(members, self.nodes, self.replicas, encrypted=self.tls))
         return WorkOutcome("\n".join(lines), facts | {"begun": True})
 
     def _lines(self, cluster: Founded) -> tuple[tuple[str, ...], dict[str, object]]:
