@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import numpy as np
+
 from benchmarks.scale import LINEAR, Axis
+from headwater import testing
+from headwater.lake.index import Hashes, Indexes, index_of
+from headwater.lake.store import TableStore
 from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.scans import ScanPlan
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.storage.store import Store
+from headwater.spark.nodes import SourceNodes
+from headwater.spark.settings import parse
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.manifest import CollectionsManifest
 
@@ -123,10 +131,38 @@ def scan(size: int) -> float:
     return on_bucket(1, work)
 
 
+# --- the mirror -------------------------------------------------------------------------------------------------------
+
+
+def indexes(size: int) -> float:
+    """A batch's look into the index of each of so many files, once they are mapped."""
+    nothing = Hashes(np.zeros(1, np.uint64), np.zeros(1, np.uint64))
+    with tempfile.TemporaryDirectory() as folder:
+        of_table = Indexes(TableStore(folder), "table", bytes(16))
+        for number in range(size):
+            of_table.write(f"{number}.parquet", index_of(nothing, np.zeros(1, np.int64)), 1)
+        return spent(lambda: [of_table.of(f"{number}.parquet").find(nothing) for number in range(size)])
+
+
+def observe(size: int) -> float:
+    """The planner's look at a node with so many vbuckets, of which one was written to; twenty times."""
+    with testing.node(vbuckets=size) as node, node.client() as client:
+        nodes = SourceNodes(parse({"url": node.url}, streaming=True))
+        nodes.observe()
+        total = 0.0
+        for number in range(20):
+            client.set(b"key", b"%d" % number)
+            total += spent(lambda: nodes.observe(resting=range(size)))
+        nodes.close()
+        return total
+
+
 AXES = {
     "set-collections": Axis(f"a manifest of N collections in {VBUCKETS} vbuckets", 64, LINEAR, set_collections),
     "add-collection": Axis("a collection more beside N, in 1,024 vbuckets", 16, LINEAR, add_collection),
     "read-collections": Axis(f"a start with N collections in {VBUCKETS} vbuckets", 64, LINEAR, read_collections),
     "scan": Axis("a range scan of a vbucket with N keys", 25_000, LINEAR, scan),
+    "indexes": Axis("a batch's look into N indexes", 128, LINEAR, indexes),
+    "observe": Axis("twenty looks of a planner at N vbuckets, one written to", 64, LINEAR, observe),
     "decode-manifest": Axis("a manifest of N scopes, decoded", 1000, LINEAR, decode_manifest),
 }

@@ -1,3 +1,4 @@
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,31 @@ def test_only_so_many_stay_mapped(tmp_path: Path) -> None:
     assert indexes.of("other.parquet").rows.tolist() == [0]
     assert found(indexes, path) == [7, 400]
     assert indexes.rebuilt == 1  # mapped again, not built again
+
+
+def test_a_batch_over_many_files_maps_none_of_them_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 stayed mapped: with 513 files each batch mapped, and read, every index again."""
+    paths = [f"part-{number}.parquet" for number in range(600)]
+    first, second = (Indexes(TableStore(tmp_path), "table", SEED) for _ in range(2))
+    for number, path in enumerate(paths):
+        first.write(path, index_of(words((1, number)), np.array([0])), 1)
+    mapped: list[str] = []
+    of_store = TableStore.mapped
+    monkeypatch.setattr(TableStore, "mapped", lambda store, path: mapped.append(path) or of_store(store, path))
+    for _ in range(3):
+        assert all(second.of(path).rows.tolist() == [0] for path in paths)
+    assert len(mapped) == len(paths)
+
+
+def test_indexes_of_files_that_left_the_table_are_let_go(tmp_path: Path) -> None:
+    indexes = Indexes(TableStore(tmp_path), "table", SEED)
+    kept, gone = (index_of(words((1, number)), np.array([0])) for number in range(2))
+    indexes.write("kept.parquet", kept, 1)
+    indexes.write("gone.parquet", gone, 1)
+    left = weakref.ref(gone.rows)
+    del gone
+    indexes.forget_others({"kept.parquet", "not-there.parquet"})
+    assert left() is None and indexes.of("kept.parquet") is kept
 
 
 def test_keys_that_somebody_left_null_are_rows_all_the_same(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -66,11 +66,12 @@ class FakeClient:
         self._ask(f"persisted by {min_persisted}")
         return {vb: self.on_disk.get(vb, 0) for vb, uuid in vb_uuids.items() if self.vbuckets[vb].log[0][0] == uuid}
 
-    def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
-        self._ask("stats")
+    def vbucket_stats(self, group: str, vbuckets: Collection[int] | None = None) -> dict[int, dict[str, str]]:
+        self._ask("stats" if vbuckets is None else f"stats of {', '.join(map(str, sorted(vbuckets)))}")
         return {
             vb: {"uuid": str(vbucket.log[0][0]), "purge_seqno": str(vbucket.purge)}
             for vb, vbucket in self.vbuckets.items()
+            if vbuckets is None or vb in vbuckets
         }
 
     def failover_log(self, vb: int) -> list[tuple[int, int]]:

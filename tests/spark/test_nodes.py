@@ -292,3 +292,52 @@ def test_nodes_that_do_not_answer_are_told_while_they_are_asked_again(caplog: py
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2 and told[0].startswith("for 30 s: the nodes can't say how far they are:") and "h:1" in told[0]
     assert told[1] == "after 30 s: the nodes say how far they are"
+
+
+def many() -> tuple[FakeClient, Clock, SourceNodes]:
+    client, clock = FakeClient({vb: FakeVbucket(OLD, range(1, 10)) for vb in range(16)}), Clock()
+    nodes = SourceNodes(settings(), lambda _: client, lambda: clock.now)
+    nodes.observe()
+    client.asked.clear()
+    return client, clock, nodes
+
+
+def test_of_vbuckets_that_rest_nothing_but_the_seqno_is_asked() -> None:
+    """A small batch cost the statistics of all: of 1,024 vbuckets 8,192 answers."""
+    client, clock, nodes = many()
+    client.vbuckets[3] = FakeVbucket(OLD, range(1, 12))
+    client.vbuckets[4] = FakeVbucket(OLD, range(1, 10), purge=4)
+    seen = nodes.observe(resting=set(range(16)) - {4})
+    assert client.asked == ["seqnos", "stats of 3, 4"]
+    assert seen[3] == BranchHistory(OLD, 11) and seen[4] == BranchHistory(OLD, 9, 4)
+    assert seen[5] == BranchHistory(OLD, 9)
+    client.asked.clear()
+    assert nodes.observe(resting=range(16)) == seen and client.asked == ["seqnos"]
+    clock.now += WHOLE_LOOK_SECONDS
+    client.asked.clear()
+    assert nodes.observe(resting=range(16)) == seen and client.asked == ["seqnos", "stats"]
+
+
+def test_the_statistics_of_many_vbuckets_come_at_once() -> None:
+    client, _, nodes = many()
+    nodes.observe(resting=range(5, 16))
+    assert client.asked == ["seqnos", "stats"]
+
+
+def test_a_failover_of_a_vbucket_that_was_just_read_is_seen_though_its_seqno_is_the_same() -> None:
+    client, _, nodes = many()
+    client.vbuckets[3] = FakeVbucket(NEW, range(1, 10))
+    assert nodes.observe(resting=set(range(16)) - {3})[3] == BranchHistory(NEW, 9)
+    assert client.asked == ["seqnos", "stats of 3", "log 3", "seqnos", "stats"]
+
+
+def test_a_vbucket_that_has_moved_has_all_looked_at() -> None:
+    client, _, nodes = many()
+
+    def refuse(question: str) -> None:
+        if question == "stats of 3":
+            raise NotMyVbucket("stats of vbucket 3")
+
+    client.before = refuse
+    assert nodes.observe(resting=set(range(16)) - {3})[3] == BranchHistory(OLD, 9)
+    assert client.asked == ["seqnos", "stats of 3", "stats"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -30,11 +31,15 @@ class Seen:
         self.persisted: int | None = None
         self.asked: list[bool] = []
         self.wholes: list[bool] = []
+        self.resting: list[set[int]] = []
         self.coverage: Coverage | None = None
         self.vbuckets, self.ownerless = 1, (0, 0.0)
 
-    def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
+    def observe(
+        self, *, whole: bool = False, idle: bool = False, resting: Collection[int] = ()
+    ) -> dict[int, BranchHistory]:
         self.asked.append(idle)
+        self.resting.append(set(resting))
         self.wholes.append(whole)
         return {0: BranchHistory(self.log, self.high, persisted_seqno=self.persisted)}
 
@@ -230,3 +235,21 @@ def test_what_is_reported_says_how_many_vbuckets_no_node_has() -> None:
     made.latest({"v": 1, "vb": {}}, None)
     assert made.reported is not None and made.reported["noNode"] == {"vbuckets": 3, "seconds": 61.5}
     assert Offset.from_json(made.reported).position(0).seqno == 10
+
+
+def test_a_vbucket_rests_that_has_been_read_to_the_end_and_was_not_read_since() -> None:
+    seen = Seen(high=10)
+    made = planning(seen)
+    begun = Offset({0: Position(0, 0xA, 5, 5, 5)}).to_json()
+    first = made.latest(begun, None)
+    second = made.latest(first, None)  # the batch up to 10 was read: whether it was whole, a new look tells
+    assert second == first and seen.resting == [set(), set()]
+    assert made.latest(second, None) == second and seen.resting[-1] == {0}
+    made.look_again()
+    assert made.latest(second, None) == second and seen.resting[-1] == set()
+    assert made.latest(second, None) == second and seen.resting[-1] == {0}
+    seen.high = 12
+    third = made.latest(second, None)
+    assert Offset.from_json(third).position(0).seqno == 12
+    made.latest(third, None)
+    assert seen.resting[-1] == set()

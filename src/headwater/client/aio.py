@@ -9,7 +9,7 @@ blocking.py: signatures and docstrings can't differ.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
@@ -470,9 +470,10 @@ class AsyncClient(_Connected, AsyncDocuments):
         """
         return await self._run(self._do.stats_by_node(group, silent))
 
-    async def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
-        """Return a group of statistics about vbuckets, each from the node that owns it."""
-        return await self._run(self._do.vbucket_stats(group))
+    async def vbucket_stats(self, group: str, vbuckets: Collection[int] | None = None) -> dict[int, dict[str, str]]:
+        """Return a group of statistics about vbuckets, each from the node that owns it; `vbuckets` are asked for one by
+        one, None for all at once."""
+        return await self._run(self._do.vbucket_stats(group, vbuckets))
 
     async def seqnos(self, collection_id: int | Literal["all"] | None = None) -> dict[int, int]:
         """Return the high seqno of every active vbucket: of the default collection (kv.md 3), of the one with this id,

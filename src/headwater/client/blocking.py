@@ -8,7 +8,7 @@ What stands below the ruler is written by `make docs` from aio.py, without `awai
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
 from headwater.client import bulk
@@ -447,9 +447,10 @@ class Client(_Connected, Documents):
         """
         return self._run(self._do.stats_by_node(group, silent))
 
-    def vbucket_stats(self, group: str) -> dict[int, dict[str, str]]:
-        """Return a group of statistics about vbuckets, each from the node that owns it."""
-        return self._run(self._do.vbucket_stats(group))
+    def vbucket_stats(self, group: str, vbuckets: Collection[int] | None = None) -> dict[int, dict[str, str]]:
+        """Return a group of statistics about vbuckets, each from the node that owns it; `vbuckets` are asked for one by
+        one, None for all at once."""
+        return self._run(self._do.vbucket_stats(group, vbuckets))
 
     def seqnos(self, collection_id: int | Literal["all"] | None = None) -> dict[int, int]:
         """Return the high seqno of every active vbucket: of the default collection (kv.md 3), of the one with this id,

@@ -11,7 +11,7 @@ import datetime
 import json
 import math
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeVar
@@ -468,12 +468,18 @@ class Operations:
                 silent[str(address)] = error
         return by_node
 
-    def vbucket_stats(self, group: str) -> Steps[dict[int, dict[str, str]]]:
-        """Return a group of statistics that has lines "vb_N:name", by vbucket, each from the node that owns it."""
+    def vbucket_stats(self, group: str, vbuckets: Collection[int] | None = None) -> Steps[dict[int, dict[str, str]]]:
+        """Return a group of statistics that has lines "vb_N:name", by vbucket, each from the node that owns it.
+
+        Args:
+            vbuckets: asked for one by one; None for all, at once.
+        """
         by_vbucket: dict[int, dict[str, str]] = {}
         known = self.cluster.map
-        for address in known.owning:
-            for line, value in (yield from self._stats_of(address, group)).items():
+        owners = {vb: known.owner(vb) for vb in vbuckets or ()}
+        single = [(owner, f"{group} {vb}") for vb, owner in sorted(owners.items()) if owner is not None]
+        for address, named in single if vbuckets is not None else [(each, group) for each in known.owning]:
+            for line, value in (yield from self._stats_of(address, named)).items():
                 vbucket, _, name = line.removeprefix("vb_").partition(":")
                 if vbucket.isdecimal() and known.owner(int(vbucket)) == address:
                     by_vbucket.setdefault(int(vbucket), {})[name] = value

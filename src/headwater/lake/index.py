@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,10 @@ _HEADER = struct.Struct("<8sQQQQ")
 
 _ROW_BYTES = 20
 _COMPRESS, _FINISH = 1, 3
-KEPT_OPEN = 512
-"""The number of indexes that a process keeps mapped; others are mapped again when they are needed."""
+KEPT_OPEN = 8192
+"""The number of indexes that a process keeps mapped; others are mapped again when they are needed. A batch asks for all
+of a table in one order, so with one file more than this each batch would map and read all of them again. A mapping
+takes no memory of its own, and Linux allows a process 65,530."""
 
 Words = NDArray[np.uint64]
 Rows = NDArray[np.uint32]
@@ -191,6 +194,11 @@ class Indexes:
         with self.store.output(place_of(path), durable=False) as out:
             out.writelines([header, *parts])
         self._remember(path, index)
+
+    def forget_others(self, paths: Collection[str]) -> None:
+        """Unmap all indexes but those of these data files: a removed file takes room on the disk while it is mapped."""
+        for path in self._open.keys() - set(paths):
+            del self._open[path]
 
     def is_good(self, path: str) -> bool:
         """Return True if the file beside a data file is its index and whole."""

@@ -188,6 +188,7 @@ def _result_of(
 ) -> TaskResult:
     """Index a table's new files, and find the rows that die."""
     written, dead = TaskResult(state.version), _Dead()
+    indexes.forget_others({file.path for file in state.files.values()})
     _index_new(indexes, files, newest, newest.places[which], dead, written)
     _look_up(state, indexes, portion, newest, dead)
     _replace(store, state, portion, dead)

@@ -7,7 +7,8 @@ a node that starts, a connection that broke, a vbucket that moves.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0
 WHOLE_LOOK_SECONDS = 10.0
-"""The interval at which failover logs and purge seqnos are read even if no seqno changes."""
+"""The interval at which the failover logs and purge seqnos of all vbuckets are read even if no seqno changes."""
+
+SINGLY_MAX = 64
+"""The most vbuckets whose statistics are asked for one by one; those of all come in one answer for each node."""
 
 STATS = "vbucket-seqno"
 Stats: TypeAlias = Mapping[int, Mapping[str, str]]
@@ -127,7 +131,8 @@ class SourceNodes:
         self._client: Client | None = None
         self._logs: dict[int, FailoverLog] = {}
         self._histories: dict[int, BranchHistory] = {}
-        self._seen_at = float("-inf")
+        self._purged: dict[int, int] = {}
+        self._seen_at = self._whole_at = float("-inf")
         self._silence, self._lack = Remarks(clock), Remarks(clock)
 
     def close(self) -> None:
@@ -136,7 +141,9 @@ class SourceNodes:
         if client is not None:
             client.close()
 
-    def observe(self, *, whole: bool = False, idle: bool = False) -> dict[int, BranchHistory]:
+    def observe(
+        self, *, whole: bool = False, idle: bool = False, resting: Collection[int] = ()
+    ) -> dict[int, BranchHistory]:
         """Return the present histories of all wanted vbuckets that have an active node.
 
         A failover log and a high seqno come by two requests. Seqnos are read first; if the log that is read afterwards
@@ -146,12 +153,14 @@ class SourceNodes:
             whole: wait for a vbucket that no node owns at present, as for one that moves.
             idle: the caller had everything last time. While no seqno changes it gets the same result again, for some
                 seconds: one short answer of each node instead of the statistics of every vbucket.
+            resting: the same of single vbuckets: the caller had all of these last time, and has read nothing of them
+                since. While few others are left, only those are asked for, for some seconds.
 
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
         """
         seen = patiently(
-            lambda: self._observe(whole, idle),
+            lambda: self._observe(whole, idle, resting),
             self._settings.retry_seconds,
             failed=lambda error: self._silence.waits(f"the nodes can't say how far they are: {error}"),
         )
@@ -259,7 +268,7 @@ class SourceNodes:
                 self._client.look_for_newer_map()
         return self._client
 
-    def _observe(self, whole: bool, idle: bool) -> dict[int, BranchHistory]:
+    def _observe(self, whole: bool, idle: bool, resting: Collection[int]) -> dict[int, BranchHistory]:
         client = self._connected()
         self.vbuckets = client.map.vbuckets
         while True:
@@ -269,16 +278,37 @@ class SourceNodes:
                 return self._histories
             if whole:
                 self._check_whole(client, highs)
-            stats = client.vbucket_stats(STATS)
-            known, self._logs = self._logs, self._logs_of(client, highs, stats)
+            known, self._logs = self._logs, self._look(client, highs, resting)
             if all(known.get(vb) == log for vb, log in self._logs.items()):
                 self._seen_at = self._clock()
                 on_disk = self._on_disk(client)
                 self._histories = {
-                    vb: BranchHistory(log, highs[vb], purge_seqno(stats, vb), on_disk.get(vb))
+                    vb: BranchHistory(log, highs[vb], self._purged[vb], on_disk.get(vb))
                     for vb, log in self._logs.items()
                 }
                 return self._histories
+            resting = ()  # a failover has come in between: all are looked at
+
+    def _look(self, client: Client, highs: Mapping[int, int], resting: Collection[int]) -> dict[int, FailoverLog]:
+        """Read the failover logs and purge seqnos: of all vbuckets, or of those that do not rest.
+
+        Of a vbucket that was just read both have to be new: the node may have sent the task back to 0, for a purge or a
+        failover, so that it read nothing, and a later look would not tell.
+        """
+        rest = self._at_rest(highs, resting)
+        asked = highs.keys() - rest
+        if rest and len(asked) <= min(SINGLY_MAX, len(highs) // 4):
+            with suppress(StatusError):  # one has moved
+                return self._logs_of(client, highs, client.vbucket_stats(STATS, asked) if asked else {}, rest)
+        stats, self._whole_at = client.vbucket_stats(STATS), self._clock()
+        return self._logs_of(client, highs, stats, frozenset())
+
+    def _at_rest(self, highs: Mapping[int, int], resting: Collection[int]) -> frozenset[int]:
+        """Return the vbuckets that are as they were when all were looked at, which was not long ago."""
+        if self._clock() >= self._whole_at + WHOLE_LOOK_SECONDS:
+            return frozenset()
+        known = self._histories
+        return frozenset(vb for vb in resting if vb in known and highs.get(vb) == known[vb].high_seqno)
 
     def _on_disk(self, client: Client) -> dict[int, int]:
         wanted = self._settings.min_persisted
@@ -318,14 +348,18 @@ class SourceNodes:
         problem = f"{len(lost)} of {len(wanted)} vbuckets have no node, and nothing of them is read: {named}"
         self.ownerless = Ownerless(len(lost), self._lack.waits(problem))
 
-    def _logs_of(self, client: Client, highs: Mapping[int, int], stats: Stats) -> dict[int, FailoverLog]:
-        """Read the failover logs in one go, except those whose newest uuid is unchanged by the statistics."""
+    def _logs_of(
+        self, client: Client, highs: Mapping[int, int], stats: Stats, rest: Collection[int]
+    ) -> dict[int, FailoverLog]:
+        """Read the failover logs in one go, except those at rest, and those whose newest uuid is unchanged by the
+        statistics; and take the purge seqnos from these."""
         known = {
             vb: self._logs[vb]
             for vb in highs
-            if vb in self._logs and stats.get(vb, {}).get("uuid") == str(self._logs[vb][0][0])
+            if vb in rest or (vb in self._logs and stats.get(vb, {}).get("uuid") == str(self._logs[vb][0][0]))
         }
         logs = client.failover_logs(highs.keys() - known.keys()) if len(known) < len(highs) else {}
+        self._purged = {vb: self._purged[vb] if vb in rest else purge_seqno(stats, vb) for vb in highs}
         return {vb: known[vb] if vb in known else tuple(logs[vb]) for vb in highs}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -105,6 +105,7 @@ class Planning:
         self._histories: dict[int, BranchHistory] = {}
         self._observed_at = float("-inf")
         self._start: dict[str, Any] | None = None
+        self._at: Offset | None = None
         self._calm_since = float("inf")
         self._idle = False
         self._coverage: tuple[Coverage | None] | None = None
@@ -117,7 +118,7 @@ class Planning:
 
     def look_again(self) -> None:
         """Ask the nodes before the next plan, even if they were asked a moment ago."""
-        self._observed_at, self._idle = float("-inf"), False
+        self._observed_at, self._idle, self._at = float("-inf"), False, None
 
     def aim(self) -> None:
         """Make the present end of the bucket the end of this run."""
@@ -133,8 +134,11 @@ class Planning:
         if start != self._start or time.monotonic() >= self._observed_at + self.settings.poll_interval_seconds:
             # A run to the end is over when nothing is left; what nobody has at the moment is left, too. And a start at
             # the newest needs a place in each vbucket: one without would be read from its beginning, once it has one.
-            whole = self.targets is not None or Offset.from_json(start).latest
-            self._observe(whole=whole, idle=self._idle and start == self._start)
+            at = Offset.from_json(start)
+            whole = self.targets is not None or at.latest
+            resting = () if whole else self._resting(at)
+            self._observe(whole=whole, idle=self._idle and start == self._start, resting=resting)
+            self._at = at
             self._calm_since = self._calm_since if start == self._start else float("inf")
             self._start = start
         begun = self._covered(Offset.from_json(start))
@@ -153,6 +157,18 @@ class Planning:
         check_loss(begun, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, begun, end)
         return end.to_json()
+
+    def _resting(self, start: Offset) -> set[int]:
+        """Return the vbuckets of which the reader had all there was at the last observation, and has read nothing
+        since."""
+        if self._at is None:
+            return set()
+        last, now = self._at.positions, start.positions
+        return {
+            vb
+            for vb, history in self._histories.items()
+            if (at := now.get(vb)) is not None and at == last.get(vb) and at.seqno == history.high_seqno
+        }
 
     def _goes_further(self, begun: Offset) -> bool:
         """Move the goal of a run that has reached it, if there were writes while it read; a limited number of times.
@@ -186,7 +202,7 @@ class Planning:
         calm = self._observed_at - self._calm_since
         return self._settle and (self.targets is not None or calm >= SETTLE_SECONDS)
 
-    def _observe(self, *, whole: bool = False, idle: bool = False) -> None:
-        self._histories = self.nodes.observe(whole=whole, idle=idle)
+    def _observe(self, *, whole: bool = False, idle: bool = False, resting: Collection[int] = ()) -> None:
+        self._histories = self.nodes.observe(whole=whole, idle=idle, resting=resting)
         self._observed_at = time.monotonic()
         self.reported = newest(self._histories).to_json() | ownerless_entry(*self.nodes.ownerless)
