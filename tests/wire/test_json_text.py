@@ -1,5 +1,7 @@
 """JSON from strangers, and the words that go with a refusal."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,3 +52,18 @@ def test_of_any_body_what_is_meant_for_people(body: bytes, said: str) -> None:
 @given(st.binary(max_size=60))
 def test_no_body_breaks_it(body: bytes) -> None:
     assert len(context_of(body)) <= CONTEXT_CHARACTERS_MAX
+
+
+def test_many_lists_of_numbers_are_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a cluster map, with a list for each vbucket, is not walked through value by value."""
+    monkeypatch.setattr("headwater.wire.json_text._check_levels", pytest.fail)
+    rows = [[0, -1]] * 1000
+    assert read_json(json.dumps({"vBucketMap": rows})) == {"vBucketMap": rows}
+    assert read_json(json.dumps({"vBucketMap": rows}, separators=(",", ":")).encode()) == {"vBucketMap": rows}
+
+
+@pytest.mark.parametrize("text", ["[1]" * 5, "[]", "{[1,2]: }"])
+def test_lists_within_texts_hide_no_level(text: str) -> None:
+    deep = "[" * (LEVELS_MAX + 1) + json.dumps(text) + "]" * (LEVELS_MAX + 1)
+    with pytest.raises(ValueError, match="levels deep"):
+        read_json(deep)

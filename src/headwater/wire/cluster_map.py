@@ -291,14 +291,15 @@ class ClusterMap:
                 "hashAlgorithm": "CRC",
                 "numReplicas": self.replica_count,
                 "serverList": names,
-                "vBucketMap": [[*chain, *[NOBODY] * (width - len(chain))] for chain in self.chains],
+                "vBucketMap": None,
             },
         }
         if self.encrypted:
             content["clusterEncryption"] = True
         if self.needed:
             content["neededSeqnos"] = {str(vbucket): seqno for vbucket, seqno in self.needed.items()}
-        return json.dumps(content, separators=(",", ":")).encode()
+        before, after = json.dumps(content, separators=(",", ":")).split(_ROWS_TO_COME)
+        return f'{before}"vBucketMap":{_rows_text(self.chains, width)}{after}'.encode()
 
     @classmethod
     def from_json(
@@ -308,6 +309,7 @@ class ClusterMap:
         *,
         addresses: Addresses | None = None,
         epoch: int = 0,
+        content: Any = None,
     ) -> ClusterMap:
         """Read and check a map.
 
@@ -315,12 +317,13 @@ class ClusterMap:
             source: address it was fetched from, which replaces "$HOST"; None leaves that unchanged.
             addresses: function that reads the nodes; `server_list` unless given.
             epoch: epoch of a map that has none.
+            content: value of the text, if `read_json` has read it already.
 
         Raises:
             RemoteProtocolError: not JSON, or not a map: fields missing, of the wrong type, or with unknown nodes.
         """
         try:
-            content = read_json(text)
+            content = read_json(text) if content is None else content
             table = content["vBucketServerMap"]
             servers = (addresses or server_list)(content, source)
             return cls(
@@ -478,6 +481,13 @@ def _rows(table: Mapping[str, Any]) -> Sequence[Any]:
     return rows
 
 
+def _rows_text(chains: Sequence[Chain], width: int) -> str:
+    """Return the rows as JSON, each of one length. A thousand vbuckets have a few different chains, and a map is made
+    for each node whenever one of them moves."""
+    rows = {chain: str([*chain, *[NOBODY] * (width - len(chain))]).replace(" ", "") for chain in set(chains)}
+    return f"[{','.join(map(rows.__getitem__, chains))}]"
+
+
 def _chains(rows: Sequence[Any]) -> tuple[Chain, ...]:
     """Return the chains of all rows. A map comes with every vbucket that moves, and a thousand vbuckets have a few
     different chains: where all rows are plainly right, only those are looked at."""
@@ -511,6 +521,8 @@ def _needed(content: Any, vbuckets: int) -> dict[int, int]:
 
 
 _WHOLE: Final = frozenset({int})
+_ROWS_TO_COME: Final = '"vBucketMap":null'
+"""The place of the rows in a map's JSON; in a string its quotes would have a backslash before them."""
 
 
 def _problem(chain: Chain, servers: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import chain
 from typing import Any, Final
 
@@ -25,8 +26,20 @@ def read_json(text: bytes | str) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"it is nested more than {LEVELS_MAX} levels deep") from None
-    _check_levels(value)
+    if not _is_shallow(text):
+        _check_levels(value)
     return value
+
+
+def _is_shallow(text: bytes | str) -> bool:
+    """Return True if a text can't be too deep, for it opens too few lists and objects.
+
+    A cluster map opens a list for each vbucket: those with numbers alone count as one level together.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    if data.count(b"[") >= LEVELS_MAX:
+        data = _FLAT_LIST.sub(b"", data)
+    return data.count(b"[") + data.count(b"{") < LEVELS_MAX
 
 
 def _check_levels(value: Any) -> None:
@@ -41,6 +54,7 @@ def _check_levels(value: Any) -> None:
 
 
 _NESTED: Final = frozenset({dict, list})
+_FLAT_LIST: Final = re.compile(rb"\[[-0-9, ]*\]")
 
 
 def error_body(context: str) -> bytes:

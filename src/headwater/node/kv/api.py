@@ -7,7 +7,7 @@ Handlers, and the sessions that a key-value session turns into (DCP, TAP), know 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -96,8 +96,8 @@ class Member(Protocol):
     def concerns(self, told: object) -> bool:
         """Whether a cluster map (as JSON) is for the member to keep and obey, not only to hand out."""
 
-    async def take(self, version: tuple[int, int], config: bytes) -> None:
-        """Keep an operator's map and obey it; CommandRefused if that can not be."""
+    async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
+        """Keep an operator's map (`content`: its JSON, read) and obey it; CommandRefused if that can not be."""
 
     def state_set(self, vbucket: int) -> None:
         """Learn that an operator has set a vbucket's state, which counts before the map."""

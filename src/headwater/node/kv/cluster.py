@@ -6,7 +6,7 @@ The map itself is in node/ownership/cluster_map.py; what a map that names this n
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.errors import RemoteProtocolError
 from headwater.node.kv.command import handles
@@ -57,7 +57,7 @@ def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Aw
     if request.key not in (b"", bucket.name.encode()):
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
     if session.server.membership.concerns(parsed):
-        return _take(session, (request.epoch, request.revision), request.value)
+        return _take(session, request, parsed)
     _check_whole(request.value)
     session.server.cluster.replace(request.epoch, request.revision, request.value)
     session.server.tell_of_map()
@@ -79,8 +79,9 @@ def _record(session: Session, version: tuple[int, int]) -> None:
     session.server.record(session, told, moves=True)
 
 
-async def _take(session: Session, version: tuple[int, int], config: bytes) -> Done:
-    await session.server.membership.take(version, config)
+async def _take(session: Session, request: SetClusterConfig, parsed: Any) -> Done:
+    version = request.epoch, request.revision
+    await session.server.membership.take(version, request.value, parsed)
     _record(session, version)
     session.saw_unstable()  # the answer means that what was given up is given up on disk
     return Done()

@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 from headwater.errors import RemoteProtocolError
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 
 
-def read_map(text: bytes, *, bucket: str, vbuckets: int) -> ClusterMap:
+def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) -> ClusterMap:
     """Read and check a map.
 
     Args:
         bucket: the name of this node's bucket, which a map need not say; vbuckets: how many it has.
+        content: the value of the text, if it was read already.
 
     Raises:
         RemoteProtocolError: not JSON, not a map, or one of another bucket; the text says what is wrong.
     """
-    found = ClusterMap.from_json(text, epoch=1)
+    found = ClusterMap.from_json(text, epoch=1, content=content)
     if found.bucket not in ("", bucket):
         raise RemoteProtocolError(f'the map is of bucket "{found.bucket}", this node has "{bucket}"')
     if found.vbuckets != vbuckets:
         raise RemoteProtocolError(f"the map has {found.vbuckets} vbuckets, this node {vbuckets}")
-    return replace(found, bucket=bucket)
+    return found if found.bucket else replace(found, bucket=bucket)
 
 
 def says_the_same(one: ClusterMap, other: ClusterMap) -> bool:

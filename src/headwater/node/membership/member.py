@@ -20,7 +20,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import CorruptStore, RemoteProtocolError, StorageError
 from headwater.invariants import node_invariant
@@ -129,7 +129,7 @@ class Membership:
         named = isinstance(entries, list) and any(isinstance(each, dict) and each.get("thisNode") for each in entries)
         return named or self.map is not None
 
-    async def take(self, version: tuple[int, int], config: bytes) -> None:
+    async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
         """An operator's map: on disk, and obeyed as far as can be at once, on return; it opens the fence.
 
         Raises:
@@ -137,7 +137,7 @@ class Membership:
                 something else; ETMPFAIL, it could not be written.
         """
         async with self._taking:
-            found = self._checked(version, config)
+            found = self._checked(version, config, content)
             try:
                 if self.map is None or not says_the_same(found, self.map):
                     await self._keep(found)
@@ -152,10 +152,10 @@ class Membership:
                 raise CommandRefused(Status.ETMPFAIL, "the map is kept, but the disk is too full to obey it")
             await self.reconciler.room()
 
-    def _checked(self, version: tuple[int, int], config: bytes) -> ClusterMap:
+    def _checked(self, version: tuple[int, int], config: bytes, content: Any) -> ClusterMap:
         bucket = self._bucket
         try:
-            found = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
+            found = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count, content=content)
         except RemoteProtocolError as error:
             raise CommandRefused(Status.EINVAL, str(error)) from None
         if found.version != version:

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import compress
+from operator import ne
 
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
@@ -79,8 +81,10 @@ def news(before: ClusterMap | None, after: ClusterMap) -> dict[int, News]:
     everything = range(len(after.chains))
     if before is None:
         return dict.fromkeys(everything, News.OWNER)
-    same_nodes = before.servers == after.servers and before.this == after.this
-    changed = (vb for vb in everything if not same_nodes or before.chains[vb] != after.chains[vb])
+    if before.servers == after.servers and before.this == after.this:
+        changed = list(compress(everything, map(ne, before.chains, after.chains)))
+    else:
+        changed = list(everything)
     found = {vb: _news(before, after, vb) for vb in changed}
     return {vb: told for vb, told in found.items() if told}
 
