@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from headwater.cluster.admin import Endpoint, Operator
-from headwater.cluster.answers import IS_DAMAGED, FollowingReport, TakeoverStats
+from headwater.cluster.answers import IS_DAMAGED, CopyReport, FollowingReport, TakeoverStats
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyExists, KeyNotFound
 from headwater.wire.cluster_map import ClusterMap
@@ -109,6 +109,14 @@ class FakeNode:
 
     async def complete(self, vb=None):
         return await self.seqnos() | self.within
+
+    async def copies(self, vbuckets):
+        self._hear("copies", sorted(vbuckets))
+        return {vb: self._copy(vb) for vb in vbuckets if vb in self.held}
+
+    def _copy(self, vb):
+        complete = self.within.get(vb, self.high[vb])
+        return CopyReport(self.held[vb], self.high[vb], complete, self.log, 0, self.damage.get(vb, 0))
 
     async def failover_log(self, vb):
         self._hear("failover_log", vb)

@@ -60,6 +60,37 @@ def test_seqnos_and_failover_logs_are_those_of_the_node(node):
     assert set(seqnos) == set(items) == set(range(8))
 
 
+def test_copies_are_told_in_one_answer_and_from_a_server_without_it_as_they_are_told_there(node, monkeypatch):
+    async def work(admin):
+        await admin.set_state(2, State.REPLICA)
+        found = await admin.copies(range(1, 8))
+        old = NodeAdmin(admin.endpoint)
+        monkeypatch.setattr(old, "stats", refuse_copies(old.stats))
+        async with old:
+            same = await old.copies(range(1, 8))
+        await admin.set_state(2, State.ACTIVE)
+        return found, same
+
+    def refuse_copies(stats):
+        async def asked(group=""):
+            if group.startswith("vbucket-copies"):
+                raise KeyNotFound("node", "there is no such group")
+            return await stats(group)
+
+        return asked
+
+    found, same = administered(node, work)
+    assert found.keys() == same.keys() == set(range(1, 8))
+    for vb, copy in found.items():
+        assert (copy.state, copy.seqno, copy.complete, list(copy.log)) == (
+            same[vb].state,
+            same[vb].seqno,
+            same[vb].complete,
+            list(same[vb].log),
+        )
+    assert found[2].state is State.REPLICA and (found[2].bytes, same[2].bytes) == (0, None)
+
+
 def test_a_vbucket_that_is_not_there_has_no_failover_log(node):
     async def work(admin):
         await admin.failover_log(77)

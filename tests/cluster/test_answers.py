@@ -96,3 +96,20 @@ def test_a_statistic_that_is_not_told_is_none():
     assert answers.number_of({"a": "12"}, "a") == 12
     for stats in (None, {}, {"a": ""}, {"a": "x"}, {"a": "-1"}, {"a": "9" * 21}):
         assert answers.number_of(stats, "a") is None
+
+
+def test_copies_are_read_whole_with_the_failover_log_newest_first():
+    told = {"vb_7": "replica 900 870 3 0 65536 aa:120 bb:0", "vb_9": "active 5 5 0 0 0 cc:0"}
+    found = answers.copies(told)
+    assert found[7] == answers.CopyReport(State.REPLICA, 900, 870, [(0xAA, 120), (0xBB, 0)], 3, 0, 65536)
+    assert found[7].flaw == answers.HAS_GAP and not found[7].is_active
+    assert found[9].is_active and found[9].flaw == ""
+    assert answers.copies({"vb_1": "replica 9 4 0 2 0 aa:0"})[1].flaw == answers.IS_DAMAGED
+
+
+@pytest.mark.parametrize(
+    "told", ["", "asleep 1 1 0 0 0 aa:0", "active 1 x 0 0 0 aa:0", "active 1 1 0 0", "dead 1 1 0 0 0 a"]
+)
+def test_a_copy_that_can_not_be_read_is_refused(told):
+    with pytest.raises(RemoteProtocolError, match="vbucket-copies"):
+        answers.copies({"vb_1": told})

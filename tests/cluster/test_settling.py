@@ -84,7 +84,7 @@ def test_a_copy_between_owners_is_asked_behind_a_barrier():
     source, target = FakeNode(A, "d"), FakeNode(B, "p")
     settle(source, target)
     for node, state in ((source, State.DEAD), (target, State.PENDING)):
-        assert node.asked.index(("set_state", VB, state)) < node.asked.index(("seqnos", state))
+        assert ("copies", [VB]) in node.asked[node.asked.index(("set_state", VB, state)) :]
     calm = FakeNode(A, "A")
     settle(calm, FakeNode(B, "r"))
     assert not any(question[0] == "set_state" for question in calm.asked)

@@ -5,31 +5,36 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from headwater.cluster.answers import CopyReport
 from headwater.cluster.watch import Watch
 from headwater.errors import ClusterError
+from headwater.wire.vbucket import State
 
 from .views import A, B, a_map
 
 
 @dataclass
 class Node:
-    """Stands for a NodeAdmin; each look at the seqnos takes the next of `found`, the last one stays. `complete_to`: up
-    to where it is complete, each time that it is asked; as far as its seqnos if there are none left."""
+    """Stands for a NodeAdmin; each look takes the next of `found`, the seqnos, and of `logs`; the last one stays.
+
+    `complete_to`: up to where it is complete, each time that it is asked; as far as its seqno if there are none left.
+    """
 
     found: list
     logs: list = field(default_factory=lambda: [[(1, 0)]])
-    asked: int = 0
     complete_to: list = field(default_factory=list)
 
     async def seqnos(self, state=None):
-        self.asked += 1
-        return {0: self.found.pop(0) if len(self.found) > 1 else self.found[0]}
+        return {0: _next(self.found)}
 
-    async def complete(self, vb):
-        return {vb: self.complete_to.pop(0)} if self.complete_to else await self.seqnos()
+    async def copies(self, vbuckets):
+        seqno, log = _next(self.found), _next(self.logs)
+        complete = self.complete_to.pop(0) if self.complete_to else seqno
+        return {vb: CopyReport(State.ACTIVE, seqno, complete, log) for vb in vbuckets if vb == 0}
 
-    async def failover_log(self, vb):
-        return self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+
+def _next(values):
+    return values.pop(0) if len(values) > 1 else values[0]
 
 
 class Members:
@@ -52,7 +57,7 @@ def test_a_copy_is_waited_for_until_it_has_what_the_owner_had():
 
 
 def test_a_copy_with_a_history_of_its_own_is_not_level_however_high_its_seqno():
-    copy = Node([500, 500, 500, 80, 90], [[(7, 0)], [(7, 0)], [(2, 80), (1, 0)]])
+    copy = Node([500, 500, 80, 90], [[(7, 0)], [(7, 0)], [(2, 80), (1, 0)]])
     wait(Node([90], [[(2, 80), (1, 0)]]), copy)
     assert copy.found == [90] and len(copy.logs) == 1
 

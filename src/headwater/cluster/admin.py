@@ -25,7 +25,7 @@ from headwater.client.kv import STATS_MAX
 from headwater.client.pipeline import Pipeline
 from headwater.client.routing import Address, parse
 from headwater.cluster import answers
-from headwater.cluster.answers import FollowingReport, TakeoverStats
+from headwater.cluster.answers import CopyReport, FollowingReport, TakeoverStats
 from headwater.errors import (
     AuthError,
     ClusterError,
@@ -65,6 +65,9 @@ NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
 """A node answers so when it does not know a group of statistics: it may be of another kind than ours."""
 NO_LEASES = (*NO_SUCH_GROUP, NoAccess)
 """So it answers to a request for a lease."""
+
+COPIES_AT_ONCE = 32
+"""So many vbuckets are named in one question, whose key has 250 bytes."""
 
 PERSISTENCE_SECONDS_MAX = 30.0
 """The node gives up waiting for its disk after so long, and may be asked again (failover 5, step 4)."""
@@ -147,7 +150,7 @@ class NodeAdmin:
         self._opening = asyncio.Lock()
         self._begun_at: list[float] = []
         self._waiters = Waiters(clock)
-        self._states_are_old = self._logs_are_statistics = False
+        self._states_are_old = self._logs_are_statistics = self._copies_are_old = False
         self._operator: Operator | None = None
         self._had_lease = False
         self._uuids: frozenset[str] | None = None
@@ -394,6 +397,33 @@ class NodeAdmin:
             return {}
         except NO_SUCH_GROUP:
             return await self.seqnos()
+
+    async def copies(self, vbuckets: Iterable[int]) -> dict[int, CopyReport]:
+        """Return the copies of these vbuckets that are here: state, history, and how far each is.
+
+        Each is as it was at one moment. Of a server without such statistics the state comes first, then the history,
+        then how far it is: a seqno that was seen before the copy rolled back would say too much.
+        """
+        wanted = sorted(vbuckets)
+        if not self._copies_are_old:
+            try:
+                starts = range(0, len(wanted), COPIES_AT_ONCE)
+                lists = (vbucket_list(wanted[start : start + COPIES_AT_ONCE]) for start in starts)
+                parts = await asyncio.gather(*(self.stats(f"vbucket-copies {each}") for each in lists))
+                return answers.copies({name: value for part in parts for name, value in part.items()})
+            except NO_SUCH_GROUP:
+                self._copies_are_old = True
+        found = await asyncio.gather(*map(self._copy, wanted))
+        return {vb: each for vb, each in zip(wanted, found, strict=True) if each is not None}
+
+    async def _copy(self, vbucket: int) -> CopyReport | None:
+        state = await self.state(vbucket)
+        if state is None:
+            return None
+        log = await self.failover_log(vbucket)
+        seqnos, complete = await self.seqnos(state), await self.complete(vbucket)
+        seqno = seqnos.get(vbucket, 0)
+        return CopyReport(state, seqno, complete.get(vbucket, seqno), log)
 
     async def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """A vbucket's failover log, newest history first, as (vb uuid, seqno).

@@ -5,7 +5,7 @@ Source: specification, kv.md 1.7 and 3, failover.md 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headwater.errors import RemoteProtocolError
@@ -66,6 +66,57 @@ class FollowingReport:
     vbuckets: Mapping[int, str] = field(default_factory=dict)
     problems: Mapping[int, str] = field(default_factory=dict)
     takeovers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """A node's copy of one vbucket, as it was at one moment (STAT vbucket-copies).
+
+    Attributes:
+        state: its state. log: its failover log, newest branch first: (vb uuid, seqno).
+        seqno: how far it is on disk. complete: up to where it lacks nothing.
+        refused, damaged: how many changes it refused, and how many are damaged on disk.
+        bytes: of what it holds; None from a server that does not tell.
+    """
+
+    state: State
+    seqno: int
+    complete: int
+    log: Sequence[tuple[int, int]]
+    refused: int = 0
+    damaged: int = 0
+    bytes: int | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """True if the node owns the vbucket."""
+        return self.state is State.ACTIVE
+
+    @property
+    def flaw(self) -> str:
+        """The flaw for people; empty for a sound copy."""
+        return IS_DAMAGED if self.damaged else HAS_GAP if self.refused and self.complete < self.seqno else ""
+
+
+def copies(stats: Mapping[str, str]) -> dict[int, CopyReport]:
+    """Read STAT vbucket-copies: names vb_NUMBER, values STATE HIGH COMPLETE REFUSED DAMAGED BYTES UUID:SEQNO ..."""
+    return {_vbucket_of(name): _copy(name, value.split(" ")) for name, value in stats.items()}
+
+
+def _vbucket_of(name: str) -> int:
+    return number(name.removeprefix("vb_"), "vbucket-copies")
+
+
+def _copy(name: str, fields: list[str]) -> CopyReport:
+    what = f"vbucket-copies {name}"
+    try:
+        state, high, complete, refused, damaged, held, *log = fields
+        branches = [each.split(":") for each in log]
+        table = [(int(vb_uuid, 16), number(seqno, what)) for vb_uuid, seqno in branches]
+        numbers = [number(each, what) for each in (high, complete, refused, damaged, held)]
+        return CopyReport(State[state.upper()], numbers[0], numbers[1], table, *numbers[2:])
+    except (ValueError, KeyError):
+        raise RemoteProtocolError(f"STAT {what} is {' '.join(fields)[:80]!r}") from None
 
 
 def following(stats: Mapping[str, str]) -> dict[str, FollowingReport]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from headwater.client.routing import ClusterMap, parse, read_map
 from headwater.cluster.admin import NO_SUCH_GROUP, Endpoint, NodeAdmin
 from headwater.cluster.answers import FollowingReport
+from headwater.cluster.inquiry import Inquiry
 from headwater.cluster.patience import Held
 from headwater.cluster.recovery import Action, Seen, Situation, Verdict, decide
 from headwater.errors import (
@@ -46,6 +47,7 @@ class Settling:
         self.active_sent: dict[int, bool | None] = {}
         self.followed: set[int] = set()
         self._source, self._target = source, target
+        self._inquiry = Inquiry({source.address: source, target.address: target}.__getitem__)
 
     async def settle(self, vbucket: int, *, follows: bool = False) -> bool:
         """Decide who owns a vbucket and bring it about, with a proxied connection open, so that nothing else goes on.
@@ -83,18 +85,32 @@ class Settling:
         Asked without a barrier, which would set a state: with no connection of ours, it may just be becoming active.
         """
         try:
-            seqnos, log = await asyncio.gather(self._target.seqnos(), self._target.failover_log(vbucket))
+            found = await self._inquiry.copy(self._target.address, vbucket)
         except (TransportError, StatusError):
             return None
-        return Held(log[0][0], seqnos.get(vbucket, 0))
+        return None if found is None else Held(found.log[0][0], found.seqno)
 
     async def _look(self, vb: int) -> Situation:
-        copies = await asyncio.gather(_copy_at(self._source, vb), _copy_at(self._target, vb))
+        copies = await asyncio.gather(self._copy_at(self._source, vb), self._copy_at(self._target, vb))
         source, target = (each if isinstance(each, Seen) else None for each in copies)
         owner = ""
         if State.ACTIVE not in (source and source.state, target and target.state):
             owner = await self._owner_elsewhere(vb)
         return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in copies))
+
+    async def _copy_at(self, node: NodeAdmin, vb: int) -> Seen | TransportError:
+        """A node's copy of a vbucket, or why it can't be asked."""
+        try:
+            found = await self._inquiry.copy(node.address, vb)
+            if found is not None and found.state in _BETWEEN:
+                await node.set_state(vb, found.state)
+                found = await self._inquiry.copy(node.address, vb)
+        except TransportError as error:
+            return error
+        if found is None:
+            return Seen(None)
+        flaw = found.flaw if found.state in _BETWEEN else ""
+        return Seen(found.state, found.seqno, tuple(found.log), flaw)
 
     async def _act(self, vb: int, verdict: Verdict, situation: Situation, *, follows: bool = False) -> bool:
         match verdict.action:
@@ -153,21 +169,6 @@ class Settling:
         newest = max((map_ for map_ in maps if map_ is not None), key=lambda map_: map_.version, default=None)
         owner = newest.owner(vb) if newest is not None and len(newest.servers) > 1 else None
         return "" if owner in (None, self._source.address, self._target.address) else str(owner)
-
-
-async def _copy_at(node: NodeAdmin, vb: int) -> Seen | TransportError:
-    """A node's copy of a vbucket, or why it can't be asked."""
-    try:
-        state = await node.state(vb)
-        if state is None:
-            return Seen(None)
-        if state in _BETWEEN:
-            await node.set_state(vb, state)
-        seqnos, log = await asyncio.gather(node.seqnos(state), node.failover_log(vb))
-        flaw = await node.flaw(vb) if state in _BETWEEN else ""
-        return Seen(state, seqnos.get(vb, 0), tuple(log), flaw)
-    except TransportError as error:
-        return error
 
 
 async def _map(node: NodeAdmin) -> ClusterMap | None:

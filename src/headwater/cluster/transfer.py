@@ -115,8 +115,9 @@ class Transfer:
 
     async def lag(self) -> int:
         """How many seqnos lie between the two nodes."""
-        there, here = await asyncio.gather(self._source.seqnos(), self._target.seqnos())
-        return max(0, there.get(self.vb, 0) - here.get(self.vb, 0))
+        found = await asyncio.gather(*(node.copies([self.vb]) for node in (self._source, self._target)))
+        there, here = (copies[self.vb].seqno if self.vb in copies else 0 for copies in found)
+        return max(0, there - here)
 
     async def _or_end(self, connection: ProxiedConnection, work: Coroutine[None, None, None]) -> None:
         """Do it, but no longer than the stream and the connection live."""

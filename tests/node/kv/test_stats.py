@@ -9,6 +9,7 @@ import pytest
 from headwater.node.buckets.scans import ScanPlan
 from headwater.node.rest.metrics import METRICS
 from headwater.wire.dcp import Prepare
+from headwater.wire.header import Frame
 from tests.node.support import Talk
 
 STAT = 0x10
@@ -134,3 +135,28 @@ def test_timings_tell_how_long_commits_took(talk: Talk) -> None:
     assert all(low < high for low, high in bounds)
     assert [low for low, _ in bounds[1:]] == [high for _, high in bounds[:-1]]
     assert (bounds[0][0], bounds[-1][1]) == (0, (1 << 64) - 1)
+
+
+def test_copies_are_one_statistic_each_and_those_that_are_not_here_are_left_out(talk: Talk) -> None:
+    talk.one(1, key=b"k", extras=bytes(8), vbucket=1)
+    talk.desk.committer.commit()
+    talk.one(0x3D, extras=b"\2", vbucket=3)
+    talk.desk.committer.commit()
+    found = stats(talk, "vbucket-copies 1,3")
+    assert found["vb_3"].split()[:5] == ["replica", "0", "0", "0", "0"]
+    state, high, complete, refused, damaged, size, branch = found["vb_1"].split()
+    assert (state, high, complete, refused, damaged, branch) == ("active", "1", "1", "0", "0", "2:0") and int(size) > 0
+    assert stats(talk, "vbucket-copies").keys() == {f"vb_{vb}" for vb in range(4)}
+    talk.one(0x3F, vbucket=3)
+    talk.desk.committer.commit()
+    assert stats(talk, "vbucket-copies 1-3").keys() == {"vb_1", "vb_2"}
+    for argument in (b"x", b"1-", b"9999", b"1 2"):
+        assert talk.one(STAT, key=b"vbucket-copies " + argument).status == 4
+
+
+def test_a_copy_is_told_once_its_state_is_on_disk(talk: Talk) -> None:
+    """Who was told of it would go by what never was, if the batch is lost."""
+    talk.one(0x3D, extras=b"\2", vbucket=3)
+    other = talk.desk.session()
+    other.give(Frame(0x80, STAT, key=b"vbucket-copies 3").encode())
+    assert {gate for _, gate in other.connection.sent} == {talk.desk.committer.open}

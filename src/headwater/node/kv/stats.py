@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from headwater.errors import OptionError
 from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
 from headwater.wire.bootstrap import Stat, StatResponse
 from headwater.wire.privilege import EVERYTHING
 from headwater.wire.status import Status
-from headwater.wire.vbucket import State
+from headwater.wire.vbucket import State, vbucket_set
 
 if TYPE_CHECKING:
     from headwater.node.kv.api import Session
@@ -133,6 +134,31 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}:damaged_changes", str(each.damaged_changes)
         yield f"vb_{each.id}:complete_seqno", str(each.readable_seqno)
         yield from _seqnos(each)
+
+
+def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
+    """Tell what a mover goes by: one statistic for each vbucket of a list that is here, or of all, as it is at one
+    moment. Its state, the high seqno, up to where it is complete, how many changes it refused and how many are damaged,
+    the bytes of what it holds, and its failover log, newest branch first."""
+    bucket = session.store_bucket
+    for each in _listed(session, arguments):
+        session.saw(each)
+        table = [f"{branch.vb_uuid:x}:{branch.seqno}" for branch in each.failover.entries]
+        numbers = each.durable_seqno, each.readable_seqno, each.refused_changes, each.damaged_changes
+        told = each.state.name.lower(), *numbers, bucket.store.index.bytes_of(each.id), *table
+        yield f"vb_{each.id}", " ".join(map(str, told))
+
+
+def _listed(session: Session, arguments: list[str]) -> list[VBucket]:
+    """The vbuckets of a list such as 0-3,7 that are here, or all."""
+    bucket = session.store_bucket
+    if len(arguments) > 1:
+        raise CommandRefused(Status.EINVAL, "the argument is one list of vbuckets")
+    try:
+        wanted = vbucket_set(arguments[0], bucket.vbucket_count) if arguments else sorted(bucket.vbuckets)
+    except OptionError as error:
+        raise CommandRefused(Status.EINVAL, str(error)) from None
+    return [bucket.vbuckets[vb] for vb in wanted if vb in bucket.vbuckets]
 
 
 def _collections(session: Session, arguments: list[str]) -> Pairs:
@@ -260,6 +286,7 @@ _GROUPS: dict[str, Callable[[Session, list[str]], Pairs]] = {
     "prev-vbucket": _previous,
     "vbucket-seqno": _vbucket_seqno,
     "vbucket-details": _vbucket_details,
+    "vbucket-copies": _vbucket_copies,
     "durability-monitor": _durability,
     "range-scans": _range_scans,
     "failovers": _failovers,

@@ -235,6 +235,10 @@ class Index:
         """Live documents."""
         return self.table.item(vbucket, index.ITEMS)
 
+    def bytes_of(self, vbucket: int) -> int:
+        """Bytes of the newest version of every key of a vbucket, tombstones included."""
+        return self.table.item(vbucket, index.LIVE_BYTES)
+
     @property
     def live_bytes(self) -> int:
         """Bytes of the newest version of every key, tombstones included: what of the log is not waste."""

@@ -1,0 +1,77 @@
+"""Questions about copies of vbuckets, put to each node for many vbuckets at once.
+
+A node has one such question at a time; vbuckets that are asked about meanwhile wait and go with the next one, together
+(as the changes of the map do in publisher.py). An answer is never older than its question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.cluster.answers import CopyReport
+from headwater.errors import ClusterError
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.admin import NodeAdmin
+
+__all__ = ["Inquiry", "lost"]
+
+
+class Inquiry:
+    """Asks nodes.
+
+    Args:
+        admin: returns the administration of a node.
+    """
+
+    def __init__(self, admin: Callable[[Address], NodeAdmin]) -> None:
+        self._admin = admin
+        self._asking: dict[Address, asyncio.Lock] = {}
+        self._waiting: dict[Address, tuple[set[int], asyncio.Task[dict[int, CopyReport]]]] = {}
+
+    async def copy(self, node: Address, vbucket: int) -> CopyReport | None:
+        """Return a node's copy of a vbucket as it is now; None if it has none.
+
+        Raises:
+            TransportError, StatusError: it does not answer.
+        """
+        if node not in self._waiting:
+            vbuckets: set[int] = set()
+            task = asyncio.create_task(self._ask(node, vbuckets))
+            task.add_done_callback(_read)
+            self._waiting[node] = vbuckets, task
+        vbuckets, task = self._waiting[node]
+        vbuckets.add(vbucket)
+        # One caller that is cancelled must not take the others' answers with it.
+        return (await asyncio.shield(task)).get(vbucket)
+
+    async def owned_seqno(self, owner: Address, vbucket: int) -> int:
+        """Return how far the owner of a vbucket is, on disk.
+
+        Raises:
+            ClusterError: it is not the owner any more.
+            TransportError, StatusError: it does not answer.
+        """
+        found = await self.copy(owner, vbucket)
+        if found is None or not found.is_active:
+            raise lost(owner, vbucket)
+        return found.seqno
+
+    async def _ask(self, node: Address, vbuckets: set[int]) -> dict[int, CopyReport]:
+        async with self._asking.setdefault(node, asyncio.Lock()):
+            del self._waiting[node]  # whoever comes now asks anew
+            return await self._admin(node).copies(vbuckets)
+
+
+def lost(owner: Address, vbucket: int) -> ClusterError:
+    """Return the error for a node that owned a vbucket and does so no more."""
+    return ClusterError(f"{owner} does not own vbucket {vbucket} any more", "type this again")
+
+
+def _read(task: asyncio.Task[dict[int, CopyReport]]) -> None:
+    """Take a task's error from it, so that it is not complained about when everybody who waited has gone."""
+    if not task.cancelled():
+        task.exception()
