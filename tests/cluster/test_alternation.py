@@ -92,3 +92,24 @@ def test_whatever_comes_when_all_get_their_turn(seed):
         assert all(task.cancelled() or task.exception() is None for task, _ in tasks)
 
     asyncio.run(run())
+
+
+def test_nothing_is_copied_for_a_while_after_the_last_hand_over_but_another_hand_over_may_begin():
+    async def run():
+        work = Work()
+        work.alternation = Alternation(3600.0)
+        handing, handed = work.begin("handing_over")
+        handed.set()
+        await handing
+        copying, _ = work.begin("copying")
+        again, done = work.begin("handing_over")
+        await settle()
+        assert work.now == ["handing_over"]
+        done.set()
+        await again
+        work.alternation._end_quiet()
+        await settle()
+        assert work.now == ["copying"]
+        copying.cancel()
+
+    asyncio.run(run())

@@ -444,6 +444,49 @@ def test_a_hand_over_under_way_comes_to_its_end_though_the_mover_is_stopped(worl
     assert met.log[-1] == "end 0" and not any(connection.is_open for connection in met.connections)
 
 
+def test_the_next_hand_over_does_not_wait_for_the_map_that_tells_of_the_one_before(world):
+    met = world()
+
+    async def work():
+        sent = asyncio.Event()
+
+        async def push(vb):
+            met.log.append(f"map {vb}")
+            await sent.wait()
+
+        async with Mover(Endpoint(A), Endpoint(B), on_owned=push) as mover:
+            moving = asyncio.gather(*(mover.move(vb) for vb in (0, 1)))
+            while "map 1" not in met.log:
+                await asyncio.sleep(0)
+            assert not {"end 0", "end 1"} & set(met.log)
+            sent.set()
+            await moving
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    assert met.log.index("take over 1") < met.log.index("end 0")
+
+
+def test_a_hand_over_that_could_not_begin_lets_the_next_one_have_its_turn(world):
+    met = world()
+
+    async def work():
+        async with Mover(Endpoint(A), Endpoint(B), operator=Operator("a run", "rebalance")) as mover:
+            looked = mover._lease
+
+            async def refuse_once():
+                if "copy 0" in met.log:
+                    mover._lease = looked
+                    raise ClusterError("node-b: another operator has been at work", "type this again")
+
+            mover._lease = refuse_once
+            with pytest.raises(ClusterError):
+                await mover.move(0)
+            await mover.move(1)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    assert "take over 0" not in met.log and "take over 1" in met.log
+
+
 @pytest.mark.parametrize(
     ("fallen", "sent", "known"),
     [(Side.CONSUMER, False, False), (Side.PRODUCER, False, None), (Side.PRODUCER, True, True)],

@@ -10,7 +10,7 @@ from headwater.cluster.failover import plan_failover
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
 from headwater.cluster.publisher import Publisher
-from headwater.cluster.rebalance import Rebalance, RebalanceStep, _joining
+from headwater.cluster.rebalance import SMALL_AT_ONCE, SMALL_BYTES, Rebalance, RebalanceStep, Room, _joining
 from headwater.cluster.watch import Watch
 from headwater.errors import ClusterError, HeadwaterError, MoveError
 from headwater.wire.cluster_map import ClusterMap
@@ -18,7 +18,7 @@ from headwater.wire.vbucket import State
 from tests.node.aware import Aware, manifest
 
 from .contents import vbuckets
-from .fakes import FakeMembers, FakeNode
+from .fakes import FakeMembers, FakeNode, turns
 from .nodes import VBUCKETS, Writer, at, check, command, documents, empty_nodes, fill, init, rebalance
 from .views import A, B, C, D, E, a_map, survey, view
 
@@ -116,6 +116,44 @@ def test_the_next_owner_joins_the_chain_first_unless_durable_writes_would_wait_f
     assert tuple(_joining(move, len(move.before))) == joining
 
 
+def under_way(most, sizes):
+    """How many vbuckets of these sizes are under way together, when all have asked and none has ended."""
+
+    async def work():
+        room, begun, over = Room(most), [], asyncio.Event()
+
+        async def move(size):
+            async with room.place(size):
+                begun.append(size)
+                await over.wait()
+
+        moving = [asyncio.create_task(move(size)) for size in sizes]
+        await turns()
+        count = len(begun)
+        over.set()
+        await asyncio.gather(*moving)
+        assert len(begun) == len(sizes)
+        return count
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        ([0] * 100, 2 * SMALL_AT_ONCE),
+        ([SMALL_BYTES // 2] * 100, 4),
+        ([SMALL_BYTES] * 100, 2),
+        ([100 * SMALL_BYTES] * 100, 2),
+        ([None] * 100, 2),
+        ([None, 0, 0, 0], 2),
+        ([0, 0, 0, None], 3),
+    ],
+)
+def test_of_small_vbuckets_more_are_under_way_but_not_more_bytes(sizes, count):
+    assert under_way(2, sizes) == count
+
+
 @pytest.mark.parametrize(
     "failpoint",
     [
@@ -191,7 +229,8 @@ def test_a_node_that_dies_during_a_rebalance_is_started_and_the_rest_is_done(whi
         check(nodes, DOCUMENTS)
 
 
-def test_a_rebalance_that_is_asked_to_stop_leaves_nothing_half_done():
+def test_a_rebalance_that_is_asked_to_stop_leaves_nothing_half_done(monkeypatch):
+    monkeypatch.setattr("headwater.cluster.rebalance.SMALL_AT_ONCE", 1)
     with empty_nodes(2) as nodes:
         init(nodes[0])
         fill(nodes[0], DOCUMENTS)
@@ -311,8 +350,8 @@ def test_a_node_whose_newer_manifest_would_drop_collections_of_the_cluster_is_gi
 class Late(FakeNode):
     """A replica that has a backlog: it comes to where the owner is only when it has been asked a few times."""
 
-    async def seqnos(self, state=None):
-        found = await super().seqnos(state)
+    async def copies(self, vbuckets):
+        found = await super().copies(vbuckets)
         if self.backlog:
             self.backlog.pop()
         elif self.owner is not None:

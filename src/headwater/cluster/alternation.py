@@ -18,7 +18,7 @@ class Alternation:
     """Either any number copies, or one hands over. Nothing but waiting for a turn can be cancelled half-way.
 
     Args:
-        quiet_seconds: how long after the last hand-over of a turn nothing is copied: the clients have just learned who
+        quiet_seconds: how long after the last hand-over of a turn nothing is copied: the clients are just learning who
             owns their vbuckets now, and what was refused is written then. Behind a copy it would wait for its commits.
     """
 
@@ -26,12 +26,13 @@ class Alternation:
         self._quiet = quiet_seconds
         self._copying = self._due = 0
         self._handing_over = False
+        self._quiet_timer: asyncio.TimerHandle | None = None
         self._waiting: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
     async def copying(self) -> AsyncIterator[None]:
-        """Enclose one copy; wait first for hand-overs that are under way or due."""
-        while self._handing_over or self._due:
+        """Enclose one copy; wait first for hand-overs that are under way or due, and a while after the last one."""
+        while self._handing_over or self._due or self._quiet_timer is not None:
             await self._change()
         self._copying += 1
         try:
@@ -53,11 +54,21 @@ class Alternation:
             self._changed()
         try:
             yield
-            if not self._due:
-                await asyncio.sleep(self._quiet)
         finally:
             self._handing_over = False
+            self._be_quiet()
             self._changed()
+
+    def _be_quiet(self) -> None:
+        if self._quiet_timer is not None:
+            self._quiet_timer.cancel()
+        self._quiet_timer = None
+        if self._quiet and not self._due:
+            self._quiet_timer = asyncio.get_running_loop().call_later(self._quiet, self._end_quiet)
+
+    def _end_quiet(self) -> None:
+        self._quiet_timer = None
+        self._changed()
 
     async def _change(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
@@ -298,9 +298,10 @@ class Mover:
     async def _transfer(self, transfer: Transfer, patience: Patience, *, takeover: bool) -> float:
         vb = transfer.vb
         self._progress(MoveEvent(vb, MoveStage.COPYING))
-        async with self._alternation.copying():
+        follows = vb in self._settling.followed  # then nothing is copied by us, and nobody's turn is in the way
+        async with nullcontext() if follows else self._alternation.copying():
             with span("move.copy", vbucket=vb) as told:
-                if vb in self._settling.followed:
+                if follows:
                     await transfer.follow()
                 else:
                     await transfer.copy(self._connections[_COPY])
@@ -312,18 +313,19 @@ class Mover:
             self._progress(MoveEvent(vb, MoveStage.COPIED))
             return 0.0
         self._progress(MoveEvent(vb, MoveStage.TAKING_OVER))
-        async with self._alternation.handing_over():
-            # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
-            task = asyncio.create_task(self._hand_over_alone(transfer))
-            self._handovers.add(task)
-            task.add_done_callback(self._handovers.discard)
-            return await asyncio.shield(task)
+        turn = AsyncExitStack()
+        await turn.enter_async_context(self._alternation.handing_over())
+        # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
+        task = asyncio.create_task(self._hand_over_alone(transfer, turn))
+        self._handovers.add(task)
+        task.add_done_callback(self._handovers.discard)
+        return await asyncio.shield(task)
 
-    async def _hand_over_alone(self, transfer: Transfer) -> float:
-        async with self._alone():
-            return await self._hand_over(transfer)
+    async def _hand_over_alone(self, transfer: Transfer, turn: AsyncExitStack) -> float:
+        async with turn, self._alone():
+            return await self._hand_over(transfer, turn)
 
-    async def _hand_over(self, transfer: Transfer) -> float:
+    async def _hand_over(self, transfer: Transfer, turn: AsyncExitStack) -> float:
         vb, connection = transfer.vb, self._connections[_HAND_OVER]
         await self._leave(vb)
         if vb in self._settling.followed:
@@ -337,6 +339,7 @@ class Mover:
             known = transfer.active_sent or connection.proxy.fallen is not Side.PRODUCER
             self._settling.active_sent[vb] = transfer.active_sent if known else None
             raise
+        await turn.aclose()  # the next one need not wait for the map, of which one then tells of several
         await self._settled(vb)
         await transfer.wait_end(connection)
         connection.stop_listening(vb)

@@ -18,14 +18,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
 from headwater.cluster.collections import outrank, refuse_joining
 from headwater.cluster.encryption import check_encryption
+from headwater.cluster.inquiry import Inquiry
 from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.plan import Plan, make_plan
@@ -38,9 +39,12 @@ from headwater.failpoints import failpoint
 from headwater.tracing import span
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.durability import majority_of
-from headwater.wire.vbucket import State
 
 VBUCKETS_AT_ONCE = 8
+SMALL_AT_ONCE = 8
+"""Of small vbuckets so many times as many are under way: what a move waits for is then answers, not bytes."""
+SMALL_BYTES = 4 << 20
+"""Small are those that hold so much together, for each one that may be under way whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class Rebalance:
     Args:
         seeds: nodes to start from.
         add, remove, replicas: as `make_plan`.
-        vbuckets_at_once: how many are under way at the same time.
+        vbuckets_at_once: how many are under way at the same time; of small ones up to SMALL_AT_ONCE times as many.
         limits: how long movers wait for what; `patience_seconds` for replicas, too.
         progress: called with each piece of news.
         stopping: asked before each vbucket; True lets those under way come to their end and begins no other.
@@ -89,6 +93,7 @@ class Rebalance:
         self._at_once, self._progress, self._stopping = vbuckets_at_once, progress, stopping
         self._limits = limits
         self._watch = Watch(members, still_seconds_max=limits.patience_seconds)
+        self._inquiry = Inquiry(members.admin)
         self._movers: dict[tuple[Address, Address], Mover] = {}
         self._publisher: Publisher
         self._moves: dict[int, Move] = {}
@@ -191,15 +196,19 @@ class Rebalance:
 
     async def _move_all(self, moves: Sequence[Move], movers: AsyncExitStack) -> bool:
         """All of them, a few at a time; False if it was asked to stop."""
-        waiting = deque(_mixed(moves))
+        waiting, room = deque(_mixed(moves)), Room(self._at_once)
         failures: list[HeadwaterError] = []
 
         async def work() -> None:
             while waiting and not failures and not self._stopping():
                 move = waiting.popleft()
                 try:
-                    with span("rebalance.move", vbucket=move.vbucket, source=str(move.source), target=str(move.target)):
-                        await self._move(move, movers)
+                    size = await self._size(move)
+                    async with room.place(size):
+                        if failures or self._stopping():
+                            waiting.append(move)
+                            return
+                        await self._traced(move, movers)
                 except HeadwaterError as error:
                     failures.append(error)
                     return
@@ -207,11 +216,20 @@ class Rebalance:
                 self._tell(f"vbucket {move.vbucket} is on {move.target}")
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._at_once, len(waiting))):
+            for _ in range(min(SMALL_AT_ONCE * self._at_once, len(waiting))):
                 group.create_task(work())
         if failures:
             raise failures[0]
         return not waiting
+
+    async def _size(self, move: Move) -> int | None:
+        """How many bytes a move copies from node to node, about; None if nobody tells."""
+        found = await self._inquiry.copy(move.source, move.vbucket) if move.source is not None else None
+        return None if found is None else found.bytes
+
+    async def _traced(self, move: Move, movers: AsyncExitStack) -> None:
+        with span("rebalance.move", vbucket=move.vbucket, source=str(move.source), target=str(move.target)):
+            await self._move(move, movers)
 
     async def _move(self, move: Move, movers: AsyncExitStack) -> None:
         vb, publisher = move.vbucket, self._publisher
@@ -249,7 +267,8 @@ class Rebalance:
             await publisher.change(vb, move.after, first=(target,), needed=unknown)
             failpoint("rebalance.narrowed")
             needed = await self._held(vb, target)
-            if min([(await self._members.admin(node).complete(vb)).get(vb, 0) for node in replicas]) < needed:
+            copies = await asyncio.gather(*(self._inquiry.copy(node, vb) for node in replicas))
+            if min(0 if found is None else found.complete for found in copies) < needed:
                 await publisher.change(vb, move.after, needed=needed)
             await self._watch.until_level(vb, target, replicas)
             await publisher.change(vb, move.after, needed=0)
@@ -267,13 +286,16 @@ class Rebalance:
         One that has nothing yet, as after the loss of its disk, is no measure.
         """
         known = self._publisher.current
-        seqno = await self._held(vb, owner)
-        replicas = [await self._members.admin(node).complete(vb) for node in known.copies(vb) if node != owner]
-        return max(min([seqno, *filter(None, (found.get(vb, 0) for found in replicas))]), known.needed.get(vb, 0))
+        others = [node for node in known.copies(vb) if node != owner]
+        copies = asyncio.gather(*(self._inquiry.copy(node, vb) for node in others))
+        seqno, found_copies = await asyncio.gather(self._held(vb, owner), copies)
+        replicas = [found.complete for found in found_copies if found is not None and found.complete]
+        return max(min([seqno, *replicas]), known.needed.get(vb, 0))
 
     async def _held(self, vb: int, owner: Address) -> int:
         """How far a vbucket is at its owner."""
-        return (await self._members.admin(owner).seqnos(State.ACTIVE)).get(vb, 0)
+        found = await self._inquiry.copy(owner, vb)
+        return found.seqno if found is not None and found.is_active else 0
 
     async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
         pair = (owner, target)
@@ -281,7 +303,7 @@ class Rebalance:
             made = Mover(
                 self._members.endpoint(owner),
                 self._members.endpoint(target),
-                concurrency=self._at_once,
+                concurrency=SMALL_AT_ONCE * self._at_once,
                 limits=self._limits,
                 on_owned=self._owned,
                 operator=self._members.operator,
@@ -309,6 +331,37 @@ class Rebalance:
 
     def _tell(self, now: str) -> None:
         self._progress(RebalanceStep(self._done, self._total, now))
+
+
+class Room:
+    """The room for vbuckets that are under way.
+
+    Args:
+        most: how many may be, whatever their size.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = self._bytes = 0
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def place(self, size: int | None) -> AsyncIterator[None]:
+        """Enclose the move of a vbucket of so many bytes (None: nobody knows); wait first until there is room."""
+        held = self._most * SMALL_BYTES + 1 if size is None else size  # no small one
+        async with self._freed:
+            await self._freed.wait_for(lambda: self._has_room(held))
+            self._count, self._bytes = self._count + 1, self._bytes + held
+        try:
+            yield
+        finally:
+            self._count, self._bytes = self._count - 1, self._bytes - held
+            async with self._freed:
+                self._freed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        are_small = self._bytes + size <= self._most * SMALL_BYTES
+        return self._count < (SMALL_AT_ONCE * self._most if are_small else self._most)
 
 
 def _mixed(moves: Sequence[Move]) -> list[Move]:

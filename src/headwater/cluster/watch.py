@@ -23,6 +23,7 @@ from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 PAUSE_SECONDS = 0.025
+PAUSE_SECONDS_MAX = 0.25
 STILL_SECONDS_MAX = 60.0
 VBUCKETS_AT_ONCE = 32
 
@@ -31,7 +32,7 @@ class Watch:
     """Looks at copies.
 
     Args:
-        pause_seconds: how often.
+        pause_seconds: how often at first; a copy that fills up for long is looked at less often.
         still_seconds_max: a copy that does not come on for so long is given up.
     """
 
@@ -80,6 +81,7 @@ class Watch:
 
     async def _until(self, vbucket: int, owner: Address, copy: Address, goal: int) -> None:
         seen, changed_at = -1, self._clock()
+        began = changed_at
         while True:
             theirs = await self._inquiry.copy(copy, vbucket)
             seqno = -1 if theirs is None else theirs.seqno
@@ -92,7 +94,15 @@ class Watch:
                     f"vbucket {vbucket} on {copy} stands at seqno {seen}, {goal} is wanted",
                     f"see the log of {copy} for why it does not follow {owner}, then type this again",
                 )
-            await asyncio.sleep(self._pause and self._pause - self._clock() % self._pause)
+            await asyncio.sleep(self._until_next(began))
+
+    def _until_next(self, began: float) -> float:
+        """Return the seconds to the next look: a quarter of what was waited already, up to a moment of all."""
+        if not self._pause:
+            return 0.0
+        now = self._clock()
+        moments = max(1, int(min((now - began) / 4, PAUSE_SECONDS_MAX) / self._pause))
+        return moments * self._pause - now % self._pause
 
     async def _is_level(self, vbucket: int, owner: Address, theirs: CopyReport, goal: int) -> bool:
         """Return True if a copy, as it was at one moment, has all up to a seqno, and the owner's history.

@@ -52,7 +52,13 @@ class SpreadVbuckets(DeclaredWork):
     replicas: int | None = option(
         None, "From now on so many replicas; as before if left out.", metavar="N", least=0, most=3
     )
-    concurrency: int = option(8, "How many vbuckets are moved at the same time.", metavar="N", least=1, most=64)
+    concurrency: int = option(
+        8,
+        "How many vbuckets are moved at the same time; of small ones up to eight times as many.",
+        metavar="N",
+        least=1,
+        most=64,
+    )
     patience: float = option(
         60.0, "Give up a vbucket of which nothing has come for so long.", metavar="SECONDS", least=0
     )
