@@ -12,6 +12,7 @@ from headwater.cluster.work import (
     EncryptCluster,
     FailOver,
     InitCluster,
+    PromoteReplicas,
     SetQuota,
     SpreadVbuckets,
 )
@@ -34,6 +35,8 @@ def test_a_form_is_read_by_the_table_of_options() -> None:
     assert work_of(EncryptCluster, {"encrypted": "off"}, PLAIN) == EncryptCluster(encrypted=False)
     assert work_of(EncryptCluster, {"encrypted": "on"}, PLAIN) == EncryptCluster(encrypted=True)
     assert work_of(CreateBucket, {"name": " b ", "quota_mib": ""}, PLAIN) == CreateBucket("b")
+    pair = work_of(PromoteReplicas, {"node": "b:1", "source": "a:1", "vbuckets": "0-2"}, PLAIN)
+    assert pair == PromoteReplicas(Address("b", 1), Address("a", 1), (0, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,8 @@ def test_a_form_is_read_by_the_table_of_options() -> None:
         (Compact, {"vbucket": "-1", "hours": "1"}),
         (SetQuota, {"name": "b", "quota_mib": "much"}),
         (CreateBucket, {"name": ""}),
+        (PromoteReplicas, {"node": "a:1, b:1"}),
+        (PromoteReplicas, {"node": "a:1", "vbuckets": "1-"}),
     ],
 )
 def test_what_can_not_be_asked_is_refused(kind: type[DeclaredWork], fields: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from headwater.cluster.work import (
     EncryptCluster,
     FailOver,
     InitCluster,
+    PromoteReplicas,
     SetQuota,
     SpreadVbuckets,
 )
@@ -87,7 +88,7 @@ EXITS: Mapping[str, Mapping[int, str]] = {
     "replicate": {0: "--once or --stop: done; else Ctrl-C, and the node goes on following", 1: "the node can't follow"},
     "move": {0: "all are moved or copied; --follow: Ctrl-C", 1: "a vbucket was not; typed again, it goes on"},
     "transition": Transition.EXITS,
-    "failover": {1: "the owner lives, or replicas have gaps or damage or are parts, and that is not accepted"},
+    "failover": PromoteReplicas.EXITS,
 }
 """The meaning of a status, of a command in particular."""
 UNTIL_ENDED = frozenset({"serve", "console"})

@@ -21,7 +21,7 @@ class ListedCommand(NamedTuple):
 
     Attributes:
         name: as it is typed.
-        place: `module:name` of its function, of the class of its job, or of the typer.Typer of its group.
+        place: `module:name` of its function, of the class of its job or work, or of the typer.Typer of its group.
         line: the first paragraph of its help.
         part: of the list (plain_help.py).
     """
@@ -188,7 +188,7 @@ _PARTS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "failover",
-            "cli.failover:failover",
+            "cluster.work:PromoteReplicas",
             "Promote the replicas of a node that follows a dead one (`headwater replicate`).",
         ),
     ),

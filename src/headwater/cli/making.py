@@ -1,4 +1,4 @@
-"""Makes a command of a function, of the class of a job, or of a typer.Typer, which has several."""
+"""Makes a command of a function, of the class of a job or of work, or of a typer.Typer, which has several."""
 
 from typing import Any
 
@@ -28,9 +28,9 @@ def command_of(
 
     Args:
         name: as it is typed.
-        brought: the function, the group, or the class of a job, which has its own help and examples.
+        brought: the function, the group, or the class of a job or of work, which has its own help and examples.
         part: of the list of commands.
-        is_job: True for the class of a job.
+        is_job: True for the class of a job, or of operators' work.
         text: the help of a group; None: what it says itself.
         examples: what its help ends with.
         kind: the class of a function's command.
@@ -39,9 +39,7 @@ def command_of(
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     app.callback()(lambda: None)  # or typer would make one command of a program with one
     if is_job:
-        from headwater.cli.jobs import add_job
-
-        add_job(app, brought, part, live)
+        _add(app, brought, part, live)
     elif isinstance(brought, typer.Typer):
         told: dict[str, Any] = {} if text is None else {"help": paragraphs(text), "epilog": examples}
         app.add_typer(brought, name=name, rich_help_panel=part, **told)
@@ -54,3 +52,17 @@ def command_of(
     plain_group(command)
     accept_old_names(command, name)
     return command
+
+
+def _add(app: typer.Typer, brought: Any, part: str, live: Any) -> None:
+    """Give a program the command of a job, or of operators' work."""
+    from headwater.cluster.work import DeclaredWork
+
+    if issubclass(brought, DeclaredWork):
+        from headwater.cli.cluster.work import add_work
+
+        add_work(app, brought, None, part)
+    else:
+        from headwater.cli.jobs import add_job
+
+        add_job(app, brought, part, live)

@@ -35,7 +35,10 @@ def _value(option: Option, text: str, target: Target) -> Any:
             raise option.refusal(text, option.field)
         return option.default
     if option.metavar == NODE:
-        return addresses_of(option.field, text, target)
+        nodes = addresses_of(option.field, text, target)
+        if not option.many and len(nodes) != 1:
+            raise option.refusal(text, option.field)
+        return nodes if option.many else nodes[0]
     if option.many:
         return tuple(option.parse(part, option.field) for part in text.replace(",", " ").split())
     return option.parse(text, option.field)

@@ -57,14 +57,14 @@ class WorkCommand(CommandWithForms):
         """Show what would be done, or ask, do it and tell what came of it."""
         values = ctx.params
         work = work_of(self.work, values)
-        seeds, place = addresses(values["nodes"] if self.node is None else [values["node"]])
+        seeds, place = addresses(values["nodes"] if "nodes" in values else [values["node"]])
 
         def on_nodes(do: Callable[[Any, StopRequest], Any], *, is_patient: bool) -> Any:
             seconds = FIRST_START_SECONDS if is_patient else None
             return run(do, place, values["user"], values["password"], answer_seconds=seconds)
 
         plan: WorkPlan | None = None
-        if work.SHOWS_PLAN or values.get("dry_run"):
+        if work.SHOWS_PLAN or work.ANNOUNCES or values.get("dry_run"):
             plan = on_nodes(lambda members, _: work.plan(members, seeds), is_patient=work.is_patient)
         if not _is_agreed(work, plan, dry_run=values.get("dry_run", False), yes=values.get("yes", True)):
             return
@@ -72,7 +72,7 @@ class WorkCommand(CommandWithForms):
 
             async def do(members: Any, stop: StopRequest) -> WorkOutcome | None:
                 stop.gently = bool(work.UNIT)
-                outcome = await work.run(members, seeds, WorkRun(stop=stop, report=_drawn_by(meter)))
+                outcome = await work.run(members, seeds, WorkRun(plan=plan, stop=stop, report=_drawn_by(meter)))
                 return None if outcome.state == "stopped" else outcome  # run() ends the command by the signal
 
             outcome = on_nodes(do, is_patient=work.is_patient and not work.SHOWS_PLAN)
@@ -83,9 +83,11 @@ def _is_agreed(work: DeclaredWork, plan: WorkPlan | None, *, dry_run: bool, yes:
     """Show the plan, if there is one, and ask; False if nothing is to be done."""
     if work.SHOWS_PLAN and plan is not None:
         return agreed(plan, show_plan, work.question, dry_run=dry_run, yes=yes)
-    if plan is not None:
+    if plan is not None and dry_run:
         answer("\n".join(plan.lines), **plan.facts)
         return False
+    for line in () if plan is None or forms().json else plan.lines:
+        report(line)
     ask(work.question, yes)
     return True
 
@@ -126,14 +128,19 @@ def work_of(kind: type[DeclaredWork], values: dict[str, Any]) -> DeclaredWork:
     for option in kind.options():
         if (value := values[option.field]) is None or (option.many and not value):
             continue
-        if option.many:
-            value = tuple(addresses(value)[0] if option.metavar == NODE else map(option.kind, value))
+        if option.metavar == NODE:
+            nodes = addresses(value if option.many else [value])[0]
+            value = tuple(nodes) if option.many else nodes[0]
+        elif option.many:
+            value = tuple(map(option.kind, value))
+        elif option.read is not None:
+            value = option.parse(value, f"--{option.name}")
         given[option.field] = value
     return kind(**given)
 
 
-def add_work(group: typer.Typer, kind: type[DeclaredWork], node: Parameter | None) -> None:
-    """Give a group of commands the command of one kind of work."""
+def add_work(group: typer.Typer, kind: type[DeclaredWork], node: Parameter | None, part: str | None = None) -> None:
+    """Give a group of commands, or a part of all commands, the command of one kind of work."""
 
     def command() -> None:
         """Run by `perform`."""
@@ -143,4 +150,5 @@ def add_work(group: typer.Typer, kind: type[DeclaredWork], node: Parameter | Non
         cls=type(f"{kind.__name__}Command", (WorkCommand,), {"work": kind, "node": node}),
         help=paragraphs(kind.__doc__),
         epilog=examples(*kind.EXAMPLES),
+        rich_help_panel=part,
     )(command)

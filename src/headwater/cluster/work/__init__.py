@@ -11,20 +11,21 @@ from headwater.cluster.work.buckets import CreateBucket, DropBucket, SetQuota
 from headwater.cluster.work.collections import CreateCollection, DropCollection
 from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.cluster.work.nodes import EncryptCluster, InitCluster
+from headwater.cluster.work.pair import PromoteReplicas
 from headwater.cluster.work.placing import FailOver, SpreadVbuckets
 from headwater.cluster.work.upkeep import Compact, Flush
 
 __all__ = [
     "NODE", "WORKS", "Compact", "CreateBucket", "CreateCollection", "DeclaredWork", "DropBucket", "DropCollection",
-    "EncryptCluster", "FailOver", "Flush", "InitCluster", "SetQuota", "SpreadVbuckets", "WorkOutcome", "WorkPlan",
-    "WorkRun",
+    "EncryptCluster", "FailOver", "Flush", "InitCluster", "PromoteReplicas", "SetQuota", "SpreadVbuckets",
+    "WorkOutcome", "WorkPlan", "WorkRun",
 ]  # fmt: skip
 
 WORKS: dict[str, type[DeclaredWork]] = {
     each.KIND: each
     for each in (
         SpreadVbuckets, FailOver, Compact, Flush, CreateBucket, DropBucket, SetQuota, CreateCollection, DropCollection,
-        InitCluster, EncryptCluster,
+        InitCluster, EncryptCluster, PromoteReplicas,
     )
 }  # fmt: skip
 """All kinds of work, by their names in addresses."""

@@ -112,6 +112,8 @@ class DeclaredWork:
     HAS_DRY_RUN: ClassVar[bool] = False
     SHOWS_PLAN: ClassVar[bool] = False
     """Whether its command looks for the plan first, shows it and does nothing where there is nothing to do."""
+    ANNOUNCES: ClassVar[bool] = False
+    """Whether its command says what will be done, in the lines of the plan, before it asks."""
     ASKS: ClassVar[bool] = False
     """Whether its command asks before it begins."""
     TITLE: ClassVar[str]
