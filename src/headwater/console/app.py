@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from headwater.console import actions, contents, live, pages, users
+from headwater.console import actions, contents, jobs, live, pages, users
 from headwater.console.desk import HERE, ConsoleSettings, Desk, desk_of
 from headwater.console.guard import Guard, Secrets, same
 from headwater.console.lookout import plain
@@ -48,6 +48,8 @@ SERVED = (
     ConsolePage("GET", "/tail", live.tail, NONE),
     ConsolePage("GET", "/tail/events", live.tail_events, STREAM),
     ConsolePage("GET", "/mirrors", actions.mirrors, NONE),
+    ConsolePage("GET", "/jobs", jobs.jobs, NONE),
+    ConsolePage("GET", "/jobs/{name}", jobs.job, NONE),
     ConsolePage("GET", "/actions", actions.actions, NONE),
     ConsolePage("POST", "/actions/stop", actions.stop, NONE),
     ConsolePage("GET", "/actions/{kind}/plan", actions.plan, ADMINISTER),

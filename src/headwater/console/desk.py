@@ -41,6 +41,7 @@ PAGES = (
     ("/users", "Users"),
     ("/tail", "Tail"),
     ("/mirrors", "Mirrors"),
+    ("/jobs", "Jobs"),
     ("/actions", "Actions"),
 )
 """The pages of the navigation, in its order."""

@@ -6,6 +6,8 @@ The command line, its help, the man pages and the names in refusals are made of 
 imported here, for `headwater --help` reads this.
 """
 
+from typing import Any
+
 from headwater.pipelines.jobs.copy import BucketCopy, CopyProgress
 from headwater.pipelines.jobs.declared import (
     BucketAsked,
@@ -23,7 +25,13 @@ from headwater.pipelines.jobs.mirror import Mirror, MirrorProgress
 from headwater.pipelines.jobs.observe import ObserveProgress, Observer
 from headwater.pipelines.jobs.transition import Transition, TransitionProgress
 
+JOBS: dict[str, type[DeclaredJob[Any]]] = {
+    each.NAME: each for each in (Mirror, TextIndex, Observer, BucketCopy, Invalidation, Transition)
+}
+"""All jobs of this package, by the names of their commands."""
+
 __all__ = [
+    "JOBS",
     "BucketAsked",
     "BucketCopy",
     "CopyProgress",
