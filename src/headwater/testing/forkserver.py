@@ -1,8 +1,8 @@
 """The process that nodes are forked from: `python -m headwater.testing.forkserver FD`, started by processes.py.
 
-Python, numpy, numba and two dozen kernels cost a node most of its first second. This process pays that once; a node is
-then a fork of it, which continues as `python -m headwater serve` does; any other command can be run in the same way. So
-that forking is safe, it has one thread and no event loop, ever. Linux only (pidfds, PR_SET_PDEATHSIG).
+Python, numpy, our modules and, in a checkout, numba cost a node most of its first second. This process pays that once;
+a node is then a fork of it, which continues as `python -m headwater serve` does; any other command can be run in the
+same way. So that forking is safe, it has one thread and no event loop, ever. Linux only (pidfds, PR_SET_PDEATHSIG).
 
 On the socket whose descriptor is FD, in JSON lines:
 
