@@ -65,7 +65,7 @@ def _command_page(name: str, command: Any) -> Iterator[str]:
 def _body(name: str, command: Any, heading: str) -> Iterator[str]:
     yield (".SH DESCRIPTION\n" if heading == ".SH" else "") + _paragraphs(command.help)
     yield f"{heading} {_case('Options', heading)}\n" + "".join(_options(command.params))
-    yield _exits(exits_of(name), heading)
+    yield _exits(exits_of(name, command), heading)
     examples = [line.strip() for line in (command.epilog or "").split("\n\n")[1:]]
     if examples:
         yield f"{heading} {_case('Examples', heading)}\n" + "".join(f".nf\n{_text(line)}\n.fi\n" for line in examples)

@@ -1,13 +1,18 @@
 """Write docs/reference/exit-codes.md from headwater.cli.exits. `make docs` runs this; tests/test_docs.py holds it."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from headwater.cli.exits import EXITS, GENERAL
+import typer
+
+from headwater.cli.app import app
+from headwater.cli.exits import GENERAL, own_exits
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "exit-codes.md"
 HEAD = """# Exit statuses
 
-Written by `make docs` from `src/headwater/cli/exits.py`.
+Written by `make docs` from the commands, `src/headwater/cli`.
 
 Each command ends with one of these. Of what a command says, errors are one line on stderr that begins with
 `headwater: `; a mistake of the user is never a traceback.
@@ -35,11 +40,22 @@ always, and progress goes there too.
 """
 
 
+def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its whole name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
 def page() -> str:
     """The whole page."""
     general = "".join(f"| {status} | {told} |\n" for status, told in GENERAL.items())
     own = "".join(
-        f"| {name} | {status} | {told} |\n" for name, statuses in EXITS.items() for status, told in statuses.items()
+        f"| {name} | {status} | {text} |\n"
+        for name, command in commands(typer.main.get_command(app))
+        for status, text in own_exits(command).items()
     )
     return HEAD + general + FORMS + own
 

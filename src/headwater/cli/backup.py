@@ -42,6 +42,13 @@ EXAMPLES = examples(
     "headwater backup restore ./backups --node couchbase://10.1.0.7:11210/orders --dry-run",
     "headwater backup prune ./backups --keep 4",
 )
+EXITS_OF = {
+    "create": {1: "no new backup was made; called again, it goes on"},
+    "list": {1: "a backup is damaged or missing"},
+    "verify": {1: "there is no backup, or a file is missing or not what was written; each is a line on stderr"},
+    "restore": {1: "a backup is damaged (nothing was written), or the node refused; called again, it goes on"},
+    "prune": {1: "there is no backup, or the archive is damaged"},
+}
 
 PATIENCE = "Go on trying for so long after failures that may pass: 60 unless given."
 PlaceName = Annotated[

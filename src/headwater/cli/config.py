@@ -36,6 +36,9 @@ command, [mirror] or [backup.create], holds that command's. The command line com
 file, then what is built in. A node is given it by `serve --config FILE`, a command by `headwater --config FILE
 COMMAND`, both by HEADWATER_CONFIG."""
 EXAMPLES = examples("headwater config check ./node.toml", "headwater config show ./node.toml")
+EXITS_OF = {
+    "check": {1: "something is wrong in the file; each is a line with its place"},
+}
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file of settings.")]
 DEFAULT = "default"

@@ -18,6 +18,7 @@ EXAMPLES = examples(
     "headwater console --lake ./lake/default",
     "headwater console couchbases://10.0.0.1/orders?trust_store=ca.pem --user ann --password-file ann.secret",
 )
+EXITS = {0: "Ctrl-C or SIGTERM ended it", 1: "the node refuses the login, or the extra is missing"}
 
 
 def console(

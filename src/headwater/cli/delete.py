@@ -21,6 +21,7 @@ from headwater.cli.options import (
 )
 
 EXAMPLES = examples("headwater delete greeting", "headwater delete greeting --cas 1763724000000065536")
+EXITS = {1: "there is no such document, or its CAS is another"}
 
 
 def delete(

@@ -44,6 +44,10 @@ EXAMPLES = examples(
     "headwater export people.parquet --key email --types zip=text --overwrite",
     "headwater export - --format csv --key id | sort",
 )
+EXITS = {
+    1: "a document can't be a row, or the disk is full; no file is left",
+    2: "the file exists, among others",
+}
 KEY = "Write rows of what the documents hold, with the key in this field. Left out: documents with all of their own."
 FORMAT = "What to write; by the file's name when left out."
 TYPES = "With --key, types of Parquet's columns: zip=text,count=int,price=float,ok=bool; found out when left out."

@@ -9,6 +9,7 @@ from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect,
 from headwater.wire.vbucket import VBUCKETS_MAX
 
 EXAMPLES = examples("headwater failover-log 0", "headwater failover-log 512 --json")
+EXITS = {1: "the node has no such vbucket"}
 
 
 def failover_log(

@@ -26,6 +26,7 @@ EXAMPLES = examples(
     "headwater get one --collection shop.orders",
     "headwater get 2013-01-01/UA1545/EWR | jq .dest",
 )
+EXITS = {1: "there is no such document"}
 
 
 def get(

@@ -40,6 +40,13 @@ EXAMPLES = examples(
     "headwater lake vacuum ./lake/default --dry-run",
     "headwater lake describe --table spark_catalog.shop.orders --conf spark.sql.catalogImplementation=hive",
 )
+EXITS_OF = {
+    "describe": {1: "there is no table"},
+    "verify": {1: "an index, a row or the comparison is wrong; each is a line"},
+    "optimize": {1: "there is no table"},
+    "vacuum": {1: "there is no table"},
+    "repair": {1: "there is no table, or nothing of its log can be trusted"},
+}
 HOUR = timedelta(hours=1)
 
 Place = Annotated[str | None, typer.Argument(metavar="DIR", help="The table's folder or url, or that of a change log.")]

@@ -48,6 +48,7 @@ EXAMPLES = examples(
     "zcat orders.jsonl.gz | headwater load - --format jsonl --key id",
     "headwater load events.parquet --key event_id --node couchbase://10.0.0.7:11210/events",
 )
+EXITS = {1: "a row is no document, or the node refused one; the line says how many are stored, and --skip"}
 KEY = "The field whose value becomes the key; order.id is a path. Left out: headwater export wrote FILE."
 FORMAT = "How to read the file; by its name when left out. changes: what tail --json prints, deletions too."
 COLUMNS = "CSV columns that are not text: count=int,price=float,ok=bool."

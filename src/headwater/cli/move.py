@@ -31,6 +31,7 @@ EXAMPLES = examples(
     "headwater move --from a:11210/orders --to b:11210/orders --once",
     "headwater move --from a:11210 --to b:11210 --follow",
 )
+EXITS = {0: "all are moved or copied; --follow: Ctrl-C", 1: "a vbucket was not; typed again, it goes on"}
 DRAW_SECONDS = 0.2
 
 

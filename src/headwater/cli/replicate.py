@@ -21,6 +21,7 @@ EXAMPLES = examples(
     "headwater replicate a:11210/orders b:11210/orders --vbuckets 0-511 --once",
     "headwater replicate a:11210 b:11210 --stop",
 )
+EXITS = {0: "--once or --stop: done; else Ctrl-C, and the node goes on following", 1: "the node can't follow"}
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0
 

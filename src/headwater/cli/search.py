@@ -17,6 +17,7 @@ EXAMPLES = examples(
     "headwater search ./search --aside",
     "headwater search ./search-store 'red wine' --collections shop.orders",
 )
+EXITS = {1: "nothing was found"}
 SearchUser = Annotated[
     str | None, typer.Option("--opensearch-user", metavar="NAME", help="Who asks OpenSearch, if it wants to know.")
 ]

@@ -17,6 +17,7 @@ EXAMPLES = examples(
     "headwater serve --vbucket-state none --data ./replica",
     "HEADWATER_VBUCKETS=64 headwater serve --config ./node.toml",
 )
+EXITS = {0: "Ctrl-C or SIGTERM ended it, and all is on disk", 1: "the store can't be opened, or the disk is full"}
 
 
 def serve() -> None:

@@ -28,6 +28,7 @@ EXAMPLES = examples(
     "headwater set temperature -- -40",
     "headwater set picture - < picture.png",
 )
+EXITS = {1: "the CAS is another, or the node refused it"}
 
 
 def set_(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "headwater streams", "headwater streams --worst 3", "headwater streams --json | jq '.connections[].backlog'"
 )
+EXITS = {1: "a node does not answer; the others are shown"}
 _FIELDS = ("node", "name", "part", "dialect", "peer", "count", "backlog", "worst", "unacked", "window", "paused")
 
 

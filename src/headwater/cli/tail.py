@@ -70,6 +70,10 @@ EXAMPLES = examples(
     "headwater tail --positions audit.json --json >> audit.jsonl",
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
+EXITS = {
+    0: "--once: all is printed; else Ctrl-C or SIGTERM",
+    1: "the history has left the one printed so far, or lacks deletions",
+}
 JSON_DATATYPE = 0x01
 FROM = (
     "beginning: the oldest change kept. now: the next one. A number: behind that seqno of the one vbucket in "

@@ -21,6 +21,7 @@ EXAMPLES = examples(
     "headwater tap --name audit --future --keys-only",
     "headwater tap --vbuckets 0-511 --dump --json | jq -r .key",
 )
+EXITS = {0: "--dump: all is printed; else Ctrl-C or SIGTERM", 1: "the dump ended before all of it came"}
 
 SINCE = (
     "Unix time, all or nothing: one that has passed means everything there is, then changes; one to come, changes "

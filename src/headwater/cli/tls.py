@@ -22,6 +22,11 @@ EXAMPLES = examples(
     "headwater tls user ann --dir ./tls",
     "headwater tls show ./tls/n1.pem",
 )
+EXITS_OF = {
+    "ca": {2: "there is a CA in the folder"},
+    "node": {2: "there is no CA, or one of that name, and there is no --renew"},
+    "user": {2: "there is no CA, or one of that name, and there is no --renew"},
+}
 
 
 def _folder(directory: Path) -> Path:

@@ -26,6 +26,13 @@ EXAMPLES = examples(
     "headwater user add app --roles 'read,write[orders]' --password-file ./app.password --node db1:11210 --by ann",
     "headwater user list --data ./store",
 )
+EXITS_OF = {
+    "add": {1: "there is such a user, or no node took the change"},
+    "list": {1: "no users were added here"},
+    "roles": {1: "there is no such user, or nobody would be left who may do everything"},
+    "password": {1: "there is no such user"},
+    "remove": {1: "there is no such user, or nobody would be left who may do everything"},
+}
 ORDINARY = "read,write,stream,monitor"
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]

@@ -19,6 +19,7 @@ EXAMPLES = examples(
     "headwater cluster status 10.0.0.1:11210 --json | jq '.nodes[].active'",
     "until headwater cluster status 10.0.0.1:11210; do sleep 1; done",
 )
+EXITS = {1: "something needs a hand: it says what"}
 
 
 def status(

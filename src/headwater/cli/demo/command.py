@@ -16,6 +16,7 @@ EXAMPLES = examples(
     "headwater demo --keep ./demo-data",
     "headwater demo failover",
 )
+EXITS = {0: "node and table are equal, key by key", 1: "anything differs"}
 
 
 class StoryName(StrEnum):

@@ -381,7 +381,7 @@ class Compaction:
             raise StorageError(f"{self._log.folder}: compaction was overtaken or cancelled; start it again")
 
     def overtake(self) -> None:
-        """What this run knows of the rows may no longer be so from now on: to be said before they change. Loop thread.
+        """Mark what this run knows of the rows as outdated, before the rows change. Loop thread.
 
         Waits while the new files come into the log, a write and a sync of the manifest: whoever indexes the log anew
         does so without them, and they never come in, or with them.
