@@ -27,7 +27,7 @@ from harness.linearizability.record import (
 from harness.linearizability.requests import frame_of, result_in
 from headwater.client.cluster import Cluster
 from headwater.client.settings import settings_for
-from headwater.errors import BucketMadeAnew, HeadwaterError, StatusError, TransportError
+from headwater.errors import BucketMadeAnew, BucketNotFound, HeadwaterError, StatusError, TransportError
 from headwater.transport.aio import Waiters
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ class WorkloadClient:
         number = self._recorder.asked(self.number, text_of(key.name), kind, argument, called=self._now())
         try:
             frame = await waiters.run(self._request(cluster, key.name, kind, argument))
+        except BucketNotFound as error:  # its status is that of a document that is not there
+            result = Result(Outcome.REFUSED, node=cluster.node, text=str(error))
         except StatusError as error:
             result = result_of(error.status, node=cluster.node)
             if outcome_of(error.status) is Outcome.DONE:

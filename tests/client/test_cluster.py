@@ -5,7 +5,7 @@ import pytest
 from headwater.client.cluster import Cluster
 from headwater.client.routing import Address, map_of_one
 from headwater.client.settings import settings_for
-from headwater.errors import NoAccess, PeerSilent, TemporaryFailure
+from headwater.errors import BucketNotFound, NoAccess, PeerSilent, TemporaryFailure
 from headwater.testing.peers import cluster_map, serve
 from headwater.transport.blocking import run
 from headwater.wire.header import Frame
@@ -21,6 +21,21 @@ def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():
     with serve(left) as address:
         client = Cluster(settings_for(address, **PATIENT))
         run(client.connect())
+        owners[:] = [1]
+        assert run(client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True)).value == b"v"
+        client.close()
+
+
+def test_where_the_owner_has_no_such_bucket_the_others_are_asked_who_took_its_place():
+    """Its disk was replaced, and it waits to join again: it knows of no bucket, and the bucket is there."""
+    emptied, left = a_node({Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), a_node(vbuckets=1)
+    owners = [0]
+    left.config = lambda own: cluster_map([emptied.address, own], owners, rev=1 + owners[0])
+    with serve(emptied), serve(left) as address:
+        client = cluster(f"{address}/beer")
+        run(client.connect())
+        with pytest.raises(BucketNotFound, match='select bucket "beer"'):
+            run(client.call(0, Frame(0x80, Opcode.SET, b"k"), "set"))
         owners[:] = [1]
         assert run(client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True)).value == b"v"
         client.close()

@@ -14,7 +14,15 @@ from headwater.client.nodes import Nodes
 from headwater.client.pipeline import Pipeline, lost_write
 from headwater.client.routing import Address, ClusterMap
 from headwater.client.waiting import WaitTeller
-from headwater.errors import ConnectionLost, NotMyVbucket, PeerSilent, StatusError, TransportError, error_for
+from headwater.errors import (
+    BucketNotFound,
+    ConnectionLost,
+    NotMyVbucket,
+    PeerSilent,
+    StatusError,
+    TransportError,
+    error_for,
+)
 from headwater.protocol.handshake import refused
 from headwater.transport.backoff import for_requests
 from headwater.transport.waiting import Ready, Steps
@@ -79,9 +87,13 @@ class Cluster(Nodes):
         try:
             link = yield from self.link(owner, deadline)
         except (TransportError, StatusError) as error:
-            if not error.retriable:
+            # A node that was emptied, and waits to join again, has no such bucket. If the others neither, there is
+            # none.
+            if not error.retriable and not isinstance(error, BucketNotFound):
                 raise
             yield from self.look_around(without=owner, until=deadline)  # the others may know who has taken its place
+            if not error.retriable and self.map.owner(vbucket) == owner:
+                raise
             return error
         self._check_bucket(planned)
         if planned is not None and not self.leads_to(link, planned):

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from random import Random
+from unittest import mock
 
 from harness.linearizability.record import Argument, Kind, Level, Outcome, Result
 from harness.world.plan import plan_of
@@ -11,6 +12,7 @@ from harness.world.run import run
 from harness.world.system import simulated, unwatched
 from harness.world.workload import HAVE_LEVEL, Purpose, WorldKey, keys_of
 from harness.world.world import World
+from headwater.errors import BucketNotFound
 
 
 def test_keys_have_purposes_and_most_are_written_durably() -> None:
@@ -43,3 +45,18 @@ def test_an_operation_is_noted_with_its_answer_and_who_gave_it() -> None:
     assert written.outcome is Outcome.DONE and written.vb_uuid and written.seqno
     assert (read.value, read.cas) == ("v", written.cas)
     assert [each.result for each in world.recorder.history().operations] == [written, read]
+
+
+def test_a_bucket_that_is_not_there_is_no_answer_about_a_document() -> None:
+    with unwatched():
+        world = World(plan_of(3, 20))
+        with simulated(world.schedule, world.network, {}):
+            world.begin()
+            client, key = world.clients[0], WorldKey(b"k", Purpose.REGISTER, is_durable=False)
+            work = partial(client.do, key, Kind.GET, Argument())
+            world.complete("reader", work, 10)
+            with mock.patch.object(client._cluster, "call", side_effect=BucketNotFound('select bucket "orders"')):
+                refused = world.complete("another reader", work, 10)
+            world.close()
+    assert isinstance(refused, Result)
+    assert refused.outcome is Outcome.REFUSED and "no such bucket" in refused.text
