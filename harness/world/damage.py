@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from harness.simulation.host import Host
     from harness.simulation.observer import Placed
     from harness.world.machines import Machine
+    from harness.world.orders import Orders
     from harness.world.steps import Step
     from harness.world.watcher import Watcher
     from headwater.wire.cluster_map import ClusterMap
@@ -69,6 +70,7 @@ class DamagedWorld(ProgramsWorld, Protocol):
 
     machines: list[Machine]
     watcher: Watcher
+    orders: Orders | None
 
     @property
     def is_failing_over(self) -> bool:
@@ -291,13 +293,20 @@ class Damages:
         is_out = False
         if world.machines[node].is_up and random.random() < 0.5:
             is_out = await operators.do(Work.REMOVE, seeds, address, random, attempts=2)
+            if is_out and world.orders is not None:
+                await world.orders.move_away(address, random)
         await self._outside(lambda: world.crash(node, Crash.KILL))
-        while not is_out or not await _is_outside(seeds, address):
+        while not is_out or not await operators.is_outside(seeds, address):
             world.counts["damaged machines failed over"] += 1
             is_out = await self._fail_over(node, random)
             await self._outside(lambda: world.crash(node, Crash.KILL))
+        if world.orders is not None:
+            await world.orders.take_out(address, random)
+            await self._outside(lambda: world.crash(node, Crash.KILL))
         await self._outside(lambda: self._empty(node))
         await operators.do(Work.ADD, seeds, address, random)
+        if world.orders is not None:
+            await world.orders.take_in(address, random)
 
     async def _fail_over(self, node: int, random: Random) -> bool:
         """Fail the machine over, by force where each refusal proposes that; whether that came to its end."""
@@ -397,15 +406,3 @@ async def problems_of(nodes: list[Address]) -> tuple[str, ...]:
 
 def _names_damage(problem: str, address: str) -> bool:
     return problem.startswith(f"{address} has ") and "damaged " in problem
-
-
-async def _is_outside(seeds: list[Address], node: Address) -> bool:
-    """Whether the map of the others is without a node, by what one of them says."""
-    others = [each for each in seeds if each != node]
-    try:
-        async with operators.members() as connected:
-            survey = await connected.survey(others, without=[node])
-    except HeadwaterError:
-        await asyncio.sleep(AGAIN_SECONDS)
-        return False
-    return node not in survey.map.servers

@@ -9,13 +9,13 @@ that only the simulation knows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from random import Random
 
 from headwater.client.routing import Address
 from headwater.cluster import buckets, collections, users
-from headwater.cluster.failover import Failover
+from headwater.cluster.failover import Failover, FailoverPlan
 from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
@@ -88,6 +88,34 @@ async def refusals(
         else:
             break
     return found
+
+
+async def fail_over_at_a_loss(
+    seeds: Sequence[Address], node: Address, bucket: str, look: Callable[[FailoverPlan], None]
+) -> None:
+    """Fail a node over whatever is lost by that; `look` sees the plan before."""
+    others = [each for each in seeds if each != node]
+    async with members(bucket) as connected:
+        failover = Failover(connected, others, [node], force=True, lose_data=True)
+        look(await failover.plan())
+        await failover.run()
+
+
+async def is_outside(seeds: Sequence[Address], node: Address, bucket: str = BUCKET) -> bool:
+    """Whether the map of the others is without a node, by what one of them says; False where none says anything."""
+    others = [each for each in seeds if each != node]
+    try:
+        async with members(bucket) as connected:
+            survey = await connected.survey(others, without=[node])
+    except HeadwaterError:
+        await asyncio.sleep(AGAIN_SECONDS)
+        return False
+    return node not in survey.map.servers
+
+
+def proposes_loss(refusal: HeadwaterError) -> bool:
+    """Whether a refused failover is to be typed with an option by which something may be lost."""
+    return isinstance(refusal, ClusterError) and any(each in refusal.advice for each in ("--lose-data", "--accept"))
 
 
 def proposes_force(refusal: HeadwaterError) -> bool:

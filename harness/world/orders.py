@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.linearizability import judge as linearizability
 from harness.linearizability.model import Model
-from harness.linearizability.record import UNANSWERED, Fault, FaultKind, Operation, Outcome, Recorder
+from harness.linearizability.record import UNANSWERED, Fault, FaultKind, Level, Operation, Outcome, Recorder
 from harness.linearizability.window import report
 from harness.simulation.histories import Broken
 from harness.simulation.scheduler import NOON_SECONDS
@@ -29,10 +30,15 @@ from harness.world.operators import SECOND_BUCKET, Work, members
 from harness.world.programs import Program, ProgramsWorld
 from harness.world.workload import Login, Purpose, WorkloadClient, WorldKey
 from headwater.cluster import buckets
-from headwater.errors import HeadwaterError, KeyNotFound
+from headwater.cluster.refusals import FailoverRefusal
+from headwater.errors import HeadwaterError, KeyExists, KeyNotFound
+from headwater.wire.vbucket import vbucket_of
 
 if TYPE_CHECKING:
+    from harness.world.plan import WorldPlan
     from harness.world.steps import Step
+    from headwater.client.routing import Address
+    from headwater.cluster.failover import FailoverPlan
 
 CLIENTS = 2
 KEYS = 3
@@ -48,6 +54,7 @@ class OrdersWorld(ProgramsWorld, Protocol):
     """The parts of a world that are needed here."""
 
     recorder: Recorder
+    plan: WorldPlan
 
     def now(self) -> float:
         """Unix seconds."""
@@ -57,6 +64,12 @@ class OrdersWorld(ProgramsWorld, Protocol):
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""
+
+    def holders(self, bucket: str, vb: int) -> list[Address]:
+        """The machines on which a node runs that has a copy of a vbucket of a bucket."""
+
+    def without(self, bucket: str) -> list[Address]:
+        """The machines on which a node runs that does not serve a bucket."""
 
 
 @dataclass(slots=True)
@@ -91,17 +104,44 @@ class OwnersChange:
     is_done: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A machine that was failed over in the bucket at a loss, since its disk was replaced.
+
+    Attributes:
+        began, ended: in seconds since the beginning; no end: it came to none. vbuckets: of the bucket.
+        anew: vbuckets of which no copy was left. They begin again, empty.
+        lowered: those whose best copy may lack durable writes: too few of the copies that acknowledged are left.
+    """
+
+    began: float
+    ended: float | None
+    vbuckets: int
+    anew: frozenset[int]
+    lowered: frozenset[int]
+
+    def begins_anew(self, key: str) -> bool:
+        """Whether all that was there of a key is gone."""
+        return vbucket_of(key.encode("latin-1"), self.vbuckets) in self.anew
+
+    def lowers(self, operation: Operation) -> bool:
+        """Whether an operation may be lost in spite of its level."""
+        is_before = self.ended is None or operation.called - NOON_SECONDS < self.ended
+        return is_before and vbucket_of(operation.key.encode("latin-1"), self.vbuckets) in self.lowered
+
+
 class Orders:
     """The second bucket, its clients and its operator.
 
     Attributes:
         lives: of the bucket, in order. recorder: what its clients asked and heard.
-        changes: of its owners, in the order in which they began.
+        changes: of its owners, in the order in which they began. losses: with the disks of machines.
     """
 
     def __init__(self, world: OrdersWorld, random: Random, login: Login) -> None:
         self.lives: list[Life] = []
         self.changes: list[OwnersChange] = []
+        self.losses: list[Loss] = []
         self.recorder = Recorder(world.recorder.history().clock_error_seconds)
         self._world, self._random, self._login = world, random, login
         self._programs: list[Program] = []
@@ -154,7 +194,7 @@ class Orders:
         self.changes.append(change := OwnersChange(work, str(node), world.schedule.now))
 
         async def do() -> None:
-            change.is_done = await operators.do(work, world.addresses, node, random, bucket=SECOND_BUCKET)
+            change.is_done = await operators.do(work, self._seeds, node, random, bucket=SECOND_BUCKET)
             change.ended = world.schedule.now
             world.counts[f"second bucket: {work.value}"] += change.is_done
 
@@ -165,6 +205,79 @@ class Orders:
             started.kill()
 
         return kill
+
+    # --- machines that are replaced -----------------------------------------------------------------------------------
+
+    async def move_away(self, node: Address, random: Random) -> None:
+        """Let a machine that is about to be replaced give away all that it has of the bucket, if that can be."""
+        self.changes.append(change := OwnersChange(Work.REMOVE, str(node), self._world.schedule.now))
+        seeds = self._seeds
+        change.is_done = await operators.do(Work.REMOVE, seeds, node, random, attempts=2, bucket=SECOND_BUCKET)
+        change.ended = self._world.schedule.now
+
+    async def take_in(self, node: Address, random: Random) -> None:
+        """Make the bucket on a machine with another disk, and let it join again."""
+        if not await self._make_on([node]):
+            return
+        self.changes.append(change := OwnersChange(Work.ADD, str(node), self._world.schedule.now))
+        change.is_done = await operators.do(Work.ADD, self._seeds, node, random, bucket=SECOND_BUCKET)
+        change.ended = self._world.schedule.now
+
+    async def _make_on(self, nodes: Sequence[Address]) -> bool:
+        """Make the bucket on machines that others share it with, or will; whether it is there."""
+        for _ in range(ATTEMPTS):
+            try:
+                async with members("") as connected:
+                    for node in nodes:
+                        with suppress(KeyExists):
+                            await connected.admin(node).create_bucket(SECOND_BUCKET, is_empty=True)
+            except HeadwaterError:
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return True
+        return False
+
+    @property
+    def _seeds(self) -> list[Address]:
+        """The machines that an operator may name as members: not those that have another disk, and no bucket yet."""
+        world = self._world
+        return [each for each in world.addresses if each not in world.without(SECOND_BUCKET)]
+
+    async def take_out(self, node: Address, random: Random) -> None:
+        """Fail a machine over in the bucket before its disk is replaced, at a loss where nothing else is left."""
+        world, change = self._world, None
+        while not await operators.is_outside(self._seeds, node, SECOND_BUCKET):
+            if change is None:
+                self.changes.append(change := OwnersChange(Work.FAILOVER, str(node), world.schedule.now))
+            found = await operators.refusals(
+                Work.FAILOVER, self._seeds, node, random, attempts=ATTEMPTS, bucket=SECOND_BUCKET
+            )
+            if len(found) == ATTEMPTS and operators.proposes_loss(found[-1]):
+                await self._take_out_at_a_loss(node, change)
+        if change is not None:
+            world.counts["second bucket: damaged machines failed over"] += 1
+            change.is_done, change.ended = True, world.schedule.now
+            self.losses = [replace(each, ended=each.ended or change.ended) for each in self.losses]
+
+    async def _take_out_at_a_loss(self, node: Address, change: OwnersChange) -> None:
+        try:
+            look = partial(self._lose, node, change)
+            await operators.fail_over_at_a_loss(self._seeds, node, SECOND_BUCKET, look)
+        except HeadwaterError:
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _lose(self, node: Address, change: OwnersChange, plan: FailoverPlan) -> None:
+        """An operator was told what a failover may lose, and goes on; that no copy is left must be true."""
+        world, lost = self._world, frozenset(plan.anew)
+        for vb in lost:
+            if held := [each for each in world.holders(SECOND_BUCKET, vb) if each in plan.after.servers]:
+                told = f"a failover of {node} calls vbucket {vb} of {SECOND_BUCKET} lost, of which {held[0]} has a copy"
+                world.schedule.failures.append(Broken(f"buckets: {told}"))
+        is_alone = FailoverRefusal.MAJORITY in plan.accepted
+        lowered = {each.vbucket for each in plan.promotions} if is_alone else plan.losses.keys()
+        world.counts["second bucket: vbuckets lost with a disk"] += len(lost)
+        world.counts["second bucket: vbuckets whose best copy was behind"] += len(lowered)
+        self.losses.append(Loss(change.began, None, plan.after.vbuckets, lost, frozenset(lowered)))
 
     def end(self) -> None:
         """Let all go; who failed fails the run."""
@@ -180,7 +293,10 @@ class Orders:
             world.schedule.run(FOUNDING_SECONDS, lambda: self._anew is None or self._anew.is_over)
         if life.made is None:
             return
-        world.complete("orders-maker", partial(self._make, Life(world.schedule.now)), FOUNDING_SECONDS)
+        if world.plan.has_flips:
+            world.complete("orders-maker", partial(self._make_on, world.without(SECOND_BUCKET)), FOUNDING_SECONDS)
+        else:
+            world.complete("orders-maker", partial(self._make, Life(world.schedule.now)), FOUNDING_SECONDS)
         whole = partial(operators.make_whole, world.addresses, WHOLE_SECONDS, SECOND_BUCKET)
         if problem := world.complete("orders-healer", whole, 2 * WHOLE_SECONDS):
             raise Broken(f"whole: {SECOND_BUCKET} can't be brought together: {problem}")
@@ -224,10 +340,11 @@ class Orders:
         world.counts["answers of the second bucket"] += sum(
             each.outcome not in {Outcome.REFUSED, Outcome.MAYBE} for each in history.operations
         )
-        for life, until in self._judged():
-            world.counts["lives of the second bucket judged"] += 1
-            operations = weighed(within(history.operations, life, until), self.changes)
-            part = replace(history, operations=tuple(operations), faults=tuple(faults(self.changes, life, until)))
+        world.counts["lives of the second bucket judged"] += len(list(self._judged()))
+        asked = lowered(history.operations, self.losses)
+        for life, until, operations in parts(asked, self._judged(), self.losses):
+            weighty = weighed(within(operations, life, until), self.changes)
+            part = replace(history, operations=tuple(weighty), faults=tuple(faults(self.changes, life, until)))
             for verdict in linearizability.judge(part, model, positions_max=POSITIONS_MAX):
                 if verdict.is_violation:
                     told = report(part.of(verdict.key), model, verdict)
@@ -239,6 +356,32 @@ class Orders:
         for life, end in zip(self.lives, ends, strict=True):
             if life.made is not None and life.is_clean:
                 yield life, end
+
+
+def lowered(operations: Iterable[Operation], losses: Sequence[Loss]) -> list[Operation]:
+    """The operations with the levels that hold in spite of all losses."""
+
+    def as_held(each: Operation) -> Operation:
+        is_plain = any(loss.lowers(each) for loss in losses)
+        return replace(each, argument=replace(each.argument, level=Level.NONE)) if is_plain else each
+
+    return list(map(as_held, operations))
+
+
+def parts(
+    operations: Sequence[Operation], lives: Iterable[tuple[Life, float]], losses: Sequence[Loss]
+) -> Iterator[tuple[Life, float, Sequence[Operation]]]:
+    """Lives, when each may have ended, and who takes part: the keys of a vbucket that began anew have another one."""
+    for life, end in lives:
+        keys = sorted({each.key for each in operations})
+        lost = {key: [each for each in losses if each.began < end and each.begins_anew(key)] for key in keys}
+        yield life, end, [each for each in operations if not lost[each.key]]
+        for key in (key for key in keys if lost[key]):
+            own, begun = [each for each in operations if each.key == key], life
+            for loss in lost[key]:
+                yield begun, loss.began, own
+                begun = Life(loss.began, made=loss.ended, is_clean=True)
+            yield begun, end, own
 
 
 def within(operations: Sequence[Operation], life: Life, until: float) -> Iterator[Operation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from harness.world.steps import Step, anew_of, duplicates_of, flips_of, owners_of, rights_of, steps_of
+from harness.world.steps import Fault, Step, anew_of, duplicates_of, flips_of, owners_of, rights_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class WorldPlan:
     has_orders: bool = False
     has_tenants: bool = False
 
+    @property
+    def has_flips(self) -> bool:
+        """Whether bits flip, and machines are replaced for that."""
+        return any(step.fault is Fault.FLIP for step in self.steps)
+
 
 def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     """The plan that a seed gives."""
@@ -45,8 +50,8 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     has_users = not flips and chance.random() < 0.5
     changes = rights_of(chance, nodes, seconds) if has_users else ()
     chance = Random(f"orders {seed}")  # noqa: S311 - must be repeatable
-    has_orders = not flips and chance.random() < 0.4
-    anew = anew_of(chance, nodes, seconds) if has_orders else ()
+    has_orders = chance.random() < 0.4
+    anew = anew_of(chance, nodes, seconds) if has_orders and not flips else ()
     chance = Random(f"owners of orders {seed}")  # noqa: S311 - must be repeatable
     owners = owners_of(chance, nodes, seconds) if has_orders and chance.random() < 0.5 else ()
     has_tenants = has_users and Random(f"tenants {seed}").random() < 0.5  # noqa: S311 - must be repeatable

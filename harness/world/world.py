@@ -150,6 +150,16 @@ class World:
         """A vbucket as its owner has it."""
         return self.watcher.placed[self.copies(vb)[0]].bucket.vbuckets[vb]
 
+    def holders(self, bucket: str, vb: int) -> list[Address]:
+        """The machines on which a node runs that has a copy of a vbucket of a bucket."""
+        served = ((address, each.served(bucket)) for address, each in zip(self.addresses, self.machines, strict=True))
+        return [address for address, found in served if found is not None and vb in found.bucket.vbuckets]
+
+    def without(self, bucket: str) -> list[Address]:
+        """The machines on which a node runs that does not serve a bucket."""
+        machines = zip(self.addresses, self.machines, strict=True)
+        return [address for address, each in machines if each.is_up and each.served(bucket) is None]
+
     def newest_map(self) -> ClusterMap | None:
         """The newest map that a machine which is up has."""
         known = (each.server.first.membership.map for each in self.machines if each.is_up)

@@ -11,6 +11,7 @@ from harness.world.operators import Work
 from harness.world.plan import plan_of
 from harness.world.system import simulated, unwatched
 from harness.world.world import World
+from headwater.errors import ClusterError
 
 
 @pytest.mark.parametrize("work", [work for work in Work if work is not Work.FAILOVER])
@@ -21,6 +22,12 @@ def test_work_comes_to_its_end_where_nothing_befalls_anybody(work: Work) -> None
 def test_a_node_that_answers_is_not_failed_over_and_one_that_does_not_is() -> None:
     assert done(Work.FAILOVER) is False
     assert done(Work.FAILOVER, is_down=True) is True
+
+
+def test_a_refusal_proposes_a_loss_where_an_option_overrides_it() -> None:
+    assert operators.proposes_loss(ClusterError("no copy is left of 1 vbuckets (3)", "start it, or: --lose-data"))
+    assert operators.proposes_loss(ClusterError("it lacks changes", "start it, or --accept behind"))
+    assert not operators.proposes_loss(ClusterError("n2 does not answer either", "start it, then type this again"))
 
 
 @pytest.mark.parametrize("change", [11, 12])

@@ -13,12 +13,14 @@ from harness.linearizability.record import Argument, History, Kind, Level, Opera
 from harness.simulation.scheduler import NOON_SECONDS
 from harness.world.nemesis import begin
 from harness.world.operators import Work
-from harness.world.orders import Life, Orders, OwnersChange, faults, weighed, within
+from harness.world.orders import Life, Loss, Orders, OwnersChange, faults, lowered, parts, weighed, within
 from harness.world.plan import WorldPlan, plan_of
 from harness.world.run import WorldOutcome, run
 from harness.world.steps import Fault, Step
 from harness.world.system import simulated, unwatched
 from harness.world.world import World
+from headwater.cluster.failover import FailoverPlan
+from headwater.wire.vbucket import vbucket_of
 
 ANEW = Step(2.0, Fault.ANEW, 0, 0, 0.0, 0.5)
 
@@ -76,6 +78,54 @@ def test_a_failover_of_the_second_bucket_that_loses_durable_writes_is_found() ->
         history = History((written, missing), tuple(faults([begun], life, 20.0)))
         (verdict,) = judge(history, Model(plain_may_be_lost=True))
         assert verdict.is_violation == is_lost
+
+
+def test_a_machine_is_replaced_for_damage_in_the_first_bucket_and_the_second_keeps_what_is_durable() -> None:
+    flip = Step(1.5, Fault.FLIP, 0, 0, 1.0, 0.4)
+    outcome = run(plan_with(flip))
+    assert not outcome.broken, outcome.broken
+    assert outcome.counts["machines replaced"] == outcome.counts["lives of the second bucket judged"] == 1
+    assert not outcome.counts["second bucket: vbuckets lost with a disk"]
+
+
+def test_a_vbucket_of_which_no_copy_was_left_begins_anew_and_what_others_have_is_kept() -> None:
+    argument = Argument(value="v1-", level=Level.MAJORITY)
+    written = Operation(1, "k", Kind.SET, argument, Result(Outcome.DONE), NOON_SECONDS + 2, NOON_SECONDS + 3)
+    missing = replace(an_operation(Kind.GET, 7, 8), result=Result(Outcome.MISSING, node="n2:1"))
+    life = Life(0.0, made=1.0, is_clean=True)
+    vb = vbucket_of(b"k", 4)
+    for anew, ended, is_lost in (({vb}, 6.0, False), ({vb ^ 1}, 6.0, True), ({vb}, 1.5, True)):
+        loss = Loss(1.2 if ended < 2 else 5.0, ended, 4, frozenset(anew), frozenset())
+        verdicts = [
+            verdict.is_violation
+            for begun, until, own in parts((written, missing), [(life, 20.0)], [loss])
+            for verdict in judge(History(tuple(within(own, begun, until))), Model(plain_may_be_lost=True))
+        ]
+        assert any(verdicts) == is_lost
+
+
+def test_a_level_holds_but_for_a_copy_that_too_few_of_those_who_acknowledged_have_left() -> None:
+    argument, vb = Argument(value="v1-", level=Level.MAJORITY), vbucket_of(b"k", 4)
+    before, after = (replace(an_operation(Kind.SET, at, at + 1), argument=argument) for at in (2, 7))
+    loss = Loss(5.0, 6.0, 4, frozenset(), frozenset({vb}))
+    assert [each.argument.level for each in lowered((before, after), [loss])] == [Level.NONE, Level.MAJORITY]
+    assert lowered((before, after), [replace(loss, lowered=frozenset({vb ^ 1}))]) == [before, after]
+    assert [each.argument.level for each in lowered((after,), [replace(loss, ended=None)])] == [Level.NONE]
+
+
+def test_a_failover_that_calls_a_vbucket_lost_of_which_another_machine_has_a_copy_is_found() -> None:
+    with unwatched():
+        world = World(plan_with())
+        with simulated(world.schedule, world.network, {}):
+            world.begin()
+            assert world.orders is not None
+            node, known = world.addresses[0], world.newest_map()
+            assert known is not None
+            plan = FailoverPlan(known, known, (), anew={0: world.addresses[1]})
+            world.orders._lose(node, OwnersChange(Work.FAILOVER, str(node), 5.0), plan)
+            (failure,) = world.schedule.failures
+            assert str(failure).startswith(f"buckets: a failover of {node} calls vbucket 0 of orders lost")
+            world.close()
 
 
 def test_what_a_node_says_that_may_have_been_failed_over_is_old_until_it_has_joined_again() -> None:
