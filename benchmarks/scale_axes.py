@@ -7,12 +7,16 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.scale import LINEAR, Axis
 from headwater import testing
+from headwater.backup.archive import Archive, folder
+from headwater.backup.manifest import MANIFEST, BackupManifest, BackupPart, digest
+from headwater.backup.place import Folder
 from headwater.lake.index import Hashes, Indexes, index_of
 from headwater.lake.store import TableStore
 from headwater.node.buckets.bucket import Bucket
@@ -20,6 +24,7 @@ from headwater.node.buckets.scans import ScanPlan
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.storage.store import Store
+from headwater.protocol.dcp.position import Position
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.settings import parse
 from headwater.testing.faults import FaultyDisk
@@ -157,6 +162,28 @@ def observe(size: int) -> float:
         return total
 
 
+def archive(size: int) -> float:
+    """An archive of so many increments of 1,024 vbuckets, read as at the beginning and twice at the end of a backup."""
+    with tempfile.TemporaryDirectory() as folder_path:
+        place = Folder(Path(folder_path))
+        starts = dict.fromkeys(range(1024), 0)
+        ends = {vb: Position(vb, 1, 9, 9, 9, ((1, 0),)) for vb in starts}
+        digests = {}
+        for number in range(size):
+            made = f"20260101T000000Z-increment+{number:04d}"
+            part = BackupPart(starts, ends, (), {})
+            data = BackupManifest(made, "", "", "default", 1024, "", "", part).to_bytes()
+            place.write(folder(made, MANIFEST), data)
+            digests[made] = digest(data)
+        Archive(place).write_index(digests)
+
+        def read() -> None:
+            first = Archive(place)
+            Archive(place, Archive(place, first))
+
+        return spent(read)
+
+
 AXES = {
     "set-collections": Axis(f"a manifest of N collections in {VBUCKETS} vbuckets", 64, LINEAR, set_collections),
     "add-collection": Axis("a collection more beside N, in 1,024 vbuckets", 16, LINEAR, add_collection),
@@ -164,5 +191,6 @@ AXES = {
     "scan": Axis("a range scan of a vbucket with N keys", 25_000, LINEAR, scan),
     "indexes": Axis("a batch's look into N indexes", 128, LINEAR, indexes),
     "observe": Axis("twenty looks of a planner at N vbuckets, one written to", 64, LINEAR, observe),
+    "archive": Axis("the manifests of N backups of 1,024 vbuckets, in a run", 4, LINEAR, archive),
     "decode-manifest": Axis("a manifest of N scopes, decoded", 1000, LINEAR, decode_manifest),
 }

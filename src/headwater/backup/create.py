@@ -475,7 +475,8 @@ class _Run:
 
     def _finish(self, begun: _Begun) -> BackupManifest:
         """Write the manifest, which makes this a finished backup of the archive."""
-        newest = Archive(self.place).newest
+        now_there = Archive(self.place, self.archive)
+        newest = now_there.newest
         mine = self.archive.newest
         if (newest and newest.id) != (mine and mine.id):
             raise BackupError(self.place.name, "another backup was made meanwhile; make this one again")
@@ -498,7 +499,7 @@ class _Run:
         self.place.write(folder(begun.id, MANIFEST), manifest.to_bytes())
         self._require_ours(begun)  # who did not see the manifest yet may have removed it
         failpoint("backup.after_manifest")
-        Archive(self.place).enter()
+        Archive(self.place, now_there).enter()
         failpoint("backup.entered")
         for name in (BEGUN, *(note for note, _ in begun.parts)):
             self.place.remove(folder(begun.id, name))

@@ -20,7 +20,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from headwater.errors import OptionError
 from headwater.invariants import invariant
@@ -115,8 +115,21 @@ class Position:
         Raises:
             OptionError: not JSON, a field missing, or numbers that are no position.
         """
+        shown = text if isinstance(text, str) else repr(text)
         try:
             held = json.loads(text)
+        except ValueError:
+            raise _no_position(shown) from None
+        return cls.from_fields(held, shown)
+
+    @classmethod
+    def from_fields(cls, held: Any, shown: str = "") -> Position:
+        """Return the position whose JSON `to_json` gave, read already; `shown`: its text, for the error.
+
+        Raises:
+            OptionError: a field missing, or numbers that are no position.
+        """
+        try:
             log = tuple((int(uuid, 16), int(seqno)) for uuid, seqno in held.get("failover_log", ()))
             seqno, start, end = (int(held[name]) for name in _NUMBERS[1:])
             coverage = Coverage.from_json(held["collections"]) if "collections" in held else None
@@ -124,10 +137,11 @@ class Position:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, OptionError):
                 raise
-            shown = text if isinstance(text, str) else repr(text)
-            raise OptionError(
-                "position", shown, 'a saved position: {"vbucket":..,"vb_uuid":"16 hex digits",..}'
-            ) from None
+            raise _no_position(shown or repr(held)) from None
+
+
+def _no_position(shown: str) -> OptionError:
+    return OptionError("position", shown, 'a saved position: {"vbucket":..,"vb_uuid":"16 hex digits",..}')
 
 
 @dataclass(frozen=True, slots=True)
