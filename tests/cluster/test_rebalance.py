@@ -1,6 +1,7 @@
 """Rebalance on real nodes: nothing is lost or doubled, whoever writes and whatever is killed meanwhile."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -114,6 +115,38 @@ async def passed_movers(seed, joining):
 )
 def test_the_next_owner_joins_the_chain_first_unless_durable_writes_would_wait_for_copies_that_fill_up(move, joining):
     assert tuple(_joining(move, len(move.before))) == joining
+
+
+def test_no_more_vbuckets_change_hands_at_the_same_time_than_are_allowed_however_small_they_are(monkeypatch):
+    """Each refuses writes for as long as the others take."""
+    moving, most = [], []
+
+    class Counted:
+        def __init__(self, *_, **__):
+            pass
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_):
+            pass
+
+        async def move(self, vbucket, *, takeover):
+            moving.append(vbucket)
+            most.append(len(moving))
+            await turns()
+            moving.remove(vbucket)
+
+    async def work():
+        run = Rebalance(FakeMembers(FakeNode(A), FakeNode(B), FakeNode(C)), [A], vbuckets_at_once=2)
+        targets = (B, C) * 5
+        async with AsyncExitStack() as movers:
+            moves = (run._hand_over(Move(vb, (A,), (to,)), A, to, movers) for vb, to in enumerate(targets))
+            await asyncio.gather(*moves)
+
+    monkeypatch.setattr("headwater.cluster.rebalance.Mover", Counted)
+    asyncio.run(work())
+    assert len(most) == 10 and max(most) == 2
 
 
 def under_way(most, sizes):

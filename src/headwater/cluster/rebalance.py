@@ -92,6 +92,8 @@ class Rebalance:
         self._add, self._remove, self._replicas = tuple(add), tuple(remove), replicas
         self._at_once, self._progress, self._stopping = vbuckets_at_once, progress, stopping
         self._limits = limits
+        # However small: more at once would refuse writes for longer, and copies through us be more.
+        self._handing_over = asyncio.Semaphore(vbuckets_at_once)
         self._watch = Watch(members, still_seconds_max=limits.patience_seconds)
         self._inquiry = Inquiry(members.admin)
         self._movers: dict[tuple[Address, Address], Mover] = {}
@@ -303,14 +305,15 @@ class Rebalance:
             made = Mover(
                 self._members.endpoint(owner),
                 self._members.endpoint(target),
-                concurrency=SMALL_AT_ONCE * self._at_once,
+                concurrency=self._at_once,
                 limits=self._limits,
                 on_owned=self._owned,
                 operator=self._members.operator,
             )
             self._movers[pair] = made
             await movers.enter_async_context(made)
-        await self._movers[pair].move(move.vbucket, takeover=True)
+        async with self._handing_over:
+            await self._movers[pair].move(move.vbucket, takeover=True)
 
     async def _owned(self, vbucket: int) -> None:
         """The target is active: from here on the map says so. The old owner stays as a replica if the plan says so.
