@@ -296,10 +296,10 @@ class SourceNodes:
         failover, so that it read nothing, and a later look would not tell.
         """
         rest = self._at_rest(highs, resting)
-        asked = highs.keys() - rest
-        if rest and len(asked) <= min(SINGLY_MAX, len(highs) // 4):
+        wanted = highs.keys() - rest
+        if rest and len(wanted) <= min(SINGLY_MAX, len(highs) // 4):
             with suppress(StatusError):  # one has moved
-                return self._logs_of(client, highs, client.vbucket_stats(STATS, asked) if asked else {}, rest)
+                return self._logs_of(client, highs, client.vbucket_stats(STATS, wanted) if wanted else {}, rest)
         stats, self._whole_at = client.vbucket_stats(STATS), self._clock()
         return self._logs_of(client, highs, stats, frozenset())
 
