@@ -137,7 +137,7 @@ class Observer:
         for row in range(first, last):
             if columns.loc[row] == LOST:
                 continue
-            document = StoredDocument.decode(store.slots.seen(int(columns.loc[row])), durable=True)
+            document = StoredDocument.decode(store.slots.frame(int(columns.loc[row])), durable=True)
             if document.collection:  # the system's own as well: prepares, events
                 continue
             uuid = branch_of(log, document.seqno)

@@ -37,7 +37,7 @@ class NewNode(Protocol):
         """Start one more node, which is stopped after the test."""
 
 
-def _one() -> Iterator[Node]:
+def _single_node() -> Iterator[Node]:
     from headwater.testing.node import node  # noqa: PLC0415
 
     with node() as running:
@@ -47,19 +47,19 @@ def _one() -> Iterator[Node]:
 @pytest.fixture
 def headwater_node() -> Iterator[Node]:
     """An empty node of 64 vbuckets for one test."""
-    yield from _one()
+    yield from _single_node()
 
 
 @pytest.fixture(scope="module")
 def headwater_module_node() -> Iterator[Node]:
     """A node of 64 vbuckets that the tests of a module share."""
-    yield from _one()
+    yield from _single_node()
 
 
 @pytest.fixture(scope="session")
 def headwater_session_node() -> Iterator[Node]:
     """A node of 64 vbuckets that all tests share (those of one worker, under pytest-xdist)."""
-    yield from _one()
+    yield from _single_node()
 
 
 @pytest.fixture

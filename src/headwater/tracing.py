@@ -52,7 +52,7 @@ class Told(Protocol):
 
     @property
     def is_heard(self) -> bool:
-        """Whether anybody looks at it: attributes that take work need not be worked out for nobody."""
+        """Return True if anybody looks at it: attributes that take work need not be worked out for nobody."""
 
     def tell(self, **attributes: Value) -> None:
         """Add attributes that were not known at its beginning."""
@@ -77,16 +77,16 @@ _NOTHING = _Nothing()
 class _Span:
     """A span of OpenTelemetry."""
 
-    def __init__(self, made: Any) -> None:
-        self._made = made
+    def __init__(self, span: Any) -> None:
+        self._span = span
 
     @property
     def is_heard(self) -> bool:
-        return bool(self._made.is_recording())
+        return bool(self._span.is_recording())
 
     def tell(self, **attributes: Value) -> None:
         for name, value in attributes.items():
-            self._made.set_attribute(f"headwater.{name}", value)
+            self._span.set_attribute(f"headwater.{name}", value)
 
 
 @cache
@@ -114,10 +114,10 @@ def span(name: str, *, began: float | None = None, **attributes: Value) -> Abstr
 
 @contextmanager
 def _current(tracer: Any, name: str, began: float | None, attributes: Mapping[str, Value]) -> Iterator[_Span]:
-    with tracer.start_as_current_span(name, start_time=None if began is None else int(began * 1e9)) as made:
-        told = _Span(made)
-        told.tell(**attributes)
-        yield told
+    with tracer.start_as_current_span(name, start_time=None if began is None else int(began * 1e9)) as span_:
+        described = _Span(span_)
+        described.tell(**attributes)
+        yield described
 
 
 def past(name: str, began: float, ended: float, **attributes: Value) -> None:
@@ -130,9 +130,9 @@ def past(name: str, began: float, ended: float, **attributes: Value) -> None:
     """
     tracer = _tracer()
     if tracer is not None:
-        made = tracer.start_span(name, start_time=int(began * 1e9))
-        _Span(made).tell(**attributes)
-        made.end(int(max(began, ended) * 1e9))
+        span_ = tracer.start_span(name, start_time=int(began * 1e9))
+        _Span(span_).tell(**attributes)
+        span_.end(int(max(began, ended) * 1e9))
 
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -148,8 +148,8 @@ def begin(environment: Mapping[str, str] = os.environ) -> str:
     if wanted == "none":
         return ""
     if wanted not in _EXPORTERS:
-        told = "is not known here: otlp, console or none; others by opentelemetry-instrument"
-        return f"no traces: OTEL_TRACES_EXPORTER={wanted} {told}"
+        message = "is not known here: otlp, console or none; others by opentelemetry-instrument"
+        return f"no traces: OTEL_TRACES_EXPORTER={wanted} {message}"
     try:
         _provide(wanted)
     except ImportError as error:
@@ -161,8 +161,8 @@ def begin(environment: Mapping[str, str] = os.environ) -> str:
 def _wanted(environment: Mapping[str, str]) -> str:
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return "none"
-    asked = any(environment.get(name) for name in ENDPOINTS)
-    return environment.get("OTEL_TRACES_EXPORTER", "").strip() or ("otlp" if asked else "none")
+    has_endpoint = any(environment.get(name) for name in ENDPOINTS)
+    return environment.get("OTEL_TRACES_EXPORTER", "").strip() or ("otlp" if has_endpoint else "none")
 
 
 def _provide(exporter: str) -> None:

@@ -298,7 +298,7 @@ def test_a_reader_whose_right_is_gone_after_a_restart_hears_its_name(driver) -> 
             awaited(changes, Mutation, 2)
             node.kill()
             with UsersFile(node.data).editing() as accounts:
-                accounts["reader"] = Account.made(PASSWORD, read_grants("stream[default:_default]"))
+                accounts["reader"] = Account.create(PASSWORD, read_grants("stream[default:_default]"))
             node.start()
             told: list[object] = []
             with pytest.raises(NoAccess, match=r"collections shop\.a, shop\.b are not shown to this user any more"):

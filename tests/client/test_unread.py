@@ -62,7 +62,7 @@ def test_who_streams_the_whole_bucket_is_shown_all_collections_without_another_r
             bucket.set("a", "v")
         node.stop()
         accounts = {"root": "administer", "mirror": roles}
-        made = {name: Account.made("a-secret", read_grants(text)) for name, text in accounts.items()}
+        made = {name: Account.create("a-secret", read_grants(text)) for name, text in accounts.items()}
         UsersFile(node.data).save(made)
         node.start()
         with client.connect(node.url, "mirror", "a-secret") as bucket:

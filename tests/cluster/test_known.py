@@ -63,7 +63,7 @@ def with_users(count: int, folder: Path) -> Iterator[list[Node]]:
 
 def add_everything(seeds: list[Address]) -> None:
     """Add a collection, a bucket and a user."""
-    made = Account.made("pass", read_grants("read"))
+    made = Account.create("pass", read_grants("read"))
     on(
         seeds,
         lambda members, seeds: collections.change(

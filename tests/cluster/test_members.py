@@ -95,7 +95,7 @@ def test_who_may_only_monitor_sees_the_same_as_an_administrator_but_for_map_and_
     with testing.node(vbuckets=4) as node:
         node.stop()
         grants = {"ann": "administer", "watch": "monitor"}
-        UsersFile(node.data).save({name: Account.made("pass", read_grants(role)) for name, role in grants.items()})
+        UsersFile(node.data).save({name: Account.create("pass", read_grants(role)) for name, role in grants.items()})
         node.start()
         with client.connect(node.url, "ann", "pass") as bucket:
             bucket.set("a", "b")

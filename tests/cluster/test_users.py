@@ -73,7 +73,7 @@ def on(work: Callable[[Members], Awaitable[Result]], user: str = "root", passwor
 
 
 def with_user(name: str, password: str, roles: str = "read") -> users.Edit:
-    made = Account.made(password, read_grants(roles))
+    made = Account.create(password, read_grants(roles))
     return lambda known: edited(known, {}, {name: made})  # with the cluster that it has
 
 
@@ -112,7 +112,7 @@ def test_a_change_in_the_folder_of_one_member_is_heard_of_by_the_others(nodes: l
         assert line.call(Opcode.SASL_AUTH, b"PLAIN", b"\0bob\0b0b").status == 0
         with UsersFile(nodes[1].data).editing() as accounts:
             del accounts["bob"]
-            accounts["carl"] = Account.made("c4rl", read_grants("write"))
+            accounts["carl"] = Account.create("c4rl", read_grants("write"))
         until(lambda: all("carl" in named(each) and "bob" not in named(each) for each in nodes), "all have heard of it")
         until(lambda: comes_in(nodes, "carl", "c4rl") == [True] * 3, "who was added comes in")
         assert line.file.read(1) == b"", "who was removed is cut off"
@@ -175,7 +175,7 @@ def test_a_cluster_begins_with_the_users_of_all_its_nodes_and_who_joins_takes_th
         first, second, late = (stack.enter_context(testing.node(**options)) for _ in range(3))  # type: ignore[arg-type]
         for node, name in ((first, "ann"), (second, "bob"), (late, "guest")):
             with UsersFile(node.data).editing() as accounts:
-                accounts[name] = Account.made("pass", read_grants("read"))
+                accounts[name] = Account.create("pass", read_grants("read"))
         until(lambda: login(late, "guest", "pass") == 0, "the node knows its own user")
         on(lambda members: found_cluster(members, at(first, second), 1))
         for name in ("ann", "bob"):
@@ -207,7 +207,7 @@ def test_members_that_let_everybody_in_take_no_users_by_which_they_would_shut_ea
 
 
 def test_of_two_who_remove_each_other_at_once_one_is_refused_and_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    accounts = {name: Account.made(f"{name}-secret", read_grants("administer")) for name in ("ann", "bea")}
+    accounts = {name: Account.create(f"{name}-secret", read_grants("administer")) for name in ("ann", "bea")}
     with ExitStack() as stack:
         nodes = [stack.enter_context(testing.node(vbuckets=4, vbucket_state="none")) for _ in range(2)]
         for node in nodes:

@@ -47,7 +47,7 @@ def consoles() -> Iterator[dict[str, Running]]:
     """A console for the user of each role."""
     with testing.node(vbuckets=4) as node, ExitStack() as stack:
         node.stop()
-        UsersFile(node.data).save({role: Account.made(PASSWORD, read_grants(role)) for role in ROLES})
+        UsersFile(node.data).save({role: Account.create(PASSWORD, read_grants(role)) for role in ROLES})
         node.start()
         with client.connect(node.url, "administer", PASSWORD) as bucket:
             bucket.set("k", "v")
@@ -204,7 +204,7 @@ def test_files_are_made_and_taken_as_the_page_says(tmp_path: Path, monkeypatch: 
     with testing.node(vbuckets=1) as node:
         fill(node, "a")
         with UsersFile(node.data).editing() as accounts:
-            accounts["ann"] = Account.made(PASSWORD, read_grants("administer"))
+            accounts["ann"] = Account.create(PASSWORD, read_grants("administer"))
         folders, files = {mode(node.data)}, {mode(each) for each in node.data.iterdir() if each.is_file()}
         users = mode(node.data / "USERS")
         found["the store's folder, and that of each bucket"] = (*folders, closed)

@@ -48,8 +48,10 @@ def node() -> Iterator[Node]:
     """A node with one user of each role."""
     with testing.node(vbuckets=4) as running:
         with UsersFile(running.data).editing() as accounts:
-            accounts |= {role: Account.made(PASSWORD, read_grants(role)) for role in ROLES}
-            accounts["part"] = Account.made(PASSWORD, read_grants(",".join(f"{role}[{PART}]" for role in sorted(FINE))))
+            accounts |= {role: Account.create(PASSWORD, read_grants(role)) for role in ROLES}
+            accounts["part"] = Account.create(
+                PASSWORD, read_grants(",".join(f"{role}[{PART}]" for role in sorted(FINE)))
+            )
         until(lambda: status_of(running, None, COMMANDS[0]) == Status.EACCESS, "the node has taken the users up")
         yield running
 

@@ -133,7 +133,7 @@ def free_port() -> Iterator[int]:
 def test_a_login_that_was_refused_is_tried_again_after_a_minute_and_not_before() -> None:
     with testing.node(vbuckets=4) as node:
         node.stop()
-        UsersFile(node.data).save({"ann": Account.made("right", read_grants("administer"))})
+        UsersFile(node.data).save({"ann": Account.create("right", read_grants("administer"))})
         node.start()
         now = 1000.0
 

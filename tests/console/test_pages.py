@@ -331,7 +331,7 @@ ROLES = {"ann": "administer", "watch": "monitor", "reader": "read,monitor", "wri
 def guarded() -> Iterator[testing.Node]:
     with testing.node(vbuckets=4) as node:
         node.stop()
-        accounts = {name: Account.made("root-secret", read_grants(roles)) for name, roles in ROLES.items()}
+        accounts = {name: Account.create("root-secret", read_grants(roles)) for name, roles in ROLES.items()}
         UsersFile(node.data).save(accounts)
         node.start()
         with client.connect(node.url, "ann", "root-secret") as bucket:

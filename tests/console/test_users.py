@@ -19,7 +19,7 @@ SECRET = "a-long-secret"
 def guarded() -> Iterator[testing.Node]:
     with testing.node(vbuckets=4) as node:
         node.stop()
-        UsersFile(node.data).save({"ann": Account.made(SECRET, read_grants("administer"))})
+        UsersFile(node.data).save({"ann": Account.create(SECRET, read_grants("administer"))})
         node.start()
         yield node
 

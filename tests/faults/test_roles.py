@@ -129,7 +129,7 @@ def test_who_administers_one_bucket_names_no_members_and_gives_no_map() -> None:
         node.stop()
         with UsersFile(node.data).editing() as accounts:
             for name, roles in (("root", "administer"), ("bob", "administer[default]")):
-                accounts[name] = Account.made(f"{name}-s3cret", read_grants(roles))
+                accounts[name] = Account.create(f"{name}-s3cret", read_grants(roles))
         node.start()
         with login(node, "bob") as bob:
             for index, servers in enumerate([(node.address, stranger.address), (stranger.address,), (node.address,)]):

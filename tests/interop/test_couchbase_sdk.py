@@ -407,7 +407,7 @@ def test_two_buckets_of_a_node_are_two_and_each_user_has_his_own() -> None:
         assert [scope.name for scope in default.collections().get_all_scopes()] == ["_default"]
         cluster.close()
         with UsersFile(node.data).editing() as accounts:
-            accounts["bob"] = Account.made("s3cret", read_grants("read[orders:shop:carts],write[orders:shop:carts]"))
+            accounts["bob"] = Account.create("s3cret", read_grants("read[orders:shop:carts],write[orders:shop:carts]"))
         until(lambda: _is_let_in(node), "the node has taken the user up")
         cluster = connect(node, "bob", "s3cret")
         shop = cluster.bucket("orders").scope("shop")

@@ -330,7 +330,7 @@ def test_an_acknowledgement_of_who_did_not_say_who_it_is_is_einval(owner: Node) 
 def test_who_may_stream_may_not_see_prepares_nor_say_that_a_replica_has_something() -> None:
     with testing.node(vbuckets=4) as node:
         with UsersFile(node.data).editing() as accounts:
-            accounts |= {"reader": Account.made("s3cret", read_grants("stream"))}
+            accounts |= {"reader": Account.create("s3cret", read_grants("stream"))}
 
         def is_closed() -> bool:
             with Client(node.port) as stranger:
@@ -350,7 +350,7 @@ def test_who_may_stream_may_not_see_prepares_nor_say_that_a_replica_has_somethin
 def test_who_may_not_replicate_any_more_is_sent_no_more_prepares() -> None:
     with testing.node(vbuckets=4) as node:
         with UsersFile(node.data).editing() as accounts:
-            accounts |= {"copier": Account.made("s3cret", read_grants("replicate"))}
+            accounts |= {"copier": Account.create("s3cret", read_grants("replicate"))}
 
         def opens() -> bool:
             with Client(node.port) as copier:
@@ -363,7 +363,7 @@ def test_who_may_not_replicate_any_more_is_sent_no_more_prepares() -> None:
             assert copier.request(dcp.Control(key=b"enable_sync_writes", value=b"true")).status == 0
             assert copier.asks(flags=0).status == 0
             with UsersFile(node.data).editing() as accounts:
-                accounts |= {"copier": Account.made("s3cret", read_grants("stream"))}
+                accounts |= {"copier": Account.create("s3cret", read_grants("stream"))}
             assert told(copier.messages()) == [("end", EndReason.LOST_PRIVILEGES)]
             assert copier.asks(flags=0).status == Status.EACCESS
 

@@ -57,7 +57,7 @@ def get(
 
 
 def is_terminal() -> bool:
-    """Whether a person reads what is printed."""
+    """Return True if a person reads what is printed."""
     return sys.stdout.isatty()
 
 

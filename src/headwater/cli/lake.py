@@ -179,7 +179,7 @@ def repair(
 
 
 def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str:
-    """Where the table lies; for its name in a catalog Spark is started, and ended again.
+    """Return the table's place; for its name in a catalog Spark is started, and ended again.
 
     Raises: OptionError, TableError.
     """
@@ -223,8 +223,8 @@ def _quarantine_of(log: "TableLog") -> "tuple[TableStore, TableState] | None":
 
 
 def _differences(held: "Held", other: "Held", texts: "TableState | None") -> tuple[list[str], str]:
-    """How rows differ from a bucket, and what is said of the bucket; `texts` is the table's state where it leaves out
-    documents whose keys are no text."""
+    """Return the differences between rows and a bucket, and the line about the bucket; `texts` is the table's state
+    where it leaves out documents whose keys are no text."""
     from headwater.lake.verify import compare, left_out, stale_records
 
     unkept = left_out(texts, other) if texts is not None else {}

@@ -214,7 +214,7 @@ class Bad:
 
 
 class Load:
-    """How far a load is: so many documents of the file are acknowledged, which is to say on the node's disk."""
+    """The progress of a load: so many documents of the file are acknowledged, which is to say on the node's disk."""
 
     def __init__(self, name: str, skipped: int, stored: "Stored", wanted: "Durability | None" = None) -> None:
         self.name: str = name

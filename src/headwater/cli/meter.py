@@ -1,4 +1,4 @@
-"""How far a long command is: a bar where there is a terminal, a line every ten seconds where there is none."""
+"""The progress of a long command: a bar where there is a terminal, a line every ten seconds where there is none."""
 
 import sys
 import time

@@ -230,7 +230,7 @@ def check_answers(
 
 
 def told_scopes(scopes: dict[str, int]) -> str:
-    """How many collections of which scopes, for a line to the user."""
+    """Return the number of collections of each scope, for a line to the user."""
     return ", ".join(f"{several(number, 'collection')} of scope {name}" for name, number in sorted(scopes.items()))
 
 

@@ -1,4 +1,4 @@
-"""Where a command gets a password from: a prompt, a file or standard input; never from its arguments.
+"""The sources of a command's password: a prompt, a file or standard input; never from its arguments.
 
 Arguments of a process can be read by everybody on the machine, and stay in the history of the shell.
 """

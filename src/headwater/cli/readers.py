@@ -454,7 +454,8 @@ def _batches(path: Path, file: Any) -> Iterator[Any]:
 
 
 def _weight(column: Any) -> int:
-    """How many bytes a column's values may be, each counted for itself: in a dictionary they are there once."""
+    """Return the most bytes that a column's values may be, each counted for itself: in a dictionary they are there
+    once."""
     import pyarrow as pa
     from pyarrow import compute
 

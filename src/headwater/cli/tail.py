@@ -87,7 +87,8 @@ FORM = (
 
 
 class Begin(NamedTuple):
-    """Where to begin: `seqno` of a vbucket, or changes from `since_ns` (Unix) on, or neither: `now` or all there is."""
+    """The start of a tail: `seqno` of a vbucket, or changes from `since_ns` (Unix) on, or neither: `now` or all
+    there is."""
 
     now: bool = False
     seqno: int | None = None
@@ -188,7 +189,8 @@ def _check_tap(start: str, positions: Path | None, collections: object, formed: 
 
 
 def _reading(on_data_loss: OnDataLoss, *, follow: bool, keep: bool) -> dict[str, Any]:
-    """How far changes are read, and through what; `keep`: positions are kept, also while nothing comes."""
+    """Return the options of reading, which say how far and through what; `keep`: positions are kept, also while
+    nothing comes."""
     answer = "raise" if on_data_loss is OnDataLoss.FAIL else "read_again"
     wait = SAVE_SECONDS if keep else None
     return {"until": None if follow else "now", "on_data_loss": answer, "max_wait_seconds": wait}
@@ -383,7 +385,7 @@ def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
 
 
 def writable(text: str, encoding: str = "utf-8") -> bool:
-    """Whether an encoding can write a text."""
+    """Return True if an encoding can write a text."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

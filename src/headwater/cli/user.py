@@ -72,7 +72,7 @@ def add(
 
     grants = read_grants(roles)
     check_new(place.accounts() or {}, name)
-    account = Account.made(check_password(new_password(password_file, name)), grants)
+    account = Account.create(check_password(new_password(password_file, name)), grants)
     where = place.change(partial(add_account, name=name, account=account))
     report(f"{name}: {_listed(grants)}{where.line}", user=name, roles=list(map(str, grants)), **where.facts)
 
@@ -82,7 +82,7 @@ def password(place: UsersPlace, name: Name, password_file: PasswordFile = None) 
     from headwater.node.users.file import Account, account_of, change_account, check_password
 
     account_of(place.accounts() or {}, name)
-    keys = Account.made(check_password(new_password(password_file, name)), ()).keys
+    keys = Account.create(check_password(new_password(password_file, name)), ()).keys
     where = place.change(partial(change_account, name=name, keys=keys))
     report(f"{name} has another password{where.line}", user=name, **where.facts)
 

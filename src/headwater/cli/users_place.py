@@ -1,4 +1,5 @@
-"""Where users are looked up and changed: in the folder of a node's store, or by a node that runs, in its cluster."""
+"""The place in which users are looked up and changed: in the folder of a node's store, or by a node that runs, in
+its cluster."""
 
 import functools
 import inspect

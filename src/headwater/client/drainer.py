@@ -67,7 +67,7 @@ LINGER_BYTES_MIN = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long the rows of a batch may wait for others.
+    """The times that the rows of a batch may wait for others.
 
     Attributes:
         spell_seconds: for reading and decoding, while more is there.

@@ -106,7 +106,7 @@ class Endpoint:
 
     @property
     def dialled(self) -> Address:
-        """Where to call it."""
+        """The address to call it at."""
         return Address(self.address.host, self.address.port if self.tls_port is None else self.tls_port)
 
     def __str__(self) -> str:
@@ -120,7 +120,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who wants to be alone at work on nodes: a run, which no two have in common, and who that is in words."""
+    """The operator who wants to be alone at work on nodes: a run, which no two have in common, and who that is in
+    words."""
 
     run: str
     by: str
@@ -319,7 +320,7 @@ class NodeAdmin:
         await self._ask(wire.SetParam(param_type=1, key=b"max_size", value=value), what)
 
     async def quota_mib(self) -> int:
-        """How much the files of our bucket may take, MiB; 0 for no limit."""
+        """Return the room that the files of our bucket may take, MiB; 0 for no limit."""
         return int((await self.stats()).get("ep_max_size", "0")) >> 20
 
     # --- users --------------------------------------------------------------------------------------------------------
@@ -470,7 +471,7 @@ class NodeAdmin:
         raise PeerSilent(str(self.address), timeout_seconds)
 
     async def items(self) -> dict[int, int]:
-        """How many documents each vbucket of this node holds."""
+        """Return the number of documents of each vbucket of this node."""
         return answers.items(await self.stats("vbucket-details"))
 
     async def purge(self, vbucket: int, before_seconds: int) -> None:
@@ -512,8 +513,8 @@ class NodeAdmin:
         return True
 
     async def replication(self, vbucket: int | None = None) -> dict[str, FollowingReport]:
-        """Whom the node follows by calls of its own, in all vbuckets or one, and how far that is; by host:port/bucket
-        of the producer."""
+        """Return the producers that the node follows by calls of its own, in all vbuckets or one, and their
+        progress; by host:port/bucket of the producer."""
         return answers.following(await self.stats("replication" if vbucket is None else f"replication {vbucket}"))
 
     async def refused(self) -> dict[int, int]:
@@ -529,7 +530,7 @@ class NodeAdmin:
             return ""
 
     async def takeover_stats(self, vbucket: int, name: str) -> TakeoverStats:
-        """How far this node's stream of a vbucket to the connection called `name` is."""
+        """Return the progress of this node's stream of a vbucket to the connection called `name`."""
         return TakeoverStats.of(await self.stats(f"dcp-vbtakeover {vbucket} {name}"))
 
     async def _control(self, key: str, value: dict[str, Any], what: str) -> None:

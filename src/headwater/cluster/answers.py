@@ -22,7 +22,7 @@ IS_DAMAGED, HAS_GAP = "has damaged changes", "refused changes"
 
 @dataclass(frozen=True, slots=True)
 class TakeoverStats:
-    """How far a producer's stream of one vbucket is (STAT dcp-vbtakeover).
+    """The progress of a producer's stream of one vbucket (STAT dcp-vbtakeover).
 
     Attributes:
         status: "backfilling", "calculating-item-count", "in-memory", or one of NO_STREAM.
@@ -48,7 +48,7 @@ class TakeoverStats:
 
 @dataclass(frozen=True, slots=True)
 class FollowingReport:
-    """How a node follows one producer by calls of its own (STAT replication).
+    """The state of one producer that a node follows by calls of its own (STAT replication).
 
     Attributes:
         source: the producer, host:port/bucket.

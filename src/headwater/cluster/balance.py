@@ -1,4 +1,4 @@
-"""Who should hold what: a balanced map with as few moves as can be, and the moves that lead there.
+"""The plan of who holds what: a balanced map with as few moves as can be, and the moves that lead there.
 
 Four rules hold in the result: nodes own the same number of vbuckets within one; no node is twice in a chain; no group
 of nodes (a failure domain: a rack, a machine) has more copies of a vbucket than the number of groups makes necessary;

@@ -1,4 +1,4 @@
-"""Whether the nodes of a cluster speak TLS with each other: the map says so, and each node obeys the map it has.
+"""TLS among the nodes of a cluster: the map says whether they speak it, and each node obeys the map it has.
 
 A node that has heard of it calls the others by TLS only; one that has not goes on without until it has. Nobody stops
 listening without TLS for it: that is each node's own option, --without-tls.

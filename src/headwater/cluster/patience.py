@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Held(NamedTuple):
-    """How far a copy is: the newest vb uuid of its failover log, and its high seqno."""
+    """The progress of a copy: the newest vb uuid of its failover log, and its high seqno."""
 
     vb_uuid: int
     high_seqno: int

@@ -65,7 +65,7 @@ class Pipe:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def room(self) -> memoryview:
-        """Where to receive into; empty while something waits to be sent."""
+        """The memory to receive into; empty while something waits to be sent."""
         return self._buffer[:0] if self._pieces else self._buffer[self._end :]
 
     def received(self, count: int) -> None:

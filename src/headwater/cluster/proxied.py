@@ -42,7 +42,7 @@ _GONE = frozenset({Status.SUCCESS, Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUN
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long the mover waits, in seconds.
+    """The times that the mover waits, in seconds.
 
     Attributes:
         connect_seconds: for a connection and its greeting, and for each answer of an administrator's question.

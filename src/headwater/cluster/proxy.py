@@ -60,7 +60,8 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """When an end is taken for dead: nothing came from it for `silent_seconds`, with a no-op every `noop_seconds`."""
+    """The time after which an end is taken for dead: nothing came from it for `silent_seconds`, with a no-op every
+    `noop_seconds`."""
 
     noop_seconds: float = NOOP_SECONDS
     silent_seconds: float = SILENT_SECONDS

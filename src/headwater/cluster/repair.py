@@ -48,7 +48,7 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
 
 
 async def _find_out(members: Members, publisher: Publisher) -> None:
-    """How far copies must be to be promoted, where a failover was cut off before it had asked.
+    """Find out how far copies must be to be promoted, where a failover was cut off before it had asked.
 
     All nodes have the map without the copy that was taken out, and each vbucket has an owner: no majority counts that
     copy any more, and the owner has all that one acknowledged.

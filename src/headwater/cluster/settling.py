@@ -153,7 +153,7 @@ class Settling:
             await self._target.set_state(vb, State.REPLICA)
 
     def _feeds(self, report: FollowingReport, vb: int, producer: Endpoint) -> bool:
-        """Whether the source is whom the target follows, and the stream is open and no takeover."""
+        """Return True if the source is whom the target follows, and the stream is open and no takeover."""
         is_ours = str(producer) == str(self._source.endpoint)
         return is_ours and report.vbuckets[vb] == Phase.OPEN and vb not in report.takeovers
 
@@ -164,7 +164,7 @@ class Settling:
             return {}
 
     async def _owner_elsewhere(self, vb: int) -> str:
-        """Whom the newest of both nodes' maps names as owner, if that is a third node."""
+        """Return the owner by the newest of both nodes' maps, if that is a third node; else ""."""
         maps = await asyncio.gather(*(_map(node) for node in (self._source, self._target)))
         newest = max((map_ for map_ in maps if map_ is not None), key=lambda map_: map_.version, default=None)
         owner = newest.owner(vb) if newest is not None and len(newest.servers) > 1 else None

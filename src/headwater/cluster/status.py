@@ -1,4 +1,4 @@
-"""How a cluster is: a survey turned into numbers for each node, problems, and remarks. No I/O.
+"""The state of a cluster: a survey turned into numbers for each node, problems, and remarks. No I/O.
 
 A problem is something that needs a hand: a node that does not answer, a vbucket without exactly one owner, a node with
 another map or damage on its disk, one that was asked and is no member, a replica that is missing or that the map does
@@ -215,7 +215,7 @@ def _unused_damage(node: NodeView) -> str:
 
 
 def _possible(map_: ClusterMap) -> int:
-    """How many replicas each vbucket can have: a node has one copy at most."""
+    """Return the number of replicas that each vbucket can have: a node has one copy at most."""
     return min(map_.replica_count, len(map_.servers) - 1)
 
 

@@ -99,7 +99,7 @@ class NodeView:
 
     @property
     def complaint(self) -> str:
-        """Why it could not be asked, for people; empty when it was."""
+        """The reason why it could not be asked, for people; empty when it was."""
         verb = "refuses" if self.is_refusal else "does not answer"
         return f"{self.address} {verb} ({self.error})" if self.error else ""
 
@@ -114,7 +114,7 @@ class NodeView:
         return not self.error
 
     def count(self, state: State) -> int:
-        """How many vbuckets are in a state here."""
+        """Return the number of vbuckets in a state here."""
         return sum(each is state for each in self.states.values())
 
     def copy(self, vbucket: int, log: Log) -> Copy:
@@ -196,7 +196,8 @@ class Survey:
 
     @property
     def tls_ports(self) -> dict[Address, int]:
-        """Where the nodes speak TLS: as they say themselves, and as the map says of those that do not answer."""
+        """The ports at which the nodes speak TLS: as they say themselves, and as the map says of those that do not
+        answer."""
         ports = {address: node.tls_port for address, node in self.nodes.items()}
         silent = {address: port for address, port in self.map.tls_ports.items() if not self._answers(address)}
         return silent | {address: port for address, port in ports.items() if port is not None}

@@ -106,7 +106,7 @@ class Transfer:
         self._lag(left)
 
     async def _estimate(self, name: str) -> int:
-        """How many changes the target lacks, about; a backfill is not near, whatever is left of it."""
+        """Return the number of changes that the target lacks, about; a backfill is not near, whatever is left of it."""
         with suppress(*NO_SUCH_GROUP):
             stats = await self._source.takeover_stats(self.vb, name)
             if stats.is_streaming:
@@ -195,5 +195,5 @@ def _read(task: asyncio.Task[None]) -> None:
 
 
 def _reason(number: int) -> str:
-    """Why a stream ended, in words."""
+    """Return the reason why a stream ended, in words."""
     return EndReason(number).name.lower().replace("_", " ") if number in set(EndReason) else str(number)

@@ -29,7 +29,7 @@ Edit: TypeAlias = "Callable[[UserList], UserList]"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far a change went: the list, the nodes that have it on disk, and those that will ask for it, with why."""
+    """The reach of a change: the list, the nodes that have it on disk, and those that will ask for it, with why."""
 
     users: UserList
     nodes: tuple[Address, ...]

@@ -99,7 +99,7 @@ def _changing(name: str, change_of: Callable[[Fields], Change]) -> Callable[[Req
 
 
 def _addition(fields: Fields) -> Change:
-    account = Account.made(_password_in(fields), read_grants(fields.get("roles", "")))
+    account = Account.create(_password_in(fields), read_grants(fields.get("roles", "")))
     return partial(add_account, name=fields.get("name", ""), account=account)
 
 
@@ -108,7 +108,7 @@ def _other_roles(fields: Fields) -> Change:
 
 
 def _other_password(fields: Fields) -> Change:
-    return partial(change_account, name=fields.get("name", ""), keys=Account.made(_password_in(fields), ()).keys)
+    return partial(change_account, name=fields.get("name", ""), keys=Account.create(_password_in(fields), ()).keys)
 
 
 def _removal(fields: Fields) -> Change:

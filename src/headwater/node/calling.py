@@ -105,10 +105,10 @@ async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
 async def connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
     """Open a non-blocking socket to a node, at the first of its addresses that answers; OSError when none does."""
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError:  # one of its parts is empty, too long or has letters of no name
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
-    *others, last = ((family, address) for family, _, _, _, address in found)
+    *others, last = ((family, address) for family, _, _, _, address in addresses)
     for family, address in others:
         with suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(ADDRESS_SECONDS_MAX):

@@ -200,8 +200,8 @@ class Committer:
                 lost = self._store.abandon(batch, error)
         except Exception:
             # Memory and disk differ: to go on would give seqnos twice. What a crash leaves is whole, and read at start.
-            told = "the index can't follow the log any more, the node ends as in a crash"
-            log.critical(told, exc_info=True, extra=event("index.lost"))
+            message = "the index can't follow the log any more, the node ends as in a crash"
+            log.critical(message, exc_info=True, extra=event("index.lost"))
             self._halt()
             return
         if error is None:

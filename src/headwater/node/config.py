@@ -251,8 +251,8 @@ def store_folder(text: str) -> Path:
     Raises:
         OptionError: it is a URL, whose slashes a path may have lost.
     """
-    told = "a folder on a disk of this machine: a node's log is synced there"
-    return local_folder("data", text, told + "; to keep copies there: headwater backup create {url}")
+    message = "a folder on a disk of this machine: a node's log is synced there"
+    return local_folder("data", text, message + "; to keep copies there: headwater backup create {url}")
 
 
 def local_folder(option: str, text: str, wanted: str) -> Path:
@@ -280,12 +280,12 @@ def read_file(path: Path) -> dict[str, Any]:
         OptionError: the file can't be read, is no TOML, or has a name or a type that is no option's.
     """
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise OptionError("config", str(path), f"a file that can be read ({error.strerror})") from None
     except ValueError as error:
         raise OptionError("config", str(path), f"TOML: {error}") from None
-    values = {name.replace("-", "_"): value for name, value in found.items() if not is_of_clients(name, value)}
+    values = {name.replace("-", "_"): value for name, value in table.items() if not is_of_clients(name, value)}
     for name, value in values.items():
         if (problem := wrong(name, value)) is not None:
             raise OptionError(name.replace("_", "-"), value, f"{problem} ({path})")

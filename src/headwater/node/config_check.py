@@ -48,27 +48,27 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
     Raises:
         tomllib.TOMLDecodeError: it is no TOML.
     """
-    found: dict[tuple[str, ...], int] = {}
+    lines_by_key: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     piece: list[str] = []
     lines = text.splitlines()
     for at, line in enumerate(lines, 1):
         piece.append(line)
         try:
-            told = tomllib.loads("\n".join(piece))
+            parsed = tomllib.loads("\n".join(piece))
         except tomllib.TOMLDecodeError:
             if at == len(lines):
                 raise
             continue
-        paths = list(_paths(told))
+        paths = list(_paths(parsed))
         if line.lstrip().startswith("[") and len(piece) == 1:
             table, names = paths[-1], paths
         else:
             names = [(*table, *path) for path in paths]
         for path in names:
-            found.setdefault(path, at - len(piece) + 1)
+            lines_by_key.setdefault(path, at - len(piece) + 1)
         piece = []
-    return found
+    return lines_by_key
 
 
 def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -84,11 +84,11 @@ def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
     that can't be; with `with_files` also files that can't be used. Tables are other commands' and not looked at.
     """
     try:
-        found, lines = tomllib.loads(text), key_lines(text)
+        table, lines = tomllib.loads(text), key_lines(text)
     except tomllib.TOMLDecodeError as error:
         return [_unreadable(str(error))]
     faults, values = [], {}
-    for key, value in found.items():
+    for key, value in table.items():
         if is_of_clients(key, value):
             continue
         if (problem := wrong(key, value)) is not None:
@@ -96,16 +96,16 @@ def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
             faults.append(Fault(lines[key,], key, f"{shown}not {problem}"))
         else:
             values[key.replace("-", "_")] = _BY_FIELD[key.replace("-", "_")].of_file(value)
-    by_field = {key.replace("-", "_"): (key, lines[key,]) for key in found}
+    by_field = {key.replace("-", "_"): (key, lines[key,]) for key in table}
     for field, problem in _impossible(values, with_files=with_files):
         key, line = by_field.get(field, ("", 0))
         faults.append(Fault(line, key, problem))
     return sorted(faults)
 
 
-def _unreadable(told: str) -> Fault:
-    place = _PLACE.search(told)
-    return Fault(int(place[1]) if place else 0, "", f"not TOML: {_PLACE.sub('', told)}")
+def _unreadable(message: str) -> Fault:
+    place = _PLACE.search(message)
+    return Fault(int(place[1]) if place else 0, "", f"not TOML: {_PLACE.sub('', message)}")
 
 
 def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[str, str]]:
@@ -155,15 +155,15 @@ def settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> 
     """
     config = config_from({CONFIG.field: str(file)} if file else {}, environment)
     named = file or Path(environment.get(CONFIG.variable, ""))
-    told = _of_file(named) if named != Path() else {}
+    values = _of_file(named) if named != Path() else {}
     given = [option for option in OPTIONS if option.variable in environment]
-    told |= {option.field: (environment[option.variable], option.variable) for option in given}
-    found = []
+    values |= {option.field: (environment[option.variable], option.variable) for option in given}
+    rows = []
     for option in OPTIONS:
-        value, origin = told.get(option.field, (option.default, "default"))
+        value, origin = values.get(option.field, (option.default, "default"))
         value = getattr(config, option.field, value)
-        found.append(Setting(option, str(value) if isinstance(value, Path) else value, origin))
-    return [each for each in found if each.option is not CONFIG]
+        rows.append(Setting(option, str(value) if isinstance(value, Path) else value, origin))
+    return [each for each in rows if each.option is not CONFIG]
 
 
 def _of_file(path: Path) -> dict[str, tuple[Any, str]]:

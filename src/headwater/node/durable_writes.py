@@ -52,7 +52,7 @@ class WritesOwner(Protocol):
     on_changed: list[Callable[[int], None]]
 
     def is_active(self, vbucket: int) -> bool:
-        """Whether the vbucket is here and serves."""
+        """Return True if the vbucket is here and serves."""
 
     def now(self) -> int:
         """Return the Unix second."""
@@ -73,12 +73,12 @@ class Copies(NamedTuple):
 
     @property
     def majority(self) -> int:
-        """How many must have a prepare."""
+        """The number of copies that must have a prepare."""
         return majority_of(self.wanted)
 
     @property
     def there(self) -> int:
-        """How many nodes have one, by the map."""
+        """The number of nodes that have one, by the map."""
         return self.is_member + len(self.others)
 
 
@@ -148,8 +148,8 @@ class DurableWrites:
         if not copies.is_member:
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, "the cluster map leaves this node out")
         if copies.there < copies.majority:
-            told = f"{copies.majority} of {copies.wanted} copies must have it, and {copies.there} nodes have one"
-            raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, told)
+            message = f"{copies.majority} of {copies.wanted} copies must have it, and {copies.there} nodes have one"
+            raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, message)
 
     def refuse_in_flight(self, vbucket: int, collection: int, key: bytes, *, writes: bool) -> None:
         """Refuse a request on a document of which a write is in flight: any change of it, and any look at it as long as
@@ -163,7 +163,7 @@ class DurableWrites:
             raise CommandRefused(Status.SYNC_WRITE_IN_PROGRESS, "another durable write of the document is in flight")
 
     def is_in_flight(self, vbucket: int, collection: int, key: bytes) -> bool:
-        """Whether a durable write of a document waits."""
+        """Return True if a durable write of a document waits."""
         return vbucket in self.held and Key(collection, key) in self._bucket.vbuckets[vbucket].prepares.pending
 
     def begin(self, vbucket: int, prepare: Prepare, timeout_ms: int | None) -> DurableWrite:
@@ -172,22 +172,22 @@ class DurableWrites:
         Args:
             timeout_ms: after which it is given up; None: TIMEOUT_SECONDS.
         """
-        found = self._bucket.vbuckets[vbucket]
-        seqno = found.prepares.add(prepare)
+        vbucket_ = self._bucket.vbuckets[vbucket]
+        seqno = vbucket_.prepares.add(prepare)
         loop = asyncio.get_running_loop()
         write = DurableWrite(vbucket, key_of(prepare.key), seqno, loop.create_future())
         self._writes[vbucket, write.key] = write
         self.held.add(vbucket)
         self.begun[DurabilityLevel(prepare.durability_level)] += 1
-        found.show_state()
+        vbucket_.show_state()
         seconds = TIMEOUT_SECONDS if timeout_ms is None else timeout_ms / 1000
         write.timer = loop.call_later(seconds, self._out_of_time, write)
         return write
 
     def abort_all(self, vbucket: int) -> None:
         """Abort all that waits in a vbucket, for its documents go. Raises ArenaFull, DiskFull."""
-        found = self._bucket.vbuckets.get(vbucket)
-        for key in tuple(found.prepares.pending) if found is not None else ():
+        vbucket_ = self._bucket.vbuckets.get(vbucket)
+        for key in tuple(vbucket_.prepares.pending) if vbucket_ is not None else ():
             self._abort(vbucket, key, "the bucket was flushed")
 
     def abort_of_before(self, vbucket: int) -> None:
@@ -200,16 +200,16 @@ class DurableWrites:
         """Commit what nobody waits for, on this node's word alone, for the vbucket is about to change hands: whoever
         asked may have been told that it happened, and what waits is aborted then. False: not yet, for want of room; the
         vbucket's readers, one of which hands it over, are told when there may be some."""
-        found = self._bucket.vbuckets[vbucket]
-        if not found.prepares.pending or not self._bucket.is_active(vbucket):
+        vbucket_ = self._bucket.vbuckets[vbucket]
+        if not vbucket_.prepares.pending or not self._bucket.is_active(vbucket):
             return True
         self._settling.add(vbucket)
         self.advance(vbucket)
         self._settling.discard(vbucket)
-        is_settled = all((vbucket, key) in self._writes for key in found.prepares.pending)
+        is_settled = all((vbucket, key) in self._writes for key in vbucket_.prepares.pending)
         if not is_settled and vbucket not in self._unsettled:
             self._unsettled.add(vbucket)
-            self._bucket.committer.when_room(lambda: self._settle_again(found))
+            self._bucket.committer.when_room(lambda: self._settle_again(vbucket_))
         return is_settled
 
     # --- what replicas tell -----------------------------------------------------------------------------------------
@@ -237,10 +237,10 @@ class DurableWrites:
 
     def look_at(self, vbucket: int) -> None:
         """Look at a vbucket that has another state, came or went, or is served from now on, or not any more."""
-        found = self._bucket.vbuckets.get(vbucket)
-        if found is not None and found.prepares.pending:
+        vbucket_ = self._bucket.vbuckets.get(vbucket)
+        if vbucket_ is not None and vbucket_.prepares.pending:
             self.held.add(vbucket)
-        if found is None or found.state is not State.ACTIVE:  # streams end, and replicas say it again on the next
+        if vbucket_ is None or vbucket_.state is not State.ACTIVE:  # streams end, and replicas say it again on the next
             self._acknowledged.pop(vbucket, None)
         if vbucket not in self.held:
             return
@@ -271,17 +271,17 @@ class DurableWrites:
 
     def advance(self, vbucket: int) -> None:
         """Commit what a majority has, and abort what did not happen."""
-        found = self._bucket.vbuckets.get(vbucket)
-        if found is None or not found.prepares.pending:
+        vbucket_ = self._bucket.vbuckets.get(vbucket)
+        if vbucket_ is None or not vbucket_.prepares.pending:
             self._leave(vbucket)
             self._abandoned.discard(vbucket)
             return
         if not self._bucket.is_active(vbucket):
             return
         try:
-            self._abort_abandoned(found)
-            self._abort_dropped(found)
-            self._commit_reached(found)
+            self._abort_abandoned(vbucket_)
+            self._abort_dropped(vbucket_)
+            self._commit_reached(vbucket_)
         except ArenaFull:
             self._bucket.committer.when_room(lambda: self.advance(vbucket))
         except StorageError:
@@ -342,13 +342,13 @@ class DurableWrites:
         self._settled(vbucket)
 
     def _abort(self, vbucket: int, key: Key, why: str) -> None:
-        found = self._bucket.vbuckets[vbucket]
-        found.prepares.abort(key, self._bucket.now())
+        vbucket_ = self._bucket.vbuckets[vbucket]
+        vbucket_.prepares.abort(key, self._bucket.now())
         self._bucket.committer.wrote()
         write = self._writes.pop((vbucket, key), None)
         if write is not None:
             write.fail(why)
-        self._settled(found)
+        self._settled(vbucket_)
 
     def _settled(self, vbucket: VBucket) -> None:
         vbucket.show_state()
@@ -401,9 +401,9 @@ class DurableWrites:
         if self._ended:
             self._ended = {vb: batch for vb, batch in self._ended.items() if batch > self._bucket.committer.durable}
         for vb in tuple(self.held):
-            found = self._bucket.vbuckets.get(vb)
-            if found is not None and found.inbound is not None:
-                found.inbound.prepares_durable()
+            vbucket = self._bucket.vbuckets.get(vb)
+            if vbucket is not None and vbucket.inbound is not None:
+                vbucket.inbound.prepares_durable()
             self.advance(vb)
 
     def _lost(self, _: BaseException, lost: Iterable[int]) -> None:

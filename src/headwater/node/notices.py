@@ -38,10 +38,10 @@ def tell(connections: Iterable[Connection], server: Services) -> None:
 
 
 def _wants(session: KvSession) -> bool:
-    asked = session.has(Feature.CLUSTERMAP_CHANGE_NOTIFICATION) or session.has(
+    is_asked_for = session.has(Feature.CLUSTERMAP_CHANGE_NOTIFICATION) or session.has(
         Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
     )
-    return asked and session.has(Feature.DUPLEX) and session.bucket is not None and session.access.is_logged_in
+    return is_asked_for and session.has(Feature.DUPLEX) and session.bucket is not None and session.access.is_logged_in
 
 
 def notification(session: KvSession, cluster: ServedMap) -> bytes:

@@ -79,19 +79,19 @@ class Pager:
         for key, collection in bucket.store.expired(vb, now, limit, alive):
             if self._left_bytes <= 0:
                 return
-            found = bucket.store.document(vb, key, collection)
+            document = bucket.store.document(vb, key, collection)
             in_flight = bucket.durable_writes.is_in_flight(vb, collection, key)
-            self._left_bytes -= len(found.value) if found is not None else 0
-            if found is not None and documents.is_expired(found, now) and not in_flight:
-                documents.expire(bucket, vb, key, found)
+            self._left_bytes -= len(document.value) if document is not None else 0
+            if document is not None and documents.is_expired(document, now) and not in_flight:
+                documents.expire(bucket, vb, key, document)
                 yield key
 
     def _complain(self, vb: int, error: Exception) -> None:
         """Say once what is wrong with a vbucket; with a traceback if that is a mistake of ours."""
         if self._complaints.get(vb) != str(error):
             known = isinstance(error, HeadwaterError)
-            told = "vbucket %d: what has expired can't be turned into tombstones: %s"
-            log.error(told, vb, error, exc_info=None if known else error, extra=event("pager.failed", vbucket=vb))
+            message = "vbucket %d: what has expired can't be turned into tombstones: %s"
+            log.error(message, vb, error, exc_info=None if known else error, extra=event("pager.failed", vbucket=vb))
         self._complaints[vb] = str(error)
 
     def _look(self) -> None:

@@ -58,7 +58,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     """
     log_lines.begin(config.log_level, config.log_format)
     if config.log_format == "json" and builds.compiling():
-        builds.numbas("cached").compiling.tell(lambda told: log.warning(told, extra=event("kernels.compiling")))
+        builds.numbas("cached").compiling.tell(lambda message: log.warning(message, extra=event("kernels.compiling")))
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
     invariants.listeners.append(_end_for)
@@ -102,7 +102,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         except DiskFull as error:
             raise DiskFull(error.path, error.needed_bytes, error.free_bytes, starting=True) from error
         host, port = server.listen()
-        loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_tls(asked=True))
+        loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_tls(on_request=True))
         _warn_of_the_open_network(config, host, server)
         _tell_ready(config, server, host, port, out)
         collector.start()
@@ -191,8 +191,8 @@ def _make_ready(server: Server) -> None:
 
 
 def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> None:
-    if server.tls is not None and (told := server.tls.warning()):
-        log.warning("%s", told, extra=event("tls.certificate"))
+    if server.tls is not None and (message := server.tls.warning()):
+        log.warning("%s", message, extra=event("tls.certificate"))
     if is_loopback(host):
         return
     if server.users.required and config.without_tls == "anywhere":

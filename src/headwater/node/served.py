@@ -64,7 +64,7 @@ class Node(Protocol):
 
     @property
     def catalog(self) -> BucketCatalog:
-        """Who makes and drops them."""
+        """The catalog, which makes and drops the buckets."""
 
     @property
     def sharing(self) -> SharedUsers:
@@ -86,10 +86,10 @@ class Node(Protocol):
         """Write down what a user has changed, and from where."""
 
     def is_client_there(self, agent: str) -> bool:
-        """Whether a client that calls itself so is connected."""
+        """Return True if a client that calls itself so is connected."""
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Whether a peer may send a password as it is."""
+        """Return True if a peer may send a password as it is."""
 
     def figures(self) -> Iterable[tuple[str, str]]:
         """Return the figures of the connections and their memory."""
@@ -194,7 +194,7 @@ class ServedBucket:
 
     @property
     def catalog(self) -> BucketCatalog:
-        """Who makes and drops the node's buckets."""
+        """The catalog, which makes and drops the node's buckets."""
         return self._node.catalog
 
     @property
@@ -204,7 +204,7 @@ class ServedBucket:
 
     @property
     def tls_port(self) -> int | None:
-        """Where TLS is spoken; None where it is not."""
+        """The port at which TLS is spoken; None where it is not."""
         return self._node.tls_port
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
@@ -230,11 +230,11 @@ class ServedBucket:
         self._node.audit(session, what)
 
     def is_client_there(self, agent: str) -> bool:
-        """Whether a client that calls itself so is connected."""
+        """Return True if a client that calls itself so is connected."""
         return self._node.is_client_there(agent)
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        """Return True if a peer may send a password as it is: PLAIN, and HTTP's logins."""
         return self._node.hears_passwords(connection)
 
     # --- what sessions ask --------------------------------------------------------------------------------------------

@@ -90,8 +90,8 @@ class Warnings:
         self._recent.append(now)
         more = f" ({self._left_out} lines left out)" if self._left_out else ""
         self._left_out = 0
-        told = cause.encode("unicode_escape").decode()[:500]
-        log.warning("%s: %s%s", peer, told, more, extra=event(self._event, peer=peer, **fields))
+        message = cause.encode("unicode_escape").decode()[:500]
+        log.warning("%s: %s%s", peer, message, more, extra=event(self._event, peer=peer, **fields))
         return True
 
 
@@ -326,18 +326,18 @@ class Server:
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
         """Write down what a user has changed, and from where; on a node without users nobody can say who it was."""
-        peer, told, now = session.connection.peer, f"user {session.user!r} {what}", self.loop.time()
+        peer, action, now = session.connection.peer, f"user {session.user!r} {what}", self.loop.time()
         if self.users.required and moves:
-            self._moved.tell(peer, [told], now, user=session.user)
+            self._moved.tell(peer, [action], now, user=session.user)
         elif self.users.required:
-            self._done.warn(peer, told, now, user=session.user)
+            self._done.warn(peer, action, now, user=session.user)
 
     def is_client_there(self, agent: str) -> bool:
-        """Whether a client that calls itself so is connected."""
+        """Return True if a client that calls itself so is connected."""
         return any(getattr(each.session, "agent", "") == agent for each in self.connections)
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        """Return True if a peer may send a password as it is: PLAIN, and HTTP's logins."""
         if connection.tls is not None or not self.users.required:
             return True
         return self.config.plain == "anywhere" or is_local(connection.peer)
@@ -424,9 +424,9 @@ class Server:
             self.warn("users", f"{error}; those of before stay")
             return
         if changed:
-            told = event("users.changed", users=list(self.users.names))
+            fields = event("users.changed", users=list(self.users.names))
             done = "; ".join((self.users.list or before).changes_since(before)) or "nobody's roles or password"
-            log.warning("users changed: %s", done.encode("unicode_escape").decode()[:2000], extra=told)
+            log.warning("users changed: %s", done.encode("unicode_escape").decode()[:2000], extra=fields)
             self._mark_users()
             for connection in tuple(self.connections):
                 connection.session.users_changed()
@@ -437,8 +437,8 @@ class Server:
         if file is None or not store.declarations.has_users or self.users.required or config.insecure:
             return
         way = f"headwater user add NAME --roles administer --data {config.data}"
-        told = f"the file is missing, though this store has users: put it back, or begin anew ({way}), or --insecure"
-        raise CorruptStore(file.path, 0, told)
+        message = f"the file is missing, though this store has users: put it back, or begin anew ({way}), or --insecure"
+        raise CorruptStore(file.path, 0, message)
 
     def _mark_users(self) -> None:
         """Let the store know that there are users; tried again at the next start if that can't be written."""
@@ -446,10 +446,10 @@ class Server:
         if self.users.list is not None and not store.declarations.has_users:
             self.loop.run_in_executor(None, _keep_users, store)
 
-    def refresh_tls(self, *, asked: bool = False) -> None:
-        """Take up certificates that have changed; with `asked`, read them in any case."""
+    def refresh_tls(self, *, on_request: bool = False) -> None:
+        """Take up certificates that have changed; with `on_request`, read them in any case."""
         try:
-            if self.tls is not None and self.tls.refresh(asked=asked):
+            if self.tls is not None and self.tls.refresh(on_request=on_request):
                 log.warning("the TLS certificate is now %s", self.tls.certificate, extra=event("tls.certificate"))
         except OptionError as error:
             self.warn("tls", f"{error}; the one of before goes on")

@@ -65,7 +65,7 @@ class FileBeside:
         sync_folder(self._folder)
 
     def has_offsets(self) -> bool:
-        """Whether a query has begun with this checkpoint."""
+        """Return True if a query has begun with this checkpoint."""
         if self._folder is not None:
             return (self._folder / OFFSETS).is_dir()
         path, files = self._there(OFFSETS)

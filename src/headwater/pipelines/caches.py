@@ -1,4 +1,5 @@
-"""Where stale copies of documents lie: memcached or a bucket (binary protocol), and Redis. All that is asked is DELETE.
+"""The caches in which stale copies of documents lie: memcached or a bucket (binary protocol), and Redis. All that is
+asked is DELETE.
 
 A deletion of what is not there is as good as any other, so everything here may be done twice.
 """
@@ -158,7 +159,7 @@ def template(text: str) -> bytes:
 
 
 def names_collections(templates: Iterable[bytes]) -> bool:
-    """Whether a template has {scope} or {collection} in it."""
+    """Return True if a template has {scope} or {collection} in it."""
     return any(SCOPE in each or COLLECTION in each for each in templates)
 
 

@@ -53,7 +53,7 @@ class Carried:
 
     @property
     def chooses(self) -> bool:
-        """Whether it is more, or less, than the default collection as any old client sees it."""
+        """Return True if it is more, or less, than the default collection as any old client sees it."""
         return self.collections is not None or self.scope is not None
 
     def collections_of(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
@@ -174,7 +174,7 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
 
 
 def _may_follow(saved: Carried, choice: Carried, source: SourceSettings) -> bool:
-    """Whether a copy can go on with a choice: names may be left out whose collections the source has no more.
+    """Return True if a copy can go on with a choice: names may be left out whose collections the source has no more.
 
     Offsets refuse any other choice, but only behind the batch that Spark repeats after a kill: of that one the rows of
     a collection that is no longer chosen would be left out, and never come again.

@@ -63,7 +63,7 @@ class NamedTable:
 
     @property
     def lasts(self) -> bool:
-        """Whether the catalog outlives the session: Spark's own may be in memory."""
+        """Return True if the catalog outlives the session: Spark's own may be in memory."""
         kept: Any = self._spark.conf.get("spark.sql.catalogImplementation", IN_MEMORY)
         return self.parts[0] != SESSION_CATALOG or kept != IN_MEMORY
 
@@ -156,7 +156,7 @@ class NamedTable:
         return {row.col_name.strip().lower(): (row.data_type or "").strip() for row in rows[last + 1 :]}
 
     def _schema_place(self) -> str | None:
-        """Where the schema keeps new tables; None if it does not say.
+        """Return the place in which the schema keeps new tables; None if it does not say.
 
         Raises:
             TableError: there is no such schema.

@@ -101,7 +101,7 @@ class ChosenCollections:
         return cls(None if names is None else frozenset(".".join(parse_path(name)) for name in names), scope)
 
     def has(self, scope: str, name: str) -> bool:
-        """Whether a collection of this name is meant."""
+        """Return True if a collection of this name is meant."""
         if self.collections is not None:
             return f"{scope}.{name}" in self.collections
         return self.scope in (None, scope)
@@ -216,14 +216,15 @@ class Tables:
         return next((number for number in ids if not manifest.has(number)), None)
 
     def _is_half_removed(self, scope: str, name: str) -> bool:
-        """Whether the table of a collection is what an earlier run left when it was cut off while it removed that."""
+        """Return True if the table of a collection is what an earlier run left when it was cut off while it removed
+        that."""
         if not (is_url(self.folder) and self.dropped == "drop" and self.was_put_away(scope, name)):
             return False
         # One that says which collection it has is whole: the node that answered does not know of that yet.
         return not _ids(recorded(self.place(scope, name)))
 
     def was_put_away(self, scope: str, name: str) -> bool:
-        """Whether a collection of this name had a table that was removed or moved aside with it."""
+        """Return True if a collection of this name had a table that was removed or moved aside with it."""
         return store_of(self.folder).exists(f"{TRACES}/{scope}.{name}")
 
     def _put_away(self, place: str, number: int) -> list[str]:
@@ -293,7 +294,8 @@ def _ids(record: Record | None) -> tuple[int, ...]:
 
 
 def _is_beside(place: str) -> bool:
-    """Whether a table's neighbour is its change log or quarantine, and not the table of a collection of that name."""
+    """Return True if a table's neighbour is its change log or quarantine, and not the table of a collection of that
+    name."""
     record = recorded(place)
     return record is not None and record.kind != DOCUMENTS
 
@@ -313,7 +315,7 @@ class _Table:
         self.maintenance: list[Maintenance] = sink.maintenance(folds) if upkeep else []
 
     def has_news(self, highs: Mapping[int, int], seen: Mapping[int, BranchHistory]) -> bool:
-        """Whether the collection has come further, or a vbucket has another history than the table.
+        """Return True if the collection has come further, or a vbucket has another history than the table.
 
         Args:
             highs: of the collection, by vbucket.

@@ -1,4 +1,4 @@
-"""Why a mirror ended, in one line, and whether trying again may help.
+"""The reason why a mirror ended, in one line, and whether trying again may help.
 
 Errors come from here, from our own worker processes, or out of Spark, which wraps them in pages of traceback. Ours are
 found in its text by their names.
@@ -64,7 +64,7 @@ def reason(error: BaseException) -> HeadwaterError:
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same may go well a little later."""
+    """Return True if the same may go well a little later."""
     if isinstance(error, HeadwaterError):
         return _passes(type(error), error)
     if isinstance(error, OSError) and error.errno in _LASTING_ERRNO:

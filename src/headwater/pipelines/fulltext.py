@@ -181,7 +181,7 @@ def apply(database: sqlite3.Connection, rows: pa.RecordBatch) -> None:
     for table in ("documents", "aside"):
         database.executemany(f"DELETE FROM {table} WHERE {where}", found_rows)  # noqa: S608 -- names of our own
     for row in found_rows:
-        row["name"], row["body"], row["reason"] = shown(row["key"]), row["text"], row["aside"]
+        row["name"], row["body"], row["reason"] = key_text(row["key"]), row["text"], row["aside"]
     stored = [row for row in found_rows if row["aside"] is None and not row["deleted"] and row["text"] is not None]
     _insert(database, "documents", ("key", "vbucket", "seqno", "expiry", "name", "body", *more), stored)
     aside = [row for row in found_rows if row["aside"] is not None]
@@ -200,7 +200,7 @@ def staged(path: str | Path) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def shown(key: bytes) -> str:
+def key_text(key: bytes) -> str:
     """Return a key as text, by which it can be found."""
     return key.decode("utf-8", "replace").replace("\0", " ")
 

@@ -34,10 +34,10 @@ from headwater.pipelines.fulltext import (
     STAGED_OF_COLLECTIONS,
     FullText,
     apply,
+    key_text,
     remove_collections,
     remove_staged,
     replace_vbuckets,
-    shown,
     staged,
 )
 from headwater.pipelines.job import follow_into
@@ -164,7 +164,12 @@ class IndexTask:
         generation = self.generations.get(row["vbucket"], 0)
         document = None
         if row["text"] is not None:
-            item = {"key": shown(row["key"]), "name": shown(row["key"]), "body": row["text"], "generation": generation}
+            item = {
+                "key": key_text(row["key"]),
+                "name": key_text(row["key"]),
+                "body": row["text"],
+                "generation": generation,
+            }
             document = item | {
                 name: row[name] for name in ("vbucket", "seqno", "expiry", *OF_COLLECTIONS) if name in row
             }

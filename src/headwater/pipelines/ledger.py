@@ -124,7 +124,7 @@ class JobLedger:
 
     @property
     def record(self) -> LedgerRecord:
-        """How far the job is now."""
+        """The record of the job's progress now."""
         row = self._row()
         return LedgerRecord(row["bucket"], json.loads(row["stands"]), row["batch"])
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from headwater.client.collections import parse_path
 from headwater.errors import ConnectionLost, OptionError, SearchRefused
-from headwater.pipelines.fulltext import Hit, check_within, shown
+from headwater.pipelines.fulltext import Hit, check_within, key_text
 from headwater.spark.nodes import patiently
 from headwater.wire.vbucket import VBUCKETS_MAX
 
@@ -74,7 +74,7 @@ _WHOLE_NUMBERS = frozenset({"short", "integer", "long", "unsigned_long"})
 
 @dataclass(frozen=True)
 class SearchServer:
-    """Where an index is, as every task needs to know it.
+    """The place of an index, as every task needs to know it.
 
     Args:
         url: `http://host[:port]/index` or `https://`.
@@ -530,7 +530,8 @@ def _opened(server: SearchServer) -> OpenSearch:
 
 
 def _are_same(known: str, actual: str) -> bool:
-    """Whether two ids are of one index in one history; what only one of them tells of histories is not compared."""
+    """Return True if two ids are of one index in one history; what only one of them tells of histories is not
+    compared."""
     return known == actual or (_uuid(known) == _uuid(actual) and " " not in min(known, actual, key=len))
 
 
@@ -539,7 +540,7 @@ def _uuid(index: str) -> str:
 
 
 def _leads(copy: dict[str, Any]) -> bool:
-    """Whether a copy of a shard is the one that others follow."""
+    """Return True if a copy of a shard is the one that others follow."""
     return bool(copy["routing"]["primary"]) and copy["routing"]["state"] in ("STARTED", "RELOCATING")
 
 
@@ -561,7 +562,7 @@ def _kind(answer: dict[str, Any]) -> str:
 
 
 def _is_for_good(status: int, answer: dict[str, Any]) -> bool:
-    """Whether an item is refused because of what is in its document."""
+    """Return True if an item is refused because of what is in its document."""
     return status in (400, 413) and _kind(answer) not in _OF_THE_INDEX and not _OF_THE_MAPPING.search(_reason(answer))
 
 
@@ -591,7 +592,7 @@ def _within(collections: Sequence[str], scope: str | None) -> list[dict[str, Any
 
 def _hit(hit: dict[str, Any], *, by_collection: bool) -> Hit:
     (key, _), marked = place_of(hit["_id"], by_collection=by_collection), hit.get("highlight", {})
-    snippet = next((lines[0] for lines in (marked.get("body"), marked.get("name")) if lines), shown(key))
+    snippet = next((lines[0] for lines in (marked.get("body"), marked.get("name")) if lines), key_text(key))
     source = hit.get("_source") or {}
     return Hit(key, float(hit.get("_score") or 0.0), snippet, source.get("scope"), source.get("collection"))
 

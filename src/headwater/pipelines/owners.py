@@ -45,12 +45,12 @@ class JobEnd:
     histories: Mapping[str, list[str]] = field(default_factory=dict)
 
     def is_same(self, now: JobEnd) -> bool:
-        """Whether `now` is what this was, perhaps at other addresses."""
+        """Return True if `now` is what this was, perhaps at other addresses."""
         return self.url == now.url or (self.bucket == now.bucket and self._shares(now))
 
     def was_made_anew(self, now: JobEnd) -> bool:
-        """Whether the bucket at the same address is another one by now: of the vbuckets that had a node both times none
-        has a branch that it had."""
+        """Return True if the bucket at the same address is another one by now: of the vbuckets that had a node both
+        times none has a branch that it had."""
         return self.url == now.url and bool(self.histories.keys() & now.histories.keys()) and not self._shares(now)
 
     def _shares(self, now: JobEnd) -> bool:

@@ -146,5 +146,5 @@ def _wait(query: Any, stop: Callable[[], bool], calm: Callable[[], None]) -> Non
 
 
 def _is_idle(status: Mapping[str, Any]) -> bool:
-    """Whether a query's last trigger went well and found no data."""
+    """Return True if a query's last trigger went well and found no data."""
     return status["message"] == BETWEEN_TRIGGERS and not status["isDataAvailable"]

@@ -154,7 +154,7 @@ class TableSink(Table):
 
     @property
     def changelog(self) -> str | None:
-        """Where the change log lies."""
+        """The place of the change log; None without one."""
         return self.changes.place if self.changes else None
 
     def opening(self) -> TableOpening:

@@ -34,7 +34,7 @@ class Standing(Protocol):
 
     @property
     def batch(self) -> int:
-        """How many batches were brought in."""
+        """The number of batches that were brought in."""
 
 
 class SinkTask(Protocol):
@@ -49,7 +49,7 @@ class ChangeSink(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it is: an absolute path. Spark's checkpoint, which says nothing, lies in it."""
+        """The sink's place: an absolute path. Spark's checkpoint, which says nothing, lies in it."""
 
     def opening(self) -> SinkOpening:
         """Return what another process opens the same place with."""

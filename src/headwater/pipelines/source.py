@@ -101,7 +101,7 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; `start` when the sink has all there is."""
+        """Return the offset at which the next batch ends; `start` when the sink has all there is."""
         record, begun = self.sink.refresh(), self.sink.begun()
         repeats = start.get("again", 0) + 1 if start.get("after") == record.digest else 0
         if repeats >= REPEATS_MAX:

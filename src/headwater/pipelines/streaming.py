@@ -86,8 +86,8 @@ class SparkEngine:
         return started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
 
     def _checkpoint(self) -> str:
-        """Where Spark notes its triggers: nothing that the table does not know better, so for a table on an object
-        store, which Spark may have no library for, a folder of this run's driver will do."""
+        """Return the folder in which Spark notes its triggers: nothing that the table does not know better, so for a
+        table on an object store, which Spark may have no library for, a folder of this run's driver will do."""
         if is_url(self.sink.place):
             folder = tempfile.mkdtemp(prefix="headwater-checkpoint-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)

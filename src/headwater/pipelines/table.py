@@ -27,7 +27,7 @@ DOCUMENTS, CHANGES, QUARANTINE = "documents", "changes", "quarantine"
 
 
 class Making(Enum):
-    """Whether a table is made where there is none."""
+    """The rule for a table that is not there: it is made, or not."""
 
     CLEAR = "where nothing is left of another one"
     ANYWHERE = "whatever is left there: the last one was put away"
@@ -106,7 +106,7 @@ class Table:
 
     @property
     def record(self) -> Record:
-        """How far the table is, as far as its log was read."""
+        """The record of the table's progress, as far as its log was read."""
         return record_of(self.store.root, self.log.state)
 
     def refresh(self) -> Record:

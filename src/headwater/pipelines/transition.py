@@ -208,7 +208,7 @@ class TransitionNodes:
         return survey
 
     def is_wanted(self, vbucket: int) -> bool:
-        """Whether it is one of those to be moved."""
+        """Return True if it is one of those to be moved."""
         return self.wanted is None or vbucket in self.wanted
 
 

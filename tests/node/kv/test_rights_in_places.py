@@ -51,7 +51,7 @@ def give(node: Node, roles: dict[str, str]) -> None:
     """Give users these roles; on return the node goes by them."""
     with UsersFile(node.data).editing() as accounts:
         for name, text in roles.items():
-            accounts[name] = Account.made(PASSWORD, read_grants(text))
+            accounts[name] = Account.create(PASSWORD, read_grants(text))
     (name, text), *_ = roles.items()
     until(lambda: knows(node, name, text), "the node has taken the users up")
 

@@ -27,7 +27,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     secret.chmod(0o600)
     with testing.node(vbuckets=2, user="first", password_file=secret, cluster_secret_file=secret) as running:
         with UsersFile(running.data).editing() as accounts:
-            accounts |= {name: Account.made(PASSWORD, read_grants(role)) for name, role in ROLES.items()}
+            accounts |= {name: Account.create(PASSWORD, read_grants(role)) for name, role in ROLES.items()}
         until(lambda: "root" in json.loads(known(running))["users"], "the node has taken the users up")
         yield running
 

@@ -33,12 +33,12 @@ def test_what_was_not_negotiated_is_taken_away_and_attributes_always(
     features: tuple[int, ...], value: bytes, datatype: int
 ) -> None:
     stored = document(snappy.compress(WITH_XATTRS), 7)
-    assert values.shown(stored, frozenset(features)) == (value, datatype)
+    assert values.representation(stored, frozenset(features)) == (value, datatype)
 
 
 def test_a_compressed_body_without_attributes_is_shown_as_it_is() -> None:
     stored = document(snappy.compress(BODY), 3)
-    assert values.shown(stored, frozenset({Feature.SNAPPY, Feature.JSON})) == (snappy.compress(BODY), 3)
+    assert values.representation(stored, frozenset({Feature.SNAPPY, Feature.JSON})) == (snappy.compress(BODY), 3)
 
 
 def test_the_json_bit_is_about_the_body() -> None:

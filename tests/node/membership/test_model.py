@@ -188,7 +188,7 @@ class Cluster(RuleBasedStateMachine):
         if asker is answers or asker.member is None or answers.config_set is None or answers.member is None:
             return
         host, port = ADDRESSES[other].split(":")
-        finish(asker.member._told(Address(host, int(port)), answers.config_set[1]))
+        finish(asker.member._receive_map(Address(host, int(port)), answers.config_set[1]))
 
     @rule(index=st.integers(0, NODES - 1))
     def crash(self, index: int) -> None:

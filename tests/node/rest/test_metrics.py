@@ -208,7 +208,7 @@ def test_who_may_monitor_one_bucket_sees_its_series_and_no_others() -> None:
             assert answer.status == 202
         roles = {"all": "monitor", "one": "monitor[orders]", "none": "read"}
         with UsersFile(node.data).editing() as accounts:
-            accounts |= {name: Account.made("secret", read_grants(role)) for name, role in roles.items()}
+            accounts |= {name: Account.create("secret", read_grants(role)) for name, role in roles.items()}
         until(lambda: fetch(node, "/metrics")[0] == 401, "the node has taken the users up")
         until(lambda: "orders" in with_password(node, "all", "secret")[1], "the bucket is there")
         told = {name: with_password(node, name, "secret") for name in roles}

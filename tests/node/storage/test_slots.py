@@ -64,7 +64,7 @@ def test_a_frame_is_seen_where_it_lies() -> None:
     slots, one = Slots(), segment(1)
     one.writable().write([drop_frame(5)], 100)
     slots.register(one)
-    seen = slots.seen((one.slot << 40) | 100)
+    seen = slots.frame((one.slot << 40) | 100)
     assert seen == drop_frame(5)
     assert np.shares_memory(np.frombuffer(seen, np.uint8), one.memory)
 

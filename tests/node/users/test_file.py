@@ -40,7 +40,7 @@ from headwater.wire.users import UserList
 def made(folder: Path, *names: str) -> UsersFile:
     file = UsersFile(folder)
     with file.editing() as accounts:
-        accounts |= {name: Account.made("secret", read_grants("read,write:b")) for name in names}
+        accounts |= {name: Account.create("secret", read_grants("read,write:b")) for name in names}
     return file
 
 
@@ -79,7 +79,7 @@ def test_a_file_system_that_gives_all_files_one_mode_is_told_before_the_list_is_
     file = made(tmp_path, "ann")
     shared = UsersFile(tmp_path, OneMode())
     with pytest.raises(StorageError, match=r"USERS\.new: others may read .* mount it with file_mode=0600"):
-        shared.save({"bea": Account.made("secret", ())})
+        shared.save({"bea": Account.create("secret", ())})
     assert list(file.load() or {}) == ["ann"]
 
 
@@ -129,7 +129,7 @@ def test_where_there_is_no_file_there_are_no_users(tmp_path: Path) -> None:
 def test_a_user_without_roles_and_a_file_without_users_are_kept(tmp_path: Path) -> None:
     file = UsersFile(tmp_path)
     with file.editing() as accounts:
-        accounts["ann"] = Account.made("secret", ())
+        accounts["ann"] = Account.create("secret", ())
     assert (file.load() or {})["ann"].grants == ()
     with file.editing() as accounts:
         accounts.clear()
@@ -171,7 +171,7 @@ def test_a_format_of_later_is_told_as_such(tmp_path: Path) -> None:
 
 def test_a_file_of_format_1_is_read_and_becomes_one_of_format_2_with_the_first_change(tmp_path: Path) -> None:
     file = UsersFile(tmp_path)
-    entry = edited(UserList(), {}, {"ann": Account.made("secret", read_grants("read"))}).as_json()["users"]["ann"]
+    entry = edited(UserList(), {}, {"ann": Account.create("secret", read_grants("read"))}).as_json()["users"]["ann"]
     del entry["revision"]
     file.path.write_bytes(encode_text_file("headwater-users", "1", json.dumps({"ann": entry}).encode()))
     file.path.chmod(0o600)
@@ -214,7 +214,7 @@ def test_killed_at_any_instant_the_file_is_the_old_one_or_the_new_one(tmp_path: 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.EIO, StorageError), (errno.ENOSPC, DiskFull)])
 def test_when_the_disk_fails_the_users_of_before_are_still_there(number: int, error: type[Exception]) -> None:
-    folder, ann = Path("/s"), Account.made("secret", ())
+    folder, ann = Path("/s"), Account.create("secret", ())
     for nth in range(1, 6):  # create, write, sync, rename, sync of the folder
         disk = FaultyDisk()
         file = UsersFile(folder, disk)
@@ -229,7 +229,7 @@ def test_a_change_that_may_be_in_force_is_no_change_that_was_made(tmp_path: Path
     """The refused list is in the file, so the same change found nothing to do: and was called done, not on disk."""
     disk = FaultyDisk()
     file = UsersFile(tmp_path, disk)
-    file.save({"ann": Account.made("secret", ())})
+    file.save({"ann": Account.create("secret", ())})
     nobody = edited(file.load_list() or UserList(), file.load() or {}, {})
     disk.fail(5, errno.EIO, forever=True)  # the sync of the folder
     for _ in ("the first time", "and again"):
@@ -267,7 +267,7 @@ ROOT, READER = read_grants("administer"), read_grants("read")
 
 
 def of(grants: tuple[Grant, ...], password: str = "secret") -> Account:
-    return Account.made(password, grants)
+    return Account.create(password, grants)
 
 
 def test_an_account_is_added_changed_and_removed() -> None:

@@ -23,7 +23,7 @@ def store(path: Path, **roles: str) -> UsersFile:
     file = UsersFile(path)
     with file.editing() as accounts:
         accounts.clear()
-        accounts |= {name: Account.made("secret", read_grants(told)) for name, told in roles.items()}
+        accounts |= {name: Account.create("secret", read_grants(told)) for name, told in roles.items()}
     return file
 
 
@@ -59,7 +59,7 @@ def test_a_password_that_was_right_is_remembered_until_it_is_another(tmp_path: P
     assert not users.remembers("ann", "secret")
     assert right(users, "ann", "secret") and users.remembers("ann", "secret") and not users.remembers("ann", "other")
     with file.editing() as accounts:
-        accounts["ann"] = Account.made("other", ())
+        accounts["ann"] = Account.create("other", ())
     assert users.refresh() and not users.remembers("ann", "secret")
     assert not right(users, "ann", "secret") and right(users, "ann", "other")
 
@@ -126,7 +126,7 @@ def test_a_wrong_password_is_known_for_one_without_work_until_the_users_change(t
         assert not users.was_refused("ann", "yesterday's")
         assert not await users.is_right("ann", "today's")
         with UsersFile(tmp_path).editing() as accounts:
-            accounts["ann"] = Account.made("today's", read_grants("read"))
+            accounts["ann"] = Account.create("today's", read_grants("read"))
         users.refresh()
         assert not users.was_refused("ann", "today's") and await users.is_right("ann", "today's")
 
@@ -143,7 +143,7 @@ def test_a_password_that_becomes_right_while_it_is_judged_is_not_remembered_as_w
     def changed_meanwhile(user: str, password: str) -> object:
         found = judged(user, password)
         with UsersFile(tmp_path).editing() as accounts:
-            accounts["ann"] = Account.made("today's", read_grants("read"))
+            accounts["ann"] = Account.create("today's", read_grants("read"))
         users.refresh()
         return found
 

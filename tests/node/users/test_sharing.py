@@ -54,7 +54,7 @@ def removing_root(tmp_path: Path, work: Callable[[Sharing, UserList], Awaitable[
     file = UsersFile(tmp_path)
     with file.editing() as accounts:
         accounts |= {
-            name: Account.made("secret", read_grants(roles))
+            name: Account.create("secret", read_grants(roles))
             for name, roles in (("root", "administer"), ("ann", "read"))
         }
     users = Users(file=file)
@@ -101,7 +101,7 @@ def test_members_are_asked_for_users_where_there_is_a_secret_that_they_prove(
 ) -> None:
     """Without one whoever answers at a member's address could name himself administrator."""
     file = UsersFile(tmp_path)
-    file.save({"root": Account.made("secret", read_grants("administer"))})
+    file.save({"root": Account.create("secret", read_grants("administer"))})
     users = Users(file=file)
     users.refresh()
 

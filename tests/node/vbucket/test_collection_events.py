@@ -45,16 +45,16 @@ def shop() -> VBucketCollections:
 def test_without_events_there_is_the_default_collection() -> None:
     found = VBucketCollections()
     assert found.alive == {0: None} and found.manifest.uid == 0 and found.dropped().tolist() == []
-    assert found.shown(PLAIN, 5).tolist() == found.shown(ALL, 5).tolist() == [0]
+    assert found.choice(PLAIN, 5).tolist() == found.choice(ALL, 5).tolist() == [0]
 
 
 def test_a_drop_hides_documents_only_where_the_drop_itself_can_be_told() -> None:
     found = shop()
     assert sorted(found.alive) == [0, 9] and found.manifest.uid == 2
     events = [OF + 8, OF + 9, SCOPE + 8]
-    assert found.shown(ALL, 9).tolist() == [0, 8, 9, *events]
-    assert found.shown(ALL, 10).tolist() == [0, 9, *events]
-    assert found.shown(ALL, 9).tolist() == [0, 8, 9, *events]
+    assert found.choice(ALL, 9).tolist() == [0, 8, 9, *events]
+    assert found.choice(ALL, 10).tolist() == [0, 9, *events]
+    assert found.choice(ALL, 9).tolist() == [0, 8, 9, *events]
     assert found.at(2).uid == 0 and found.at(3).uid == 1
     assert found.dropped().tolist() == [[8, 10]]
 
@@ -62,10 +62,10 @@ def test_a_drop_hides_documents_only_where_the_drop_itself_can_be_told() -> None
 def test_filters_choose_documents_and_their_events() -> None:
     found = shop()
     one, both, scope = Wanted(True, frozenset({8})), Wanted(True, frozenset({8, 9})), Wanted(True, scope=8)
-    assert found.shown(one, 10).tolist() == [OF + 8]
-    assert found.shown(both, 10).tolist() == [9, OF + 8, OF + 9]
-    assert found.shown(scope, 10).tolist() == [9, OF + 8, OF + 9, SCOPE + 8]
-    assert found.shown(Wanted(True, scope=0), 10).tolist() == [0, SCOPE]
+    assert found.choice(one, 10).tolist() == [OF + 8]
+    assert found.choice(both, 10).tolist() == [9, OF + 8, OF + 9]
+    assert found.choice(scope, 10).tolist() == [9, OF + 8, OF + 9, SCOPE + 8]
+    assert found.choice(Wanted(True, scope=0), 10).tolist() == [0, SCOPE]
     assert [found.is_over(each, 9) for each in (one, both, scope)] == [False] * 3
     assert [found.is_over(each, 10) for each in (one, both, scope)] == [True, False, False]
 
@@ -79,21 +79,21 @@ def test_a_collection_is_shown_from_its_event_on_also_if_somebody_looked_while_t
         found.add(10 + number, ManifestEvent(EventKind.CREATE_COLLECTION, number, 0, 8 + number, f"c{number}"))
     for seqno in range(9, 10 + events):
         alive = [0, *range(8, 8 + max(0, seqno - 9))]
-        assert [each for each in found.shown(ALL, seqno).tolist() if each < OF] == alive
+        assert [each for each in found.choice(ALL, seqno).tolist() if each < OF] == alive
 
 
 def test_what_is_added_later_is_shown_from_then_on() -> None:
     found = shop()
-    before = found.shown(ALL, 20)
+    before = found.choice(ALL, 20)
     found.add(20, ManifestEvent(EventKind.CREATE_COLLECTION, 3, 8, 10, "c"))
-    assert 10 not in before.tolist() and 10 not in found.shown(ALL, 19).tolist()
-    assert 10 in found.shown(ALL, 20).tolist() and found.alive == {0: None, 9: None, 10: None}
+    assert 10 not in before.tolist() and 10 not in found.choice(ALL, 19).tolist()
+    assert 10 in found.choice(ALL, 20).tolist() and found.alive == {0: None, 9: None, 10: None}
 
 
 def test_a_client_without_collections_is_done_when_the_default_one_is_dropped() -> None:
     found = VBucketCollections([event(4, 1, 1, 0, 0)])
     assert (found.is_over(PLAIN, 3), found.is_over(PLAIN, 4)) == (False, True)
-    assert found.shown(PLAIN, 4).tolist() == [] and found.shown(PLAIN, 3).tolist() == [0]
+    assert found.choice(PLAIN, 4).tolist() == [] and found.choice(PLAIN, 3).tolist() == [0]
 
 
 def test_a_message_and_its_event_are_the_same_both_ways() -> None:
@@ -130,7 +130,7 @@ def test_vbuckets_with_the_same_events_hold_them_once_and_fold_them_once(monkeyp
     vbuckets = [changed(VBucketCollections(), range(50)) for _ in range(20)]
     assert {id(each.manifest) for each in vbuckets} == {id(vbuckets[0].manifest)}
     assert {id(each.alive) for each in vbuckets} == {id(vbuckets[0].alive)}
-    assert {id(each.shown(ALL, 200)) for each in vbuckets} == {id(vbuckets[0].shown(ALL, 200))}
+    assert {id(each.choice(ALL, 200)) for each in vbuckets} == {id(vbuckets[0].choice(ALL, 200))}
     assert folded == 50 and len(vbuckets[0].alive) == 51
     following = vbuckets[0].manifest.with_collection("_default", "more", None, 99)
     assert {id(each.steps_to(following)) for each in vbuckets} == {id(vbuckets[0].steps_to(following))}

@@ -96,7 +96,7 @@ def run(
 
 
 class StopRequest:
-    """Whether the user wants an end. `gently`: work that heeds it sets this; without it a signal cancels at once."""
+    """The user's wish for an end. `gently`: work that heeds it sets this; without it a signal cancels at once."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []

@@ -21,7 +21,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether both hold the same keys with the same values."""
+        """Return True if both hold the same keys with the same values."""
         return not (self.missing or self.surplus or self.different)
 
     def describe(self) -> str:

@@ -45,7 +45,7 @@ class Samples:
         self.add(0, 0)
 
     def drawn(self, seconds: float) -> float:
-        """Where a moment is drawn: the wait for the mirror is as wide as one second."""
+        """Return the place at which a moment is drawn: the wait for the mirror is as wide as one second."""
         if self.waited is None:
             return seconds
         began, ended = self.waited
@@ -89,6 +89,6 @@ class Samples:
         return [(row.seconds, row.seconds - self._reached(row.table_changes)) for row in self.rows[level:]]
 
     def _reached(self, changes: int) -> float:
-        """When the node last held no more than `changes`."""
+        """Return the time at which the node last held no more than `changes`."""
         held = [row.seconds for row in self.rows if row.node_changes <= changes]
         return held[-1] if held else 0.0

@@ -32,7 +32,8 @@ class Round:
 
     @property
     def changes(self) -> int:
-        """How many changes the node will record for it; letting expire is two: the new time, then the expiration."""
+        """Return the number of changes that the node will record for it; letting expire is two: the new time, then
+        the expiration."""
         return len(self.stored) + len(self.deleted) + 2 * len(self.expiring)
 
     def keys(self) -> set[bytes]:

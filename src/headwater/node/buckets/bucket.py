@@ -111,7 +111,7 @@ class Bucket:
 
     @property
     def vbucket_count(self) -> int:
-        """How many vbuckets there can be; not all need be on this node."""
+        """The number of vbuckets that there can be; not all need be on this node."""
         return len(self.store.table)
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
@@ -136,11 +136,11 @@ class Bucket:
 
     def create_vbucket(self, vbucket: int, state: State) -> VBucket:
         """Make a vbucket that is not here yet."""
-        made = VBucket.create(vbucket, self.store, self._wrote(vbucket), state=state, new_uuid=self._new_uuid)
-        self.vbuckets[vbucket] = made
+        new_vbucket = VBucket.create(vbucket, self.store, self._wrote(vbucket), state=state, new_uuid=self._new_uuid)
+        self.vbuckets[vbucket] = new_vbucket
         self.collections.look_at(vbucket)
         self._tell_of(vbucket)
-        return made
+        return new_vbucket
 
     def drop_vbucket(self, vbucket: int) -> int:
         """Forget a vbucket; returns the batch that makes it so."""
@@ -163,7 +163,7 @@ class Bucket:
             self._tell_of(vbucket)
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Whether nothing in a vbucket has to be settled here before another node owns it."""
+        """Return True if nothing in a vbucket has to be settled here before another node owns it."""
         return self.durable_writes.settle_before(vbucket)
 
     def hand_over(self, vbucket: int) -> None:
@@ -172,17 +172,17 @@ class Bucket:
 
     def state(self, vbucket: int) -> State | None:
         """The state of a vbucket, None if it is not on this node."""
-        found = self.vbuckets.get(vbucket)
-        return found.state if found else None
+        vbucket_ = self.vbuckets.get(vbucket)
+        return vbucket_.state if vbucket_ else None
 
     def is_active(self, vbucket: int) -> bool:
-        """Whether the vbucket is here and serves."""
+        """Return True if the vbucket is here and serves."""
         return self.state(vbucket) == State.ACTIVE and vbucket not in self.fenced
 
     def is_backed_up(self, vbucket: int) -> bool:
-        """Whether a vbucket refuses writes because it is about to change hands (failover 4)."""
-        found = self.vbuckets.get(vbucket)
-        return found is not None and found.is_backed_up
+        """Return True if a vbucket refuses writes because it is about to change hands (failover 4)."""
+        vbucket_ = self.vbuckets.get(vbucket)
+        return vbucket_ is not None and vbucket_.is_backed_up
 
     def when_state_changes(self, vbucket: int, callback: Callable[[], None]) -> None:
         """Call back, once, after the vbucket got another state; who waits twice is called once."""
@@ -198,13 +198,13 @@ class Bucket:
     def refresh(self) -> None:
         """Bring `uuids` up to date."""
         for vb in self._changed:
-            found = self.vbuckets.get(vb)
-            self.uuids[vb] = found.failover.newest.vb_uuid if found else 0
+            vbucket = self.vbuckets.get(vb)
+            self.uuids[vb] = vbucket.failover.newest.vb_uuid if vbucket else 0
         self._changed.clear()
 
     @property
     def needs_refresh(self) -> bool:
-        """Whether a failover table changed since the last `refresh`."""
+        """Return True if a failover table changed since the last `refresh`."""
         return bool(self._changed)
 
     # --- documents ----------------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ class Bucket:
         store, row, prefix = self.store, first_row, len(stored_key(collection, b"")[0])
         out = np.zeros(KEYS_BYTES, np.uint8)
         while row < int(store.table[vbucket, index.ROWS]):
-            found = sweep.live_keys(store.table, vbucket, store.segments, row, self.now(), out, collection)
-            used, row = map(int, found)
+            keys = sweep.live_keys(store.table, vbucket, store.segments, row, self.now(), out, collection)
+            used, row = map(int, keys)
             records, at = bytes(out[:used]), 0
             while at < used:
                 size = int.from_bytes(records[at : at + 2], "big")
@@ -254,7 +254,7 @@ class Bucket:
                 return stop == sweep.DONE
 
     def has_room_for_record(self) -> bool:
-        """Whether the record of one vbucket, with a full failover log, can be staged before the next commit."""
+        """Return True if the record of one vbucket, with a full failover log, can be staged before the next commit."""
         arena, used = self.store.staging.room()
         return len(arena) - used > RECORD_BYTES
 
@@ -271,12 +271,12 @@ class Bucket:
         """The lock that stands on a document; it is over as soon as the document has another CAS, or its time is."""
         if not self.locks.held:
             return None
-        found = self.locks.get(vbucket, key, self.now(), collection)
-        if found is None:
+        lock = self.locks.get(vbucket, key, self.now(), collection)
+        if lock is None:
             return None
         document = self.store.document(vbucket, key, collection)
-        is_over = document is None or document.cas != found.cas or times.is_expired(document.expiry, self.now())
-        return None if is_over else found
+        is_over = document is None or document.cas != lock.cas or times.is_expired(document.expiry, self.now())
+        return None if is_over else lock
 
     def next_cas(self, vbucket: int) -> int:
         """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py)."""
@@ -337,9 +337,9 @@ class Bucket:
     def _restore(self, _: BaseException, lost: list[int]) -> None:
         """A batch was lost, and with it what these vbuckets had become: they are again as on disk."""
         for vb in lost:
-            found, record = self.vbuckets.get(vb), self.store.staging.records.get(vb)
-            if found is not None:
-                found.restore(record)
+            vbucket, record = self.vbuckets.get(vb), self.store.staging.records.get(vb)
+            if vbucket is not None:
+                vbucket.restore(record)
             elif record is not None:
                 self.vbuckets[vb] = VBucket.recover(
                     record, vb, self.store, self._wrote(vb), clean=True, new_uuid=self._new_uuid
@@ -362,7 +362,7 @@ class Bucket:
         """After a commit: the streams of every vbucket that has more on disk now."""
         column = self.store.table[:, index.DURABLE_HIGH]
         for vb in np.flatnonzero(column != self._durable_high).tolist():
-            found = self.vbuckets.get(vb)
-            if found is not None and found.readers:
-                found.advanced()
+            vbucket = self.vbuckets.get(vb)
+            if vbucket is not None and vbucket.readers:
+                vbucket.advanced()
         np.copyto(self._durable_high, column)

@@ -177,7 +177,7 @@ class Catalog:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    async def create(self, asked: NewBucket) -> None:
+    async def create(self, wish: NewBucket) -> None:
         """Make a bucket; on return it is durable and served.
 
         Raises:
@@ -186,16 +186,16 @@ class Catalog:
                 a restart.
         """
         async with self._changing:
-            entry = self._entry(asked)
+            entry = self._entry(wish)
             await self._in_thread(self._save, self._known.with_entry(replace(entry, state=MAKING)))
             failpoint("buckets.listed")
             store: Store | None = None
             opened: OpenBucket | None = None
             try:
-                store = await self._in_thread(self._made, entry)
+                store = await self._in_thread(self._create_store, entry)
                 failpoint("buckets.made")
                 opened = self._opened(entry, store)
-                await self._fill(opened, 0 if asked.is_empty else entry.vbuckets)
+                await self._fill(opened, 0 if wish.is_empty else entry.vbuckets)
                 failpoint("buckets.filled")
                 await self._in_thread(self._save, self._known.with_entry(entry))
             except (OSError, StorageError) as error:
@@ -282,26 +282,26 @@ class Catalog:
                 disk.set_quota(quota_mib)
                 opened.store.log.look_at_disk()
             self._open[name] = replace(opened, entry=entry)
-            told = event("bucket.quota", bucket=name, quota_mib=quota_mib)
-            log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=told)
+            fields = event("bucket.quota", bucket=name, quota_mib=quota_mib)
+            log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=fields)
 
-    def _entry(self, asked: NewBucket) -> BucketEntry:
+    def _entry(self, wish: NewBucket) -> BucketEntry:
         """The entry of a bucket to be made; CommandRefused if it can't be."""
-        name = asked.name
+        name = wish.name
         if name == self._config.bucket or any(each.name == name for each in self._known.in_state(SERVED)):
             raise CommandRefused(Status.KEY_EEXISTS, f'there is a bucket "{name}"')
         if len(self._open) + 1 >= BUCKETS_MAX:
             raise CommandRefused(Status.E2BIG, f"the node has {BUCKETS_MAX} buckets, the most there can be")
-        _check_quota(asked.quota_mib)
-        vbuckets = self._config.vbuckets if asked.vbuckets is None else asked.vbuckets
-        entry = BucketEntry(name, self._known.next, secrets.token_hex(16), vbuckets, asked.quota_mib)
+        _check_quota(wish.quota_mib)
+        vbuckets = self._config.vbuckets if wish.vbuckets is None else wish.vbuckets
+        entry = BucketEntry(name, self._known.next, secrets.token_hex(16), vbuckets, wish.quota_mib)
         try:
             self._config_of(entry)
         except OptionError as error:
             raise CommandRefused(Status.EINVAL, str(error)) from None
         return entry
 
-    def _made(self, entry: BucketEntry) -> Store:
+    def _create_store(self, entry: BucketEntry) -> Store:
         folder.make(self._disk, entry.folder(self._config.data), entry)
         return self._store(entry)
 
@@ -394,9 +394,9 @@ class Catalog:
         return await self._loop.run_in_executor(None, work, *arguments)
 
     def _complain(self, entry: BucketEntry, error: Exception) -> None:
-        told = event("bucket.left", bucket=entry.name)
+        fields = event("bucket.left", bucket=entry.name)
         log.warning(
-            'bucket "%s" is gone, its files are not: %s; the next start tries again', entry.name, error, extra=told
+            'bucket "%s" is gone, its files are not: %s; the next start tries again', entry.name, error, extra=fields
         )
 
 

@@ -86,12 +86,12 @@ class CollectionsFile:
             data = self._disk.read(self.path)
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
-        told = json.loads(decode_text_file(data, self.path, _TITLE, [_FORMAT], "collections manifest"))
+        content = json.loads(decode_text_file(data, self.path, _TITLE, [_FORMAT], "collections manifest"))
         try:
             return (
-                CollectionsManifest.decode(json.dumps(told["manifest"]).encode()),
-                told["next_collection"],
-                told["next_scope"],
+                CollectionsManifest.decode(json.dumps(content["manifest"]).encode()),
+                content["next_collection"],
+                content["next_scope"],
             )
         except ManifestRefused as error:
             raise CorruptStore(self.path, 0, str(error)) from None
@@ -102,8 +102,8 @@ class CollectionsFile:
         Raises:
             DiskFull, StorageError: the old one is still there. UnsureFile: either is.
         """
-        told = {"manifest": manifest.as_json(), "next_collection": next_collection, "next_scope": next_scope}
-        self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()))
+        content = {"manifest": manifest.as_json(), "next_collection": next_collection, "next_scope": next_scope}
+        self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))
 
 
 class Collections:
@@ -137,9 +137,9 @@ class Collections:
         return self._manifest
 
     @manifest.setter
-    def manifest(self, made: CollectionsManifest) -> None:
-        self._manifest = made
-        self._ttls = {collection.id: collection.max_ttl for _, collection in made.each_collection()}
+    def manifest(self, new: CollectionsManifest) -> None:
+        self._manifest = new
+        self._ttls = {collection.id: collection.max_ttl for _, collection in new.each_collection()}
         self.default_is_plain = 0 in self._ttls and self._ttls[0] is None
 
     def ttl_max(self, collection: int) -> int | None:
@@ -152,8 +152,8 @@ class Collections:
 
     def unknown(self, status: Status, context: str) -> CommandRefused:
         """The refusal of a collection or scope that is not in the manifest, with the uid of that."""
-        told = {"manifest_uid": f"{self.manifest.uid:x}", "error": {"context": context}}
-        return CommandRefused(status, context, value=json.dumps(told).encode())
+        details = {"manifest_uid": f"{self.manifest.uid:x}", "error": {"context": context}}
+        return CommandRefused(status, context, value=json.dumps(details).encode())
 
     def recover(self) -> None:
         """After the store was read: whichever is newer counts, the file or a vbucket; all active ones follow it.
@@ -184,7 +184,7 @@ class Collections:
         async with self._changing:
             is_written = False
             try:
-                while not await self._take(made := self._edited(edit)):
+                while not await self._take(manifest := self._edited(edit)):
                     is_written = True
             except ManifestRefused:
                 if is_written:
@@ -195,28 +195,28 @@ class Collections:
             except DiskFull:
                 self._settle_later()
                 raise
-            return made
+            return manifest
 
     def _edited(self, edit: Callable[[CollectionsManifest], CollectionsManifest]) -> CollectionsManifest:
         self._check_serves()
-        made = edit(self.manifest)
-        _check_size(made)
-        self.manifest.check_next(made)
-        self._check_ids(made)
-        return made
+        manifest = edit(self.manifest)
+        _check_size(manifest)
+        self.manifest.check_next(manifest)
+        self._check_ids(manifest)
+        return manifest
 
-    async def _take(self, made: CollectionsManifest) -> bool:
+    async def _take(self, manifest: CollectionsManifest) -> bool:
         """Write a manifest down and go by it; False where a vbucket brought another one while it was written.
 
         That one stays until it is known whether this may follow it: it is in the log of that vbucket, and nobody would
         ask for it again; of a higher uid, this may still give one of its ids to another collection.
         """
         known = self.manifest
-        if made != known or made != self._saved:
-            await self._save(made)
+        if manifest != known or manifest != self._saved:
+            await self._save(manifest)
             if self.manifest is not known:
                 return False
-            self.manifest = made
+            self.manifest = manifest
         return True
 
     async def _take_back(self) -> None:
@@ -232,7 +232,7 @@ class Collections:
         except StorageError as error:
             raise UnsureFile(self.file.path, str(error)) from error
 
-    def _check_ids(self, made: CollectionsManifest) -> None:
+    def _check_ids(self, manifest: CollectionsManifest) -> None:
         """Ids are never given again (kv.md 4): documents of the collection that had it may still be in the log.
 
         A node that owns nothing takes back what it had dropped: it was failed over before the others heard of the drop,
@@ -241,10 +241,10 @@ class Collections:
         if not any(vbucket.state is State.ACTIVE for vbucket in self._bucket.vbuckets.values()):
             return
         known, scopes = self.manifest.by_id(), {each.id for each in self.manifest.scopes}
-        for scope, collection in made.each_collection():
+        for scope, collection in manifest.each_collection():
             if collection.id not in known and 0 < collection.id < self._next_collection:
                 raise ManifestRefused(f"{scope.name}.{collection.name}: id {collection.id:x} was given", breaks=True)
-        for scope in made.scopes:
+        for scope in manifest.scopes:
             if scope.id not in scopes and scope.id < self._next_scope:
                 raise ManifestRefused(f"{scope.name}: id {scope.id:x} was given before", breaks=True)
 
@@ -326,13 +326,13 @@ class Collections:
 
     def look_at(self, vbucket: int) -> None:
         """A vbucket has a new record: it may have become active, or have brought a newer manifest."""
-        found = self._bucket.vbuckets.get(vbucket)
-        if found is None or found.collections.uid == self.manifest.uid:
+        vbucket_ = self._bucket.vbuckets.get(vbucket)
+        if vbucket_ is None or vbucket_.collections.uid == self.manifest.uid:
             return
-        if found.collections.uid > self.manifest.uid:
-            self._learn(found.collections.manifest)
+        if vbucket_.collections.uid > self.manifest.uid:
+            self._learn(vbucket_.collections.manifest)
             self._settle_later()
-        elif found.state is State.ACTIVE:
+        elif vbucket_.state is State.ACTIVE:
             self._settle_later()
 
     def batch_lost(self) -> None:

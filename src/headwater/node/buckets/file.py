@@ -101,16 +101,16 @@ class BucketsFile:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
         body = decode_text_file(data, self.path, _TITLE, [_FORMAT], "list of buckets")
         try:
-            told = read_json(body)
-            return BucketList(int(told["next"]), tuple(BucketEntry(**each) for each in told["buckets"]))
+            content = read_json(body)
+            return BucketList(int(content["next"]), tuple(BucketEntry(**each) for each in content["buckets"]))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptStore(self.path, 0, f"not a list of buckets: {error}") from None
 
-    def save(self, found: BucketList) -> None:
+    def save(self, buckets: BucketList) -> None:
         """Put a list in the place of the one before; durable on return. Blocking.
 
         Raises:
             DiskFull, StorageError: the old one is still there. UnsureFile: either of them is.
         """
-        told = {"next": found.next, "buckets": [asdict(each) for each in found.entries]}
-        self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(told).encode()))
+        content = {"next": buckets.next, "buckets": [asdict(each) for each in buckets.entries]}
+        self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))

@@ -47,12 +47,12 @@ def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
         StorageError: it can't be read.
     """
     try:
-        found = _uuid(disk, folder)
+        uuid = _uuid(disk, folder)
     except FileNotFoundError:
         raise CorruptStore(folder, 0, f'the folder of bucket "{entry.name}" is missing') from None
     except OSError as error:
         raise StorageError(f"{folder}: {error.strerror or error}") from error
-    if found != entry.uuid:
+    if uuid != entry.uuid:
         raise CorruptStore(folder / NAME, 0, f'this is not the folder of bucket "{entry.name}"')
 
 
@@ -66,8 +66,8 @@ def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
         names = disk.names(folder)
     except FileNotFoundError:
         return
-    found = _uuid(disk, folder)
-    if found != entry.uuid and not (found is None and set(names) <= {_NEXT_NAME}):
+    uuid = _uuid(disk, folder)
+    if uuid != entry.uuid and not (uuid is None and set(names) <= {_NEXT_NAME}):
         raise StorageError(f'{folder}: not the folder of bucket "{entry.name}": nothing was removed; look at it')
     for name in names:
         if name != NAME:
@@ -86,7 +86,9 @@ def _uuid(disk: Disk, folder: Path) -> str | None:
     if NAME not in disk.names(folder):
         return None
     try:
-        told = read_json(decode_text_file(disk.read(folder / NAME), folder / NAME, _TITLE, [_FORMAT], "bucket's name"))
-        return str(told["uuid"])
+        content = read_json(
+            decode_text_file(disk.read(folder / NAME), folder / NAME, _TITLE, [_FORMAT], "bucket's name")
+        )
+        return str(content["uuid"])
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptStore(folder / NAME, 0, f"not a bucket's name: {error}") from None

@@ -38,7 +38,7 @@ class Locks:
         self._first = self._last = 0  # when the first and the last of them is over, at the soonest
 
     def any(self, now: int) -> bool:
-        """Whether there may be a lock; they are all forgotten once the last is over."""
+        """Return True if there may be a lock; they are all forgotten once the last is over."""
         if now >= self._last:
             self.held.clear()
             self._count = 0
@@ -46,8 +46,8 @@ class Locks:
 
     def get(self, vbucket: int, key: bytes, now: int, collection: int = 0) -> DocumentLock | None:
         """The lock of a key, if it is not over."""
-        found = self.held.get(vbucket, {}).get((collection, key))
-        return found if found is not None and now < found.until else None
+        lock = self.held.get(vbucket, {}).get((collection, key))
+        return lock if lock is not None and now < lock.until else None
 
     def take(self, vbucket: int, key: bytes, lock: DocumentLock, now: int, collection: int = 0) -> None:
         """Lock a key. CommandRefused(ETMPFAIL) when there are too many, not counting those that are over."""

@@ -168,7 +168,7 @@ class RangeScan:
                 return key, document
 
     async def is_empty(self, pause: Pause) -> bool:
-        """Whether it brings nothing at all.
+        """Return True if it brings nothing at all.
 
         Raises:
             CommandRefused: it was cancelled meanwhile, so that there is no telling; or there is no room for its keys.
@@ -225,7 +225,7 @@ class RangeScan:
 
     @property
     def holds_removed_files(self) -> bool:
-        """Whether the store keeps files for it that a compaction has replaced."""
+        """Return True if the store keeps files for it that a compaction has replaced."""
         return self._view.holds_removed_files
 
     def let_go(self) -> None:
@@ -261,7 +261,7 @@ class RangeScan:
 
     @property
     def _keeps_too_much(self) -> bool:
-        """Whether it keeps more than it leaves to the other scans, with the keys that will wait unpacked."""
+        """Return True if it keeps more than it leaves to the other scans, with the keys that will wait unpacked."""
         return self._kept_bytes > KEPT_BYTES_MAX - self._scans.kept_bytes - KEYS_AT_LEAST * ENTRY_BYTES
 
     async def _lowest(self, pause: Pause) -> list[_Run]:
@@ -272,9 +272,9 @@ class RangeScan:
         self._is_last = True
         self._view.rewind()
         while (some := self._some()) is not None:
-            found = [(key, seqno) for key, seqno in some if self._is_wanted(key) and (bound is None or key < bound)]
-            loose += found
-            self._keep(sum(_bytes_of(key) for key, _ in found))
+            rows = [(key, seqno) for key, seqno in some if self._is_wanted(key) and (bound is None or key < bound)]
+            loose += rows
+            self._keep(sum(_bytes_of(key) for key, _ in rows))
             if len(loose) >= SORTED_AT_ONCE or self._keeps_too_much:
                 runs += await self._packed(loose, pause)
                 loose = []
@@ -328,10 +328,10 @@ class RangeScan:
                     self._keep(len(each[0]) - len(kept[at][0]))
                     kept[at] = each
             if self._scans.are_full:
-                told = (
+                message = (
                     f"the scans that are open keep {KEPT_BYTES_MAX >> 20} MiB of keys: go on with them, or cancel them"
                 )
-                raise CommandRefused(Status.EBUSY, told)
+                raise CommandRefused(Status.EBUSY, message)
             await pause()
         return await self._packed(kept, pause)
 
@@ -363,7 +363,7 @@ class RangeScans:
 
     @property
     def are_full(self) -> bool:
-        """Whether they keep more than they may."""
+        """Return True if they keep more than they may."""
         return self.kept_bytes > KEPT_BYTES_MAX
 
     def create(self, vbucket: VBucket, plan: ScanPlan, now: float) -> RangeScan:
@@ -376,18 +376,18 @@ class RangeScans:
         if len(self._scans) >= SCANS_MAX:
             raise CommandRefused(Status.EBUSY, f"{SCANS_MAX} scans are open: go on with them, or cancel them")
         view = self._bucket.store.view(vbucket.id, shown=np.array([plan.collection], np.uint64))
-        made = RangeScan(vbucket, view, plan, self)
-        made.used_at = now
-        self._scans[made.name] = made
-        return made
+        scan = RangeScan(vbucket, view, plan, self)
+        scan.used_at = now
+        self._scans[scan.name] = scan
+        return scan
 
     def find(self, name: Name, vbucket: int, now: float) -> RangeScan:
         """The scan of a name; CommandRefused(KEY_ENOENT) if there is none (any more) of this vbucket."""
         self.forget_idle(now)
-        found = self._scans.get(name)
-        if found is None or found.vbucket.id != vbucket:
+        scan = self._scans.get(name)
+        if scan is None or scan.vbucket.id != vbucket:
             raise CommandRefused(Status.KEY_ENOENT, "there is no such scan, or none any more")
-        return found
+        return scan
 
     def forget_idle(self, now: float) -> None:
         """Give up the scans that nobody went on with."""

@@ -1,4 +1,4 @@
-"""How much memory connections hold together, bytes that came and bytes that wait to leave; over it one of them goes.
+"""The memory that connections hold together, bytes that came and bytes that wait to leave; over it one of them goes.
 
 The one that goes is the one that holds most: who sends half a frame of 30 MiB on a hundred connections, or does not
 read his answers, loses a connection for each of the others that wants a few bytes.

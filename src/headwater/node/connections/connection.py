@@ -120,11 +120,11 @@ class Host(Protocol):
 
     @property
     def committer(self) -> Committer:
-        """Whose batches the output of a new connection waits for."""
+        """The committer whose batches the output of a new connection waits for."""
 
     @property
     def requests(self) -> Requests:
-        """Where what comes over a new connection is counted."""
+        """The counters of what comes over a new connection."""
 
     def forget(self, connection: Connection) -> None:
         """Drop the connection from the books."""
@@ -288,7 +288,7 @@ class Connection:
 
     @property
     def owes_answer(self) -> bool:
-        """Whether a request is being worked at, however long that takes: it is the peer who waits."""
+        """Return True if a request is being worked at, however long that takes: it is the peer who waits."""
         return not _WORKING.isdisjoint(self._paused)
 
     def _listen(self) -> None:
@@ -308,7 +308,7 @@ class Connection:
             self.drop("connection lost: the peer has reset it", fault=False)
 
     def turn_is_over(self) -> bool:
-        """Whether this connection has kept all others waiting for long enough; a look at the clock."""
+        """Return True if this connection has kept all others waiting for long enough; a look at the clock."""
         return self._time() >= self._turn_ends
 
     def begin_turn(self) -> None:
@@ -316,14 +316,14 @@ class Connection:
         self._turn_ends = self._time() + self._run_queue.slice_seconds
 
     def gives_way(self) -> bool:
-        """Whether the session has to stop here; it goes on behind all that others have sent meanwhile."""
+        """Return True if the session has to stop here; it goes on behind all that others have sent meanwhile."""
         if not self.turn_is_over():
             return False
         self.stand_behind()
         return True
 
     def others_wait(self) -> bool:
-        """Whether others stand in line, and this connection has not stood behind them in this turn."""
+        """Return True if others stand in line, and this connection has not stood behind them in this turn."""
         return len(self._run_queue) > 0 and not self._has_stood
 
     def stand_behind(self) -> None:
@@ -517,13 +517,13 @@ class Connection:
 
     @property
     def writable(self) -> bool:
-        """Whether nothing waits in the queue: what is sent now goes out now."""
+        """Return True if nothing waits in the queue: what is sent now goes out now."""
         is_held_up = self.tls is not None and self.tls.unsent_bytes > 0  # as `_is_held_up`: asked after each send
         return not self._outbox.queued_bytes and not self.is_closed and not is_held_up
 
     @property
     def _is_held_up(self) -> bool:
-        """Whether bytes that TLS has sealed still wait for room in the socket."""
+        """Return True if bytes that TLS has sealed still wait for room in the socket."""
         return self.tls is not None and self.tls.unsent_bytes > 0
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:

@@ -40,11 +40,11 @@ class ConnectionInbox:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes wait here."""
+        """The number of bytes that wait here."""
         return self._used
 
     def room(self) -> memoryview:
-        """Where to receive; followed by `received`."""
+        """The memory to receive into; followed by `received`."""
         if not self._used:  # the usual case
             self._growing = False
             return self._arena
@@ -148,6 +148,6 @@ def next_frame(data: memoryview, offset: int) -> Frame | None:
     """The frame at `offset`, its sections copied, or None while it is not whole; BadFrame as `whole_frame`."""
     if len(data) - offset < HEADER_BYTES:
         return None
-    found = lengths(data, offset)
-    end = offset + found.frame
-    return Frame.cut(data[offset:end], found) if end <= len(data) else None
+    frame_lengths = lengths(data, offset)
+    end = offset + frame_lengths.frame
+    return Frame.cut(data[offset:end], frame_lengths) if end <= len(data) else None

@@ -19,8 +19,8 @@ def bound(option: str, host: str, port: int, check: Callable[[str], None] = lamb
         OptionError: naming the option, when the address can't be had.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = addresses[0]
         check(str(address[0]))
         listener = socket.socket(family, kind)
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Whether an address is this machine's own: what nobody else can listen to or call."""
+"""Addresses that are this machine's own: what nobody else can listen to or call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["is_local", "is_loopback", "loopback_like"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a numeric address is a loopback address, also one of IPv4 in the form of IPv6."""
+    """Return True if a numeric address is a loopback address, also one of IPv4 in the form of IPv6."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -25,5 +25,5 @@ def loopback_like(host: str) -> str:
 
 
 def is_local(peer: str) -> bool:
-    """Whether a peer, host:port, is on this machine."""
+    """Return True if a peer, host:port, is on this machine."""
     return is_loopback(peer.rpartition(":")[0].strip("[]"))

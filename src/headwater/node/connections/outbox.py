@@ -21,7 +21,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits."""
+        """Return True if nothing waits."""
         return not self._items
 
     @property

@@ -31,16 +31,17 @@ VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 SOON_SECONDS = 14 * 86_400
 
 _PLACES: dict[str, Callable[[Certificate], tuple[str, ...]]] = {
-    "subject.cn": lambda told: (told.common_name,) if told.common_name else (),
-    "san.dns": lambda told: told.dns_names,
-    "san.email": lambda told: told.emails,
-    "san.uri": lambda told: told.uris,
+    "subject.cn": lambda names: (names.common_name,) if names.common_name else (),
+    "san.dns": lambda names: names.dns_names,
+    "san.email": lambda names: names.emails,
+    "san.uri": lambda names: names.uris,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """Where in a certificate a user's name is: `place`, behind `prefix`, up to the first of the letters in `until`."""
+    """The place of a user's name in a certificate: `place`, behind `prefix`, up to the first of the letters in
+    `until`."""
 
     place: str
     prefix: str = ""
@@ -48,9 +49,9 @@ class NameRule:
 
     def name(self, certificate: Certificate) -> str | None:
         """The name that a certificate has there; None if it has none."""
-        for told in _PLACES[self.place](certificate):
-            if told.startswith(self.prefix):
-                name = told.removeprefix(self.prefix)
+        for candidate in _PLACES[self.place](certificate):
+            if candidate.startswith(self.prefix):
+                name = candidate.removeprefix(self.prefix)
                 ends = [place for letter in self.until if (place := name.find(letter)) >= 0]
                 return name[: min(ends)] if ends else name
         return None
@@ -66,10 +67,10 @@ def name_rules(text: str) -> tuple[NameRule, ...]:
     rules = []
     for part in text.split(","):
         place, *words = part.split() or [""]
-        told = dict(word.partition("=")[::2] for word in words)
-        if place not in _PLACES or not told.keys() <= {"prefix", "until"}:
+        settings = dict(word.partition("=")[::2] for word in words)
+        if place not in _PLACES or not settings.keys() <= {"prefix", "until"}:
             raise OptionError("tls-user", text, allowed)
-        rules.append(NameRule(place, **told))
+        rules.append(NameRule(place, **settings))
     return tuple(rules)
 
 
@@ -97,7 +98,7 @@ class NodeTls:
         self._config, self._clock = config, clock
         self._rules = name_rules(config.tls_user)
         self._arena = memoryview(bytearray(SEALED_BYTES))
-        self._seen = self._signature()
+        self._last_signature = self._signature()
         self._loaded = self._load()
 
     @property
@@ -107,22 +108,22 @@ class NodeTls:
 
     def warning(self) -> str:
         """The line to write about the certificate: that it has expired, or will soon; empty if all is well."""
-        told, now = self.certificate, self._clock()
-        if problem := told.problem(datetime.fromtimestamp(now, UTC)):
-            return f"the TLS certificate {told}: {problem}; clients will refuse it"
-        days = told.seconds_left(now) / 86_400
-        return f"the TLS certificate {told} expires in {days:.0f} days" if days * 86_400 < SOON_SECONDS else ""
+        certificate, now = self.certificate, self._clock()
+        if problem := certificate.problem(datetime.fromtimestamp(now, UTC)):
+            return f"the TLS certificate {certificate}: {problem}; clients will refuse it"
+        days = certificate.seconds_left(now) / 86_400
+        return f"the TLS certificate {certificate} expires in {days:.0f} days" if days * 86_400 < SOON_SECONDS else ""
 
-    def refresh(self, *, asked: bool = False) -> bool:
+    def refresh(self, *, on_request: bool = False) -> bool:
         """Read the files if they have changed since, or if somebody asks; return whether they are used from now on.
 
         Raises:
             OptionError: they can't be used; those of before are. Told once for each change.
         """
         seen = self._signature()
-        if seen == self._seen and not asked:
+        if seen == self._last_signature and not on_request:
             return False
-        self._seen = seen
+        self._last_signature = seen
         fresh, now = self._load(), datetime.fromtimestamp(self._clock(), UTC)
         if (problem := fresh.certificate.problem(now)) and not self.certificate.problem(now):
             raise OptionError("tls-certificate", self._config.tls_certificate, f"one that counts now: {problem}")
@@ -144,8 +145,8 @@ class NodeTls:
         shown = sock.engine.certificate() if self._config.tls_clients != "off" else None
         if shown is None:
             return None
-        told = read_der(shown)
-        return next((name for rule in self._rules if (name := rule.name(told))), None)
+        names = read_der(shown)
+        return next((name for rule in self._rules if (name := rule.name(names))), None)
 
     def _load(self) -> _Loaded:
         config = self._config
@@ -171,7 +172,7 @@ class NodeTls:
 
 def _stat(file: Path) -> tuple[int, int, int] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -81,7 +81,7 @@ class StreamListener(Protocol):
         """Learn that the producer accepted a stream."""
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Whether a stream that is closed now begins again, since changes after `seqno` were refused."""
+        """Return True if a stream that is closed now begins again, since changes after `seqno` were refused."""
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
         """The stream did not come about, or ended."""
@@ -156,7 +156,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         return end
 
     def _has_room(self, size: int) -> bool:
-        """Whether so many bytes fit into the batch that is gathering.
+        """Return True if so many bytes fit into the batch that is gathering.
 
         One change may need more than any batch is expected to have. That is asked for, and a disk that does not have it
         is known by that to be full for large changes: it is compacted then, though smaller ones are taken.
@@ -202,8 +202,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         if frame.opcode != Opcode.DCP_COMMIT or frame.vbucket not in self.streams:
             return 0
         key = frame.key if self.consumer.negotiated.collections else b"\0" + frame.key
-        found = self._bucket.store.prepares.find(frame.vbucket, key)
-        return 0 if found is None else len(found.value)
+        prepare = self._bucket.store.prepares.find(frame.vbucket, key)
+        return 0 if prepare is None else len(prepare.value)
 
     def _handle(self, event: Event) -> None:  # noqa: PLR0912 - a case for each event
         match event:
@@ -255,19 +255,19 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def why_not(self, vbucket: int) -> Status | None:
         """Return why a vbucket can not follow anybody now; None if it can."""
-        found = self._bucket.vbuckets.get(vbucket)
-        if found is None or found.state is State.ACTIVE:
+        vbucket_ = self._bucket.vbuckets.get(vbucket)
+        if vbucket_ is None or vbucket_.state is State.ACTIVE:
             return Status.NOT_MY_VBUCKET
-        return None if found.inbound is None else Status.KEY_EEXISTS
+        return None if vbucket_.inbound is None else Status.KEY_EEXISTS
 
     def begin(self, vbucket: int, flags: int, mover: Frame | None = None) -> InboundStream:
         """Begin a stream of a vbucket that can follow; `answer` must be called by who is not in a call of ours."""
-        found = self._bucket.vbuckets[vbucket]
-        inbound = InboundStream(found, self._bucket, self._vbucket_left, self._acknowledge_prepares)
+        vbucket_ = self._bucket.vbuckets[vbucket]
+        inbound = InboundStream(vbucket_, self._bucket, self._vbucket_left, self._acknowledge_prepares)
         self.streams[vbucket] = inbound
-        if found.refused_changes:
+        if vbucket_.refused_changes:
             self._gaps.add(vbucket)
-            inbound.refetches = mover is not None and found.needs_all_anew
+            inbound.refetches = mover is not None and vbucket_.needs_all_anew
         inbound.entry, events = self.consumer.add(vbucket, flags, mover)
         for event in events:
             self._handle(event)
@@ -394,8 +394,8 @@ class ConsumerSession(DcpEnd[Consumer]):
                     log.info("vbucket %d lacks nothing any more that it refused", vb, extra=whole)
 
     def _holds(self, vbucket: VBucket, frame: Frame) -> bool:
-        """Whether nothing is lacking for a change that was refused: it came twice, or below a state that its producer
-        has declared whole (seqnos of a stream only rise)."""
+        """Return True if nothing is lacking for a change that was refused: it came twice, or below a state that its
+        producer has declared whole (seqnos of a stream only rise)."""
         at = SEQNO_BYTES * (frame.opcode in NAMES_ITS_PREPARE)
         if len(frame.extras) < at + SEQNO_BYTES:
             return False

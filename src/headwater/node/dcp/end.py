@@ -122,7 +122,7 @@ class DcpEnd(ABC, Generic[End]):
 
     @property
     def user(self) -> str | None:
-        """Who opened the connection; None for one that this node opened, or without users."""
+        """The user who opened the connection; None for one that this node opened, or without users."""
         return self._kv.user
 
     def users_changed(self) -> None:
@@ -143,11 +143,12 @@ class DcpEnd(ABC, Generic[End]):
         """This connection's part of STAT dcp."""
 
     def backlog(self) -> Iterable[int]:
-        """How many changes each stream has yet to send; none, unless this node produces."""
+        """Yield the number of changes that each stream has yet to send; none, unless this node produces."""
         return ()
 
     def oldest_unsent_ns(self) -> int | None:
-        """When the oldest change was written that it has yet to send, Unix time in ns; None where there is none."""
+        """Return the time at which the oldest change was written that it has yet to send, Unix time in ns; None
+        where there is none."""
         return None
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
@@ -185,8 +186,8 @@ class DcpEnd(ABC, Generic[End]):
             self._kv.handle(frame)
 
     def _may(self, frame: Frame, rule: Rule | None = None) -> bool:
-        """Whether the user may send this (by the rule of its opcode, or another); if not, that is answered. Opening the
-        connection asked for the rights to most of what is sent over it, and who loses them is cut."""
+        """Return True if the user may send this (by the rule of its opcode, or another); if not, that is answered.
+        Opening the connection asked for the rights to most of what is sent over it, and who loses them is cut."""
         try:
             check_rights(self._kv, frame, rule or COMMANDS[frame.opcode].rule)
         except CommandRefused as refused:

@@ -66,7 +66,7 @@ class InboundStream:
 
     @property
     def takes_over(self) -> bool:
-        """Whether the mover asked for a takeover."""
+        """Return True if the mover asked for a takeover."""
         return bool(self.entry.flags & StreamFlag.TAKEOVER)
 
     @property

@@ -24,7 +24,7 @@ BULK_BYTES = 128 << 10
 
 
 class Intake:
-    """Where a connection's changes enter the store.
+    """The way by which a connection's changes enter the store.
 
     Attributes:
         changes, bytes: how much the kernel took since the connection was opened.

@@ -125,11 +125,11 @@ class ProducerSession(DcpEnd[Producer]):
         """Ordinary stream requests, which come by the thousand, straight from the bytes."""
         connection, now = self.connection, self._loop.time()
         while not connection.is_paused and not connection.is_closed:
-            asked = self.producer.receive_plain_request(data, offset, now)
-            if asked is None:
+            request = self.producer.receive_plain_request(data, offset, now)
+            if request is None:
                 break
             offset += PLAIN_REQUEST_BYTES
-            self._open_stream(asked)
+            self._open_stream(request)
             self._keep_busy()
         return offset
 
@@ -174,25 +174,25 @@ class ProducerSession(DcpEnd[Producer]):
             case PeerGone():
                 self.connection.drop(f"the consumer {event}")
 
-    def _open_stream(self, asked: StreamRequested) -> None:
-        if asked.request.flags & TAKEOVER and not self._may(asked.frame):
+    def _open_stream(self, request: StreamRequested) -> None:
+        if request.request.flags & TAKEOVER and not self._may(request.frame):
             return
-        if self.producer.settings.sync_writes and not self._may(asked.frame, _PREPARES):
+        if self.producer.settings.sync_writes and not self._may(request.frame, _PREPARES):
             return
-        vbucket = self._bucket.vbuckets.get(asked.request.vbucket)
+        vbucket = self._bucket.vbuckets.get(request.request.vbucket)
         if vbucket is None:
-            self.producer.answer_stream(asked, None, b"")
+            self.producer.answer_stream(request, None, b"")
             return
-        if self._bucket.store.quarantine.after(vbucket.id, asked.request.start_seqno):
-            reason = f"changes after seqno {asked.request.start_seqno} are damaged on disk and can not be read"
-            self.producer.refuse(asked.frame, Status.EINTERNAL, reason)
+        if self._bucket.store.quarantine.after(vbucket.id, request.request.start_seqno):
+            reason = f"changes after seqno {request.request.start_seqno} are damaged on disk and can not be read"
+            self.producer.refuse(request.frame, Status.EINTERNAL, reason)
             return
         if vbucket.refused_changes and vbucket.state is not State.ACTIVE:
             reason = f"this copy refused {vbucket.refused_changes} changes and lacks them: read its owner"
-            self.producer.refuse(asked.frame, Status.ETMPFAIL, reason)
+            self.producer.refuse(request.frame, Status.ETMPFAIL, reason)
             return
         self._hold_until(vbucket.gate)
-        entry = self.producer.answer_stream(asked, self._facts(vbucket), vbucket.failover.encode())
+        entry = self.producer.answer_stream(request, self._facts(vbucket), vbucket.failover.encode())
         if entry is None:
             return
         if self.producer.settings.sync_writes:
@@ -230,57 +230,57 @@ class ProducerSession(DcpEnd[Producer]):
             denied=None if self._kv.access.places is None else self._denied,
         )
 
-    def _denied(self, told: StreamFilter) -> tuple[str, Status] | None:
-        """Why the user may not read what a stream chooses; None if he may."""
+    def _denied(self, choice: StreamFilter) -> tuple[str, Status] | None:
+        """Return the reason why the user may not read what a stream chooses; None if he may."""
         places = self._kv.access.places
         manifest = self._bucket.collections.manifest
         if places is None:
             return None if self._kv.access.rights & STREAM else ("it needs the role stream", Status.EACCESS)
         if self.producer.negotiated.collections:
-            return places.denied(manifest, told.collections, told.scope)
+            return places.denied(manifest, choice.collections, choice.scope)
         if places.in_collection(manifest, 0) & STREAM:
             return None
         return "the default collection needs the role stream in it", Status.EACCESS
 
     @property
     def _lacks_right_to_prepares(self) -> bool:
-        """Whether prepares were asked for, and the user may have them no more."""
+        """Return True if prepares were asked for, and the user may have them no more."""
         return self.producer.settings.sync_writes and bool(_PREPARES.privilege & ~self._kv.access.rights)
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
         store, aware = self._bucket.store, self.producer.negotiated.collections
 
-        def last_seqno(told: StreamFilter | None) -> int:
+        def last_seqno(choice: StreamFilter | None) -> int:
             if self.producer.settings.sync_writes:  # an abort is news for who holds its prepare
                 wanted = Wanted(aware, prepares=True)
             else:
-                wanted = PLAIN if told is None else Wanted(aware, told.collections, told.scope)
-            return store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, vbucket.durable_seqno))
+                wanted = PLAIN if choice is None else Wanted(aware, choice.collections, choice.scope)
+            return store.newest_seqno(vbucket.id, vbucket.collections.choice(wanted, vbucket.durable_seqno))
 
         return last_seqno
 
     def _wanted(self, entry: ProducerStream) -> Wanted:
-        told, aware = entry.accepted.filter, self.producer.negotiated.collections
+        choice, aware = entry.accepted.filter, self.producer.negotiated.collections
         if self.producer.settings.sync_writes:
             return Wanted(aware, prepares=True)
-        if not told.chooses:  # no object of its own for each of a thousand streams
+        if not choice.chooses:  # no object of its own for each of a thousand streams
             return EVERYTHING if aware else PLAIN
-        return Wanted(aware, told.collections, told.scope)
+        return Wanted(aware, choice.collections, choice.scope)
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
         """The encoding of a stream that begins now: that of the one before it, as long as no CONTROL came between."""
         settings = self.producer.settings
         compression = settings.value_compression, settings.force_value_compression
-        asked = (settings.expiry_opcode, compression, entry.framing, entry.dialect)
-        if self._latest_encoding is None or self._latest_encoding[0] != asked:
+        key = (settings.expiry_opcode, compression, entry.framing, entry.dialect)
+        if self._latest_encoding is None or self._latest_encoding[0] != key:
             encoding = encoding_of(self.producer.negotiated, settings, self._open_flags, entry.framing, entry.dialect)
-            self._latest_encoding = (asked, encoding)
+            self._latest_encoding = (key, encoding)
         return self._latest_encoding[1]
 
     def _handover(self, vbucket: VBucket) -> Handover:
-        made = Handover(vbucket, self._bucket, self._loop.time, self._hold_until, self._hub.takeover_seconds_max)
-        self._handovers.add(made)
-        return made
+        handover = Handover(vbucket, self._bucket, self._loop.time, self._hold_until, self._hub.takeover_seconds_max)
+        self._handovers.add(handover)
+        return handover
 
     def _answered(self, entry: ProducerStream, what: Callable[[Stream], None]) -> None:
         if (stream := self.streams.get(entry)) is not None:
@@ -340,13 +340,14 @@ class ProducerSession(DcpEnd[Producer]):
         return next((each for each in self.streams.values() if each.vbucket is vbucket), None)
 
     def backlog(self) -> Iterable[int]:
-        """How many changes each stream has yet to send."""
+        """Yield the number of changes that each stream has yet to send."""
         return [stream.items_remaining for stream in self.streams.values()]
 
     def oldest_unsent_ns(self) -> int | None:
-        """When the oldest change was written that it has yet to send, of the LOOKED_AT streams with most to send."""
+        """Return the time at which the oldest change was written that it has yet to send, of the LOOKED_AT streams
+        with most to send."""
         most = nlargest(LOOKED_AT, self.streams.values(), key=lambda stream: stream.items_remaining)
-        return min((found for each in most if (found := each.oldest_unsent_ns()) is not None), default=None)
+        return min((nanoseconds for each in most if (nanoseconds := each.oldest_unsent_ns()) is not None), default=None)
 
     def stats(self) -> Iterable[tuple[str, str]]:
         """This connection's part of STAT dcp."""

@@ -94,8 +94,8 @@ async def set_param(session: Session, request: admin.SetParam) -> Done:
     if not users.rights(session.user, None) & ADMINISTER:
         session.server.audit(session, "may not change a quota: that needs administer in all buckets")
         raise CommandRefused(Status.EACCESS, "a quota is the business of who administers all buckets")
-    told = request.value
-    if not told.isdigit() or len(told) > QUOTA_DIGITS_MAX or (size := int(told)) % (1 << 20):
+    value = request.value
+    if not value.isdigit() or len(value) > QUOTA_DIGITS_MAX or (size := int(value)) % (1 << 20):
         raise CommandRefused(Status.EINVAL, "a quota is a number of bytes, whole MiB")
     try:
         await session.server.catalog.set_quota(name, size >> 20)

@@ -117,7 +117,7 @@ async def send_rest(session: Session, frame: Frame, answers: Iterator[Answer]) -
 
 
 def is_held_back(session: Session) -> bool:
-    """Whether answers may wait for a batch of the bucket."""
+    """Return True if answers may wait for a batch of the bucket."""
     return bool(session.gate or session.server.committer.gate())
 
 

@@ -83,7 +83,7 @@ class Follower(Protocol):
         """Let vbuckets (None: all) follow a producer no more; False if it was never called."""
 
     def wants(self, vbucket: int) -> bool:
-        """Whether a vbucket follows anybody, or is about to."""
+        """Return True if a vbucket follows anybody, or is about to."""
 
 
 class Member(Protocol):
@@ -93,8 +93,8 @@ class Member(Protocol):
     def map(self) -> ClusterMap | None:
         """The newest map that names this node."""
 
-    def concerns(self, told: object) -> bool:
-        """Whether a cluster map (as JSON) is for the member to keep and obey, not only to hand out."""
+    def concerns(self, map_: object) -> bool:
+        """Return True if a cluster map (as JSON) is for the member to keep and obey, not only to hand out."""
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
         """Keep an operator's map (`content`: its JSON, read) and obey it; CommandRefused if that can not be."""
@@ -122,7 +122,7 @@ class SharedUsers(Protocol):
 class BucketCatalog(Protocol):
     """The buckets of a node beside its first."""
 
-    async def create(self, asked: NewBucket) -> None:
+    async def create(self, wish: NewBucket) -> None:
         """Make a bucket; on return it is durable and served. CommandRefused if it can't be, or is there."""
 
     async def drop(self, name: str, only: Bucket | None = None) -> None:
@@ -168,7 +168,7 @@ class Services(Protocol):
 
     @property
     def tls_port(self) -> int | None:
-        """Where TLS is spoken; None where it is not."""
+        """The port at which TLS is spoken; None where it is not."""
 
     @property
     def buckets(self) -> Mapping[str, Services]:
@@ -180,7 +180,7 @@ class Services(Protocol):
 
     @property
     def catalog(self) -> BucketCatalog:
-        """Who makes and drops them."""
+        """The catalog, which makes and drops the buckets."""
 
     @property
     def tap(self) -> TapSessions:
@@ -207,10 +207,10 @@ class Services(Protocol):
         """Write down what a user has changed, and from where; `moves`: a thing that is done for a thousand vbuckets."""
 
     def is_client_there(self, agent: str) -> bool:
-        """Whether a client that calls itself so is connected."""
+        """Return True if a client that calls itself so is connected."""
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Whether a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        """Return True if a peer may send a password as it is: PLAIN, and HTTP's logins."""
 
     def audit(self, session: UserSession, what: str) -> None:
         """Write down what a user tried and may not do."""
@@ -274,7 +274,7 @@ class Session(Protocol):
         """Have no bucket."""
 
     def has(self, feature: int) -> bool:
-        """Whether HELLO granted the feature."""
+        """Return True if HELLO granted the feature."""
 
     def refresh_access(self) -> None:
         """Go by the features, user and bucket as they are now."""

@@ -66,16 +66,16 @@ def asked_of(key: bytes, value: bytes) -> NewBucket:
     Known are `vbuckets` (and `max_vbuckets`), `quota_mib`, and `state`: active, or none for a bucket without vbuckets,
     as a node that joins a cluster begins. Raises CommandRefused(EINVAL).
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for each in filter(None, value.partition(b"\0")[2].decode("utf-8", "replace").split(";")):
-        name, _, told = each.partition("=")
-        if name in _NUMBERS and told.isascii() and told.isdecimal() and len(told) < 10:
-            found[_NUMBERS[name]] = int(told)
-        elif name == "state" and told in ("active", "none"):
-            found["is_empty"] = told == "none"
+        name, _, text = each.partition("=")
+        if name in _NUMBERS and text.isascii() and text.isdecimal() and len(text) < 10:
+            options[_NUMBERS[name]] = int(text)
+        elif name == "state" and text in ("active", "none"):
+            options["is_empty"] = text == "none"
         else:
             raise CommandRefused(Status.EINVAL, f"{each!r}: known are vbuckets=N, quota_mib=N and state=active or none")
     try:
-        return NewBucket(key.decode(), **found)
+        return NewBucket(key.decode(), **options)
     except UnicodeDecodeError:
         raise CommandRefused(Status.EINVAL, "the name is not UTF-8") from None

@@ -75,8 +75,8 @@ def _check_whole(text: bytes) -> None:
 
 def _record(session: Session, version: tuple[int, int]) -> None:
     epoch, revision = version
-    told = f"gave the cluster map {epoch}:{revision} of bucket {session.server.bucket.name!r}"
-    session.server.record(session, told, moves=True)
+    action = f"gave the cluster map {epoch}:{revision} of bucket {session.server.bucket.name!r}"
+    session.server.record(session, action, moves=True)
 
 
 async def _take(session: Session, request: SetClusterConfig, parsed: Any) -> Done:

@@ -93,5 +93,5 @@ def get_and_touch(session: Session, request: wire.GetAndTouch) -> wire.GetRespon
     """GAT: TOUCH, then GET."""
     document, staged = _touched(session, request)
     if staged is None:
-        return documents.found(session, document, wire.GetResponse, cas=document.cas)
-    return staged.answer(documents.found(session, document, wire.GetResponse, cas=staged.stored.cas))
+        return documents.answer_hit(session, document, wire.GetResponse, cas=document.cas)
+    return staged.answer(documents.answer_hit(session, document, wire.GetResponse, cas=staged.stored.cas))

@@ -55,7 +55,7 @@ def limited(session: Session, expiry: int) -> int:
 
 
 def is_expired(document: StoredDocument, now: int) -> bool:
-    """Whether a live document's time is over."""
+    """Return True if a live document's time is over."""
     return not document.deleted and times.is_expired(document.expiry, now)
 
 
@@ -82,19 +82,19 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
 def newest(session: Session, request: Request) -> StoredDocument | None:
     """The newest version of the key, tombstones included; a document that has expired becomes one first."""
     bucket, vb = session.store_bucket, request.vbucket
-    found = bucket.store.document(vb, request.key, session.collection)
-    if found is not None and is_expired(found, bucket.now()):
+    document = bucket.store.document(vb, request.key, session.collection)
+    if document is not None and is_expired(document, bucket.now()):
         if bucket.durable_writes.is_in_flight(vb, session.collection, request.key):
             return None  # nothing comes between a prepare and its commit
         if bucket.store.full or bucket.is_backed_up(vb):
-            return _as_expired(found)
+            return _as_expired(document)
         try:
-            expire(bucket, vb, request.key, found)
+            expire(bucket, vb, request.key, document)
         except DiskFull:
-            return _as_expired(found)
+            return _as_expired(document)
         session.wrote()
-        found = bucket.store.document(vb, request.key, session.collection)
-    return found
+        document = bucket.store.document(vb, request.key, session.collection)
+    return document
 
 
 def _as_expired(document: StoredDocument) -> StoredDocument:
@@ -104,16 +104,16 @@ def _as_expired(document: StoredDocument) -> StoredDocument:
 
 def live(session: Session, request: Request) -> StoredDocument | None:
     """The document of the key, or None if there is none."""
-    found = newest(session, request)
-    return None if found is None or found.deleted else found
+    document = newest(session, request)
+    return None if document is None or document.deleted else document
 
 
 def existing(session: Session, request: Request) -> StoredDocument:
     """The document of the key; CommandRefused(KEY_ENOENT) if there is none."""
-    found = live(session, request)
-    if found is None:
+    document = live(session, request)
+    if document is None:
         raise CommandRefused(Status.KEY_ENOENT)
-    return found
+    return document
 
 
 def check_cas(request: Request, document: StoredDocument) -> None:
@@ -257,13 +257,13 @@ def remove(session: Session, request: Request, old: StoredDocument) -> StagedCha
     return StagedChange(changed(session, vb, seqno, cas if session.features else 0), write)
 
 
-def found(
+def answer_hit(
     session: Session, document: StoredDocument, answer: type[Found], *, key: bytes = b"", cas: int | None = None
 ) -> Found:
     """The answer of a hit: flags, value as this connection may see it, the document's CAS unless another is given."""
-    value, datatype = values.shown(document, session.features)
-    told = document.cas if cas is None else cas
-    return answer(flags=document.flags, key=key, value=value, datatype=datatype, cas=told)
+    value, datatype = values.representation(document, session.features)
+    cas_ = document.cas if cas is None else cas
+    return answer(flags=document.flags, key=key, value=value, datatype=datatype, cas=cas_)
 
 
 def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[bytes, int]:
@@ -283,14 +283,14 @@ def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[by
 @handles(wire.Get, document=True)
 def get(session: Session, request: wire.Get) -> wire.GetResponse:
     """GET, and silent about what is not there GETQ."""
-    return found(session, _looked_up(session, request), wire.GetResponse, cas=shown_cas(session, request))
+    return answer_hit(session, _looked_up(session, request), wire.GetResponse, cas=shown_cas(session, request))
 
 
 @handles(wire.GetKey, document=True)
 def get_key(session: Session, request: wire.GetKey) -> wire.GetKeyResponse:
     """GETK and GETKQ repeat the key."""
     document = _looked_up(session, request)
-    return found(
+    return answer_hit(
         session, document, wire.GetKeyResponse, key=sent_key(session, request.key), cas=shown_cas(session, request)
     )
 
@@ -315,7 +315,7 @@ def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
     document = bucket.store.document(request.vbucket, request.key, session.collection)
     if document is None or document.deleted or is_expired(document, bucket.now()):
         raise CommandRefused(Status.KEY_ENOENT)
-    return found(session, document, wire.GetResponse)
+    return answer_hit(session, document, wire.GetResponse)
 
 
 def _new_expiry(session: Session, request: wire.Set, old: StoredDocument | None) -> int:

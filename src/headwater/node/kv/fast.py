@@ -141,12 +141,13 @@ class FastPath:
 
 
 def _begins_lookup(data: memoryview, offset: int) -> bool:
-    """Whether the request at `offset` is for kernels/lookups.py."""
+    """Return True if the request at `offset` is for kernels/lookups.py."""
     return len(data) - offset >= HEADER_BYTES and data[offset + OPCODE_AT] == _LOOKUP
 
 
 def _is_simple(data: memoryview, offset: int) -> bool:
-    """Whether a lookup's first path is no attribute's: the kernel need not be asked for what it does not know."""
+    """Return True if a lookup's first path is no attribute's: the kernel need not be asked for what it does not
+    know."""
     key = offset + KEY_LENGTH_AT
     first = offset + HEADER_BYTES + data[offset + EXTRAS_LENGTH_AT] + (data[key] << 8 | data[key + 1])
     return first + 1 < len(data) and not data[first + 1]

@@ -61,7 +61,7 @@ def check_framing(frame: Frame, loud: int) -> DurabilityInfo | None:
 
 
 def preserves_ttl(request: Request) -> bool:
-    """Whether the request asks to keep the expiry of the document it replaces."""
+    """Return True if the request asks to keep the expiry of the document it replaces."""
     return any(info.id == RequestInfo.PRESERVE_TTL for info in decode_framing(request.framing or b""))
 
 
@@ -81,12 +81,12 @@ def _check(loud: int, kind: int, data: bytes) -> None:
 
 
 def _durability(loud: int, data: bytes) -> DurabilityInfo:
-    asked = decode_durability(data)
-    if asked.timeout_ms is not None and not 0 < asked.timeout_ms <= DURABILITY_TIMEOUT_MS_MAX:
+    durability = decode_durability(data)
+    if durability.timeout_ms is not None and not 0 < durability.timeout_ms <= DURABILITY_TIMEOUT_MS_MAX:
         raise CommandRefused(Status.EINVAL, f"a durability timeout is 1 to {DURABILITY_TIMEOUT_MS_MAX} ms")
     if loud not in _DURABLE:
         raise CommandRefused(Status.EINVAL, "this command has no durability")
-    return asked
+    return durability
 
 
 def _expect(data: bytes, sizes: tuple[int, ...]) -> None:

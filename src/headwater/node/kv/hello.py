@@ -104,20 +104,20 @@ def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | A
     server, name = session.server, request.key.decode("utf-8", "replace")
     if not server.users.may_enter(session.user, name):  # "also used for unknown names to unprivileged users"
         raise CommandRefused(Status.EACCESS, "the user has no role in this bucket")
-    found = server.buckets.get(name)
-    if found is None:
+    bucket = server.buckets.get(name)
+    if bucket is None:
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
-    if found is not server and is_held_back(session):
-        return _select_later(session, found)
-    session.select(found)
+    if bucket is not server and is_held_back(session):
+        return _select_later(session, bucket)
+    session.select(bucket)
     return Done()
 
 
-async def _select_later(session: Session, found: Services) -> Done:
+async def _select_later(session: Session, bucket: Services) -> Done:
     await settle(session)
-    if session.server.buckets.get(found.bucket.name) is not found:  # dropped meanwhile
+    if session.server.buckets.get(bucket.bucket.name) is not bucket:  # dropped meanwhile
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
-    session.select(found)
+    session.select(bucket)
     return Done()
 
 

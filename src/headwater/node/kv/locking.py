@@ -44,7 +44,7 @@ def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
     now = bucket.now()
     lock = DocumentLock(token, document.cas, now + seconds)
     bucket.locks.take(vbucket, request.key, lock, now, session.collection)
-    return documents.found(session, document, wire.GetResponse, cas=token)
+    return documents.answer_hit(session, document, wire.GetResponse, cas=token)
 
 
 @handles(wire.Unlock, document=True)

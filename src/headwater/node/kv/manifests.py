@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifestResponse:
     """The node's manifest, JSON; of a user with rights in parts of the bucket only those parts."""
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0
-    return wire.GetManifestResponse(value=_seen(session).encode(), datatype=datatype)
+    return wire.GetManifestResponse(value=_visible_manifest(session).encode(), datatype=datatype)
 
 
 @handles(wire.SetManifest, lasts=True)
@@ -35,13 +35,13 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
     """
     bucket = session.store_bucket
     try:
-        made = CollectionsManifest.decode(request.value, most=COLLECTIONS_MAX)
-        await bucket.collections.change(lambda _: made)
+        manifest = CollectionsManifest.decode(request.value, most=COLLECTIONS_MAX)
+        await bucket.collections.change(lambda _: manifest)
     except ManifestRefused as error:
         raise CommandRefused(status_of(error), str(error)) from None
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
-    session.server.record(session, f"set the collections of bucket {bucket.name!r}, manifest {made.uid:x}")
+    session.server.record(session, f"set the collections of bucket {bucket.name!r}, manifest {manifest.uid:x}")
     return Done()
 
 
@@ -59,13 +59,13 @@ def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.G
     scope, dot, name = _path(request).partition(".")
     if not dot:
         raise CommandRefused(Status.EINVAL, "a collection is asked for as scope.collection")
-    scope, name, seen = _part(scope), _part(name), _seen(session)
+    scope, name, seen = _part(scope), _part(name), _visible_manifest(session)
     if seen.scope(scope) is None:
         raise collections.unknown(Status.UNKNOWN_SCOPE, f"there is no scope {scope}")
-    found = seen.collection(scope, name)
-    if found is None:
+    collection = seen.collection(scope, name)
+    if collection is None:
         raise collections.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection {scope}.{name}")
-    return wire.GetCollectionIdResponse(manifest_uid=collections.manifest.uid, collection_id=found.id)
+    return wire.GetCollectionIdResponse(manifest_uid=collections.manifest.uid, collection_id=collection.id)
 
 
 @handles(wire.GetScopeId)
@@ -73,13 +73,13 @@ def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdR
     """The id of a scope; ".collection" behind it is ignored."""
     collections = session.store_bucket.collections
     name = _part(_path(request).partition(".")[0])
-    found = _seen(session).scope(name)
-    if found is None:
+    scope = _visible_manifest(session).scope(name)
+    if scope is None:
         raise collections.unknown(Status.UNKNOWN_SCOPE, f"there is no scope {name}")
-    return wire.GetScopeIdResponse(manifest_uid=collections.manifest.uid, scope_id=found.id)
+    return wire.GetScopeIdResponse(manifest_uid=collections.manifest.uid, scope_id=scope.id)
 
 
-def _seen(session: Session) -> CollectionsManifest:
+def _visible_manifest(session: Session) -> CollectionsManifest:
     """The manifest, as far as the user may know of it."""
     manifest, places = session.store_bucket.collections.manifest, session.access.places
     return manifest if places is None or session.access.rights > LOGIN else places.visible(manifest)

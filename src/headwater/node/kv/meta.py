@@ -33,17 +33,17 @@ _WITH_DATATYPE = 2
 @handles(wire.GetMeta, document=True)
 def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
     """Metadata of a document or a tombstone (whose expiry is its delete time); version 2 asks for the datatype, too."""
-    found = documents.newest(session, request)
-    if found is None:
+    document = documents.newest(session, request)
+    if document is None:
         raise CommandRefused(Status.KEY_ENOENT)
     shown = documents.shown_cas(session, request)
     return wire.GetMetaResponse(
-        cas=found.cas if shown is None else shown,
-        deleted=int(found.deleted),
-        flags=found.flags,
-        expiration=found.delete_time if found.deleted else found.expiry,
-        rev_seqno=found.rev_seqno,
-        stored_datatype=found.datatype if request.req_ext_meta == _WITH_DATATYPE else None,
+        cas=document.cas if shown is None else shown,
+        deleted=int(document.deleted),
+        flags=document.flags,
+        expiration=document.delete_time if document.deleted else document.expiry,
+        rev_seqno=document.rev_seqno,
+        stored_datatype=document.datatype if request.req_ext_meta == _WITH_DATATYPE else None,
     )
 
 

@@ -42,18 +42,18 @@ def observe_seqno(
 
     Format 1 when the uuid asked for is an older entry of the failover table: it adds the last seqno known for that one.
     """
-    found, asked = vbucket(session, request), request.vb_uuid
-    if found.state is State.DEAD:
+    vbucket_, vb_uuid = vbucket(session, request), request.vb_uuid
+    if vbucket_.state is State.DEAD:
         raise session.not_my_vbucket()
-    session.saw(found)
-    high = found.durable_seqno
-    survives = found.complete_durable_seqno if found.state is State.ACTIVE else found.readable_seqno
+    session.saw(vbucket_)
+    high = vbucket_.durable_seqno
+    survives = vbucket_.complete_durable_seqno if vbucket_.state is State.ACTIVE else vbucket_.readable_seqno
     persisted = survives if session.has(Feature.COMPLETE_SEQNOS) else high
-    last = found.failover.last_seqno_for_uuid(asked, high)
+    last = vbucket_.failover.last_seqno_for_uuid(vb_uuid, high)
     if last is None:
         raise CommandRefused(Status.KEY_ENOENT)
-    newest = found.failover.newest.vb_uuid
-    if asked == newest:
+    newest = vbucket_.failover.newest.vb_uuid
+    if vb_uuid == newest:
         return meta.ObserveSeqnoResponse(
             vbucket=request.vbucket, vb_uuid=newest, persisted_seqno=persisted, current_seqno=high
         )
@@ -62,7 +62,7 @@ def observe_seqno(
         vb_uuid=newest,
         persisted_seqno=persisted,
         current_seqno=high,
-        old_vb_uuid=asked,
+        old_vb_uuid=vb_uuid,
         last_received_seqno=last,
     )
 
@@ -109,12 +109,12 @@ def _split(session: Session, key: bytes, *, is_start: bool = False) -> tuple[int
 
 
 def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[int, int]:
-    found = bucket.store.document(vb, key, collection)
-    if found is None:
+    document = bucket.store.document(vb, key, collection)
+    if document is None:
         return _NOT_FOUND, 0
-    if found.deleted or documents.is_expired(found, bucket.now()):
-        return (_NOT_FOUND if found.durable else _LOGICALLY_DELETED), found.cas
-    return (_PERSISTED if found.durable else _IN_MEMORY), found.cas
+    if document.deleted or documents.is_expired(document, bucket.now()):
+        return (_NOT_FOUND if document.durable else _LOGICALLY_DELETED), document.cas
+    return (_PERSISTED if document.durable else _IN_MEMORY), document.cas
 
 
 @handles(GetKeys)
@@ -153,17 +153,17 @@ async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
 
 async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
     """The first keys in order; None if the rows were written anew meanwhile: what was seen may not be all."""
-    vb, wanted, found = span.vbucket, span.wanted, set[bytes]()
+    vb, wanted, keys = span.vbucket, span.wanted, set[bytes]()
     columns = bucket.store.index.columns[vb]
     for key in bucket.live_keys(vb, 0, span.collection):
         await slices.breathe()
         if bucket.store.index.columns[vb] is not columns:
             return None
         if key >= span.start:
-            found.add(key)
-            if len(found) > 2 * wanted + KEYS_DEFAULT:
-                found = set(sorted(found)[:wanted])
-    return sorted(found)[:wanted]
+            keys.add(key)
+            if len(keys) > 2 * wanted + KEYS_DEFAULT:
+                keys = set(sorted(keys)[:wanted])
+    return sorted(keys)[:wanted]
 
 
 @handles(GetRandomKey)
@@ -181,5 +181,5 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
         if key := bucket.random_key(vb, collection):
             document = bucket.store.document(vb, key, collection)
             if document is not None and not document.deleted and document.durable:
-                return documents.found(session, document, GetKeyResponse, key=documents.sent_key(session, key))
+                return documents.answer_hit(session, document, GetKeyResponse, key=documents.sent_key(session, key))
     raise CommandRefused(Status.KEY_ENOENT)

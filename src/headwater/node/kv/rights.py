@@ -64,12 +64,12 @@ class Access:
 
     @property
     def is_logged_in(self) -> bool:
-        """Whether commands that need a login may run; without users everybody is logged in."""
+        """Return True if commands that need a login may run; without users everybody is logged in."""
         return bool(self.rights & _LOGIN)
 
     @property
     def is_administrator(self) -> bool:
-        """Whether commands of administrators may run; without users everybody is one."""
+        """Return True if commands of administrators may run; without users everybody is one."""
         return bool(self.rights & _ADMINISTER)
 
     @property
@@ -89,8 +89,8 @@ def rule_of(opcode: int) -> Rule:
         TypeError: no request of this opcode is declared, or two of them need different things.
     """
     forms = requests(opcode)
-    told = {form.layout.privilege for form in forms}
-    if len(told) != 1 or (privilege := told.pop()) is None:
+    privileges = {form.layout.privilege for form in forms}
+    if len(privileges) != 1 or (privilege := privileges.pop()) is None:
         raise TypeError(f"opcode 0x{opcode:02x}: its requests do not say, with one voice, who may send them")
     return Rule(int(privilege), tuple(dict.fromkeys(case for form in forms for case in _cases(form))))
 

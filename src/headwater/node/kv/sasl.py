@@ -137,14 +137,15 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
     except TooManyWait as why:
         raise _dropped(session, why, first.user) from None
     nonce = secrets.token_urlsafe(18)
-    exchange = scram.Exchange(hash_name, first, keys, nonce, lambda told: _is_here(session, first.binding, told))
+    exchange = scram.Exchange(hash_name, first, keys, nonce, lambda proof: _is_here(session, first.binding, proof))
     session.login = (mechanism, first.user, exchange)
     return SaslContinue(value=exchange.challenge())
 
 
-def _is_here(session: Session, kind: str, told: bytes) -> bool:
-    """Whether a proof was made for this connection: for this node, by its certificate or one of its addresses."""
-    return sees(session.connection.tls, session.connection.called_at, _names(session), kind, told)
+def _is_here(session: Session, kind: str, proof: bytes) -> bool:
+    """Return True if a proof was made for this connection: for this node, by its certificate or one of its
+    addresses."""
+    return sees(session.connection.tls, session.connection.called_at, _names(session), kind, proof)
 
 
 def _names(session: Session) -> set[str]:
@@ -154,7 +155,7 @@ def _names(session: Session) -> set[str]:
 
 
 async def _judged(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether an attempt is right, found out in the turn of the name and the address it comes from."""
+    """Return True if an attempt is right, found out in the turn of the name and the address it comes from."""
     server = session.server
     try:
         return await server.failures.judge(_address(session), user, server.loop.time, attempt)
@@ -194,7 +195,7 @@ async def _succeed(session: Session, user: str) -> None:
     expect that), if it may use it."""
     session.user = user
     buckets = session.server.buckets
-    found = buckets.get(user) or next(iter(buckets.values()))
-    if found is not session.server and is_held_back(session):
+    bucket = buckets.get(user) or next(iter(buckets.values()))
+    if bucket is not session.server and is_held_back(session):
         await settle(session)
-    session.select(found)
+    session.select(bucket)

@@ -44,16 +44,16 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
     """Begin a scan; KEY_ENOENT if it has nothing to bring."""
     if not request.datatype & Datatype.JSON:
         raise CommandRefused(Status.EINVAL, "the value must be JSON, and its datatype say so")
-    told = _object(request.value)
-    plan = _plan(told)
+    content = _object(request.value)
+    plan = _plan(content)
     check_collection(session, plan.collection, READ)
-    found = _active(session, request.vbucket)
+    vbucket = _active(session, request.vbucket)
     bucket = session.store_bucket
-    _check_alive(session, found, plan.collection)
-    if (needs := told.get("snapshot_requirements")) is not None:
-        found = await _meet(session, found, needs)
-        _check_alive(session, found, plan.collection)
-    scan = bucket.scans.create(found, plan, session.server.loop.time())
+    _check_alive(session, vbucket, plan.collection)
+    if (needs := content.get("snapshot_requirements")) is not None:
+        vbucket = await _meet(session, vbucket, needs)
+        _check_alive(session, vbucket, plan.collection)
+    scan = bucket.scans.create(vbucket, plan, session.server.loop.time())
     with scan.running(session.server.loop.time):
         if await scan.is_empty(_pausing(session)):
             raise CommandRefused(Status.KEY_ENOENT, "there is no such key")
@@ -95,8 +95,8 @@ class _Parts:
         """Go on as far as a limit allows; one item at least, if there is one."""
         loop, limit = self._session.server.loop, self._request.time_limit_ms / 1000
         begun, pause, now = loop.time(), _pausing(self._session), self._session.store_bucket.now()
-        while (found := await self._scan.next(pause, now)) is not None:
-            self._add(*found)
+        while (batch := await self._scan.next(pause, now)) is not None:
+            self._add(*batch)
             if self._is_full or (limit and loop.time() >= begun + limit):
                 return self._ended(Status.RANGE_SCAN_MORE)
             if self._items % ITEMS_AT_ONCE == 0:
@@ -111,21 +111,21 @@ class _Parts:
 
     def _add(self, key: bytes, document: StoredDocument) -> None:
         if self._scan.plan.key_only:
-            told = wire.scanned_key(key)
+            item = wire.scanned_key(key)
         else:
-            value, datatype = values.shown(document, self._session.features)
+            value, datatype = values.representation(document, self._session.features)
             numbers = document.flags, document.expiry, document.seqno, document.cas, datatype
-            told = wire.scanned_document(key, value, *numbers)
-        if self._part and len(self._part) + len(told) > PART_BYTES:
-            self._parts.append(self._made(Status.SUCCESS))
-        self._part += told
+            item = wire.scanned_document(key, value, *numbers)
+        if self._part and len(self._part) + len(item) > PART_BYTES:
+            self._parts.append(self._answer_part(Status.SUCCESS))
+        self._part += item
         self._items += 1
-        self._bytes += len(told)
+        self._bytes += len(item)
 
     def _ended(self, status: Status) -> list[wire.RangeScanPart]:
-        return [*self._parts, self._made(status)]
+        return [*self._parts, self._answer_part(status)]
 
-    def _made(self, status: Status) -> wire.RangeScanPart:
+    def _answer_part(self, status: Status) -> wire.RangeScanPart:
         value, self._part = bytes(self._part), bytearray()
         return wire.RangeScanPart(status=status, flags=int(not self._scan.plan.key_only), value=value)
 
@@ -137,12 +137,12 @@ def _pausing(session: Session) -> Callable[[], Awaitable[None]]:
 def _active(session: Session, vbucket: int) -> VBucket:
     """The vbucket, if it is active and served here."""
     bucket = session.store_bucket
-    found = bucket.vbuckets.get(vbucket)
-    if found is None or found.state is not State.ACTIVE:
+    vbucket_ = bucket.vbuckets.get(vbucket)
+    if vbucket_ is None or vbucket_.state is not State.ACTIVE:
         raise session.not_my_vbucket()
     if not bucket.is_active(vbucket):
         raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
-    return found
+    return vbucket_
 
 
 def _check_alive(session: Session, vbucket: VBucket, collection: int) -> None:
@@ -152,9 +152,9 @@ def _check_alive(session: Session, vbucket: VBucket, collection: int) -> None:
 
 def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCancel) -> RangeScan:
     name = request.scan_high, request.scan_low
-    found = session.store_bucket.scans.find(name, request.vbucket, session.server.loop.time())
-    check_collection(session, found.plan.collection, READ)
-    return found
+    scan = session.store_bucket.scans.find(name, request.vbucket, session.server.loop.time())
+    check_collection(session, scan.plan.collection, READ)
+    return scan
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
@@ -162,16 +162,16 @@ def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCanc
 
 def _object(value: bytes) -> dict[str, Any]:
     try:
-        told = read_json(value)
+        content = read_json(value)
     except ValueError as bad:
         raise CommandRefused(Status.EINVAL, f"the value is not JSON: {bad}") from None
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         raise CommandRefused(Status.EINVAL, "the value is not a JSON object")
-    return told
+    return content
 
 
-def _plan(told: Mapping[str, Any]) -> ScanPlan:
-    collection, key_only = told.get("collection", "0"), told.get("key_only", False)
+def _plan(content: Mapping[str, Any]) -> ScanPlan:
+    collection, key_only = content.get("collection", "0"), content.get("key_only", False)
     try:
         number = int(collection, 16) if isinstance(collection, str) else -1
     except ValueError:
@@ -180,47 +180,47 @@ def _plan(told: Mapping[str, Any]) -> ScanPlan:
         raise CommandRefused(Status.EINVAL, "collection is not the hexadecimal id of one")
     if not isinstance(key_only, bool):
         raise CommandRefused(Status.EINVAL, "key_only is neither true nor false")
-    if ("range" in told) == ("sampling" in told):
+    if ("range" in content) == ("sampling" in content):
         raise CommandRefused(Status.EINVAL, "either range or sampling is needed")
-    keys = _range(told["range"]) if "range" in told else _sample(told["sampling"])
+    keys = _range(content["range"]) if "range" in content else _sample(content["sampling"])
     return ScanPlan(number, key_only, keys)
 
 
-def _range(told: Any) -> KeyRange:
-    if not isinstance(told, dict):
+def _range(content: Any) -> KeyRange:
+    if not isinstance(content, dict):
         raise CommandRefused(Status.EINVAL, "range is not a JSON object")
-    first, with_first = _end(told, "start")
-    last, with_last = _end(told, "end")
+    first, with_first = _end(content, "start")
+    last, with_last = _end(content, "end")
     if last < first or (first == last and not (with_first and with_last)):
         raise CommandRefused(Status.EINVAL, "the range ends before it starts")
     return KeyRange(first, last, with_first, with_last)
 
 
-def _end(told: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
+def _end(content: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
     """One end of a range, and whether it belongs to it."""
-    given = [each for each in (name, f"excl_{name}") if each in told]
-    if len(given) != 1 or not isinstance(told[given[0]], str):
+    given = [each for each in (name, f"excl_{name}") if each in content]
+    if len(given) != 1 or not isinstance(content[given[0]], str):
         raise CommandRefused(Status.EINVAL, f"range needs either {name} or excl_{name}, a text")
     try:
-        return b64decode(told[given[0]], validate=True), given[0] == name
+        return b64decode(content[given[0]], validate=True), given[0] == name
     except ValueError:
         raise CommandRefused(Status.EINVAL, f"{given[0]} is not base64") from None
 
 
-def _sample(told: Any) -> RandomSample:
-    if not isinstance(told, dict):
+def _sample(content: Any) -> RandomSample:
+    if not isinstance(content, dict):
         raise CommandRefused(Status.EINVAL, "sampling is not a JSON object")
-    count = _number(told, "samples")
+    count = _number(content, "samples")
     if not 0 < count <= SAMPLES_MAX:
         raise CommandRefused(Status.EINVAL, f"samples is not a number from 1 to {SAMPLES_MAX}")
-    return RandomSample(count, _number(told, "seed", 0))
+    return RandomSample(count, _number(content, "seed", 0))
 
 
-def _number(told: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    found = told.get(name, default)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+def _number(content: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = content.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise CommandRefused(Status.EINVAL, f"{name} is not a number of 0 or more")
-    return found
+    return value
 
 
 async def _meet(session: Session, vbucket: VBucket, needs: Any) -> VBucket:
@@ -253,7 +253,7 @@ async def _reach(session: Session, vbucket: int, seqno: int, seconds: float) -> 
     """Wait for a seqno; returns the vbucket that has it."""
     loop, committer = session.server.loop, session.server.committer
     give_up = loop.time() + seconds
-    while (found := _active(session, vbucket)).durable_seqno < seqno:
+    while (vbucket_ := _active(session, vbucket)).durable_seqno < seqno:
         left = give_up - loop.time()
         if left <= 0:
             raise CommandRefused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet")
@@ -262,4 +262,4 @@ async def _reach(session: Session, vbucket: int, seqno: int, seconds: float) -> 
                 await committer.wait(committer.durable + 1)
         except TimeoutError:
             continue
-    return found
+    return vbucket_

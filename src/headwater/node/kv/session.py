@@ -100,15 +100,15 @@ class KvSession:
         return self.bucket
 
     def has(self, feature: int) -> bool:
-        """Whether HELLO granted the feature."""
+        """Return True if HELLO granted the feature."""
         return feature in self.features
 
     def state_of(self, kind: type[Kept]) -> Kept:
         """Return what a part of the node keeps with this connection, made by `kind()` when first asked for."""
-        found = self._states.get(kind)
-        if not isinstance(found, kind):
-            found = self._states[kind] = kind()
-        return found
+        state = self._states.get(kind)
+        if not isinstance(state, kind):
+            state = self._states[kind] = kind()
+        return state
 
     def select(self, server: Services) -> None:
         """Select a bucket. Nothing of another one may be held back."""
@@ -308,8 +308,8 @@ class KvSession:
             self._refuse(frame, refused)
             status = refused.status
         except StorageError as error:
-            self._refuse(frame, told := _refusal(error))
-            status = told.status
+            self._refuse(frame, refusal := _refusal(error))
+            status = refusal.status
         except asyncio.CancelledError:
             raise
         except Exception:

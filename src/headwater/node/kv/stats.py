@@ -41,10 +41,10 @@ def _group(session: Session, name: str, arguments: list[str]) -> Pairs:
     registered = session.store_bucket.stat_groups.get(name)
     if registered is not None:
         return registered(arguments)
-    found = _GROUPS.get(name)
-    if found is None:
+    group = _GROUPS.get(name)
+    if group is None:
         raise CommandRefused(Status.KEY_ENOENT, "there is no such group")
-    return found(session, arguments)
+    return group(session, arguments)
 
 
 def _general(session: Session, arguments: list[str]) -> Pairs:
@@ -91,10 +91,10 @@ def _chosen(session: Session, arguments: list[str]) -> list[VBucket]:
         return [vbuckets[vb] for vb in sorted(vbuckets)]
     if len(arguments) > 1 or not (arguments[0].isascii() and arguments[0].isdecimal() and len(arguments[0]) < 6):
         raise CommandRefused(Status.EINVAL, "the argument is one vbucket number")
-    found = vbuckets.get(int(arguments[0]))
-    if found is None:
+    vbucket = vbuckets.get(int(arguments[0]))
+    if vbucket is None:
         raise session.not_my_vbucket()
-    return [found]
+    return [vbucket]
 
 
 def _vbucket(session: Session, arguments: list[str]) -> Pairs:
@@ -178,8 +178,8 @@ def _collections(session: Session, arguments: list[str]) -> Pairs:
         yield f"{name}:name", collection.name
         if collection.max_ttl is not None:
             yield f"{name}:maxTTL", str(collection.max_ttl)
-        for told, count in zip(("items", "data_size", "tombstones"), counts, strict=True):
-            yield f"{name}:{told}", str(count)
+        for statistic, count in zip(("items", "data_size", "tombstones"), counts, strict=True):
+            yield f"{name}:{statistic}", str(count)
 
 
 def _scopes(session: Session, arguments: list[str]) -> Pairs:

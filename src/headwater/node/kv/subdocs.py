@@ -103,10 +103,10 @@ class DocumentView:
         """Return an attribute as the only member of a document, for the path begins with its name."""
         name = attributes.name_of(path)
         if name.startswith("$"):
-            return _only(name, self._made(name).encode())
+            return _only(name, self._virtual_attribute(name).encode())
         return _attribute(self.pairs, name)
 
-    def _made(self, name: str) -> str:
+    def _virtual_attribute(self, name: str) -> str:
         """Return an attribute that nobody stored."""
         if name == "$XTOC":
             return attributes.contents_attribute(self.pairs)
@@ -149,14 +149,14 @@ def _view(
     if doc_flags & ~_LOOKUP_DOC_FLAGS:
         raise CommandRefused(Status.EINVAL, f"document flags 0x{doc_flags:02x} mean nothing when looking up")
     session.store_bucket.counters["cmd_get"] += counts
-    found = documents.newest(session, request)
-    if found is None or (found.deleted and not doc_flags & _ACCESS_DELETED):
+    document = documents.newest(session, request)
+    if document is None or (document.deleted and not doc_flags & _ACCESS_DELETED):
         raise CommandRefused(Status.KEY_ENOENT)
     session.store_bucket.counters["get_hits"] += counts
     if (shown := documents.shown_cas(session, request)) is not None:
-        found = replace(found, cas=shown)
+        document = replace(document, cas=shown)
     bucket = session.store_bucket
-    return DocumentView(found, bucket.vbuckets[request.vbucket].failover.newest.vb_uuid, bucket.now())
+    return DocumentView(document, bucket.vbuckets[request.vbucket].failover.newest.vb_uuid, bucket.now())
 
 
 def _check_attribute_flags(session: Session, flags: int, allowed: int) -> None:
@@ -191,9 +191,9 @@ def _look_up(session: Session, request: wire.SubdocLookup, opcode: Opcode) -> wi
         raise CommandRefused(Status.EINVAL, f"a path of {request.path_bytes} bytes in {len(request.value)}")
     _check_attribute_flags(session, request.flags, _LOOKUP_FLAGS)
     view = _view(session, request)
-    found = view.look(opcode, request.flags, request.value)
-    datatype = Datatype.JSON if found and session.has(Feature.JSON) else 0
-    return wire.SubdocValue(value=found, datatype=int(datatype), cas=view.document.cas, status=_status(view.document))
+    value = view.look(opcode, request.flags, request.value)
+    datatype = Datatype.JSON if value and session.has(Feature.JSON) else 0
+    return wire.SubdocValue(value=value, datatype=int(datatype), cas=view.document.cas, status=_status(view.document))
 
 
 def _status(document: StoredDocument) -> Status:
@@ -253,12 +253,12 @@ def _looked_up(view: DocumentView, results: list[tuple[int, bytes]]) -> wire.Sub
 def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
     """Return the status and the value of a path; `before`: those of the paths in front of it."""
     try:
-        found = view.look(*spec)
+        part = view.look(*spec)
     except CommandRefused as refused:
         return refused.status, b""
-    if len(found) + sum(len(value) for _, value in before) > RESULTS_BYTES_MAX:
+    if len(part) + sum(len(value) for _, value in before) > RESULTS_BYTES_MAX:
         return int(Status.E2BIG), b""
-    return _OK, found
+    return _OK, part
 
 
 def _check_specs(
@@ -308,7 +308,7 @@ class Draft:
     Attributes:
         old: as it was, a tombstone or nothing included. numbers: of the change.
         has_body: false for a tombstone that stays one.
-        told: the values of the answer, by the path.
+        results: the values of the answer, by the path.
     """
 
     old: StoredDocument | None
@@ -316,7 +316,7 @@ class Draft:
     pairs: dict[str, bytes]
     body: bytes
     has_body: bool = True
-    told: dict[int, bytes] = field(default_factory=dict)
+    results: dict[int, bytes] = field(default_factory=dict)
     _edited: bytes | None = None
 
     def apply(self, specs: Sequence[MutationSpec], edits: EditedBody | None = None) -> None:
@@ -335,16 +335,16 @@ class Draft:
         if edits.refusal is not None:
             raise edits.refusal
         self.body = edits.edited.body
-        self.told |= edits.edited.told
+        self.results |= edits.edited.results
 
     def apply_one(self, index: int, spec: MutationSpec) -> None:
         """Carry out the change of one path; PathRefused if it can't be."""
         try:
-            told = self._apply(*spec)
+            value = self._apply(*spec)
         except CommandRefused as refused:
             raise PathRefused(index, refused.status, refused.context) from None
-        if told:
-            self.told[index] = told
+        if value:
+            self.results[index] = value
 
     def _apply(self, opcode: int, flags: int, path: bytes, value: bytes) -> bytes:
         if not self.has_body and not flags & _XATTR:
@@ -365,7 +365,7 @@ class Draft:
         text = self.body if self.body is self._edited else _text(self.body)
         edit = EDITS[opcode](text, components, value, _mkdir(flags))
         self.body = self._edited = edit.text  # JSON with JSON put in: not looked through again for the next path
-        return edit.told
+        return edit.result
 
     def _edit_attribute(self, opcode: int, path: Path, value: bytes, flags: int) -> bytes:
         name = attributes.name_of(path)
@@ -376,7 +376,7 @@ class Draft:
             self.pairs.pop(name, None)
         else:
             self.pairs[name] = get(edit.text, (name,))
-        return edit.told
+        return edit.result
 
 
 def _mkdir(flags: int) -> bool:
@@ -405,10 +405,10 @@ def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocSt
     if request.layout.opcode == Opcode.SUBDOC_DELETE and value:
         raise CommandRefused(Status.EINVAL, "SUBDOC_DELETE has no value")
     try:
-        stored, told = _change(session, request, [(request.layout.opcode, request.flags, path, value)])
+        stored, results = _change(session, request, [(request.layout.opcode, request.flags, path, value)])
     except PathRefused as refused:
         raise CommandRefused(refused.status, refused.why) from None
-    return _answer(wire.SubdocStored, stored, value=told.get(0, b""))
+    return _answer(wire.SubdocStored, stored, value=results.get(0, b""))
 
 
 @handles(wire.SubdocMultiMutation, document=True, writes=True)
@@ -419,12 +419,12 @@ def change_paths(
     specs = request.specs
     _check_specs(session, [each[:3] for each in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
     try:
-        stored, told = _change(session, request, specs)
+        stored, values = _change(session, request, specs)
     except PathRefused as refused:
         return wire.SubdocPathFailure(
             status=Status.SUBDOC_MULTI_PATH_FAILURE, index=refused.index, path_status=refused.status
         )
-    results = [(index, int(Status.SUCCESS), value) for index, value in told.items()]
+    results = [(index, int(Status.SUCCESS), value) for index, value in values.items()]
     return _answer(wire.SubdocMultiStored, stored, results=results)
 
 
@@ -460,13 +460,13 @@ def _change(
     draft.apply(specs, edits)
     if of_tombstone:
         staged = _stage_tombstone(session, request, draft, draft.pairs)
-        return ChangedPaths(staged, Status.SUBDOC_SUCCESS_DELETED), draft.told
+        return ChangedPaths(staged, Status.SUBDOC_SUCCESS_DELETED), draft.results
     if any(opcode == Opcode.DELETE for opcode, *_ in specs):
         if old is None or old.deleted:
             raise CommandRefused(Status.KEY_ENOENT, "there is nothing to delete")
         kept = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
-        return ChangedPaths(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.told
-    return ChangedPaths(_stage_document(session, request, draft), Status.SUCCESS), draft.told
+        return ChangedPaths(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.results
+    return ChangedPaths(_stage_document(session, request, draft), Status.SUCCESS), draft.results
 
 
 def _edits(

@@ -44,8 +44,8 @@ async def set_users(session: Session, text: bytes) -> Done:
         raise CommandRefused(Status.EINVAL, str(error)) from None
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
-    for told in (users.list or before).changes_since(before):
-        session.server.record(session, told)
+    for change in (users.list or before).changes_since(before):
+        session.server.record(session, change)
     return Done()
 
 

@@ -34,7 +34,7 @@ _scratch = np.zeros(SCRATCH_BYTES, np.uint8)
 
 
 def is_json(value: bytes | memoryview) -> bool:
-    """Whether the bytes are one JSON text."""
+    """Return True if the bytes are one JSON text."""
     return bool(value) and bool(valid(np.frombuffer(value, np.uint8), _scratch))
 
 
@@ -58,8 +58,8 @@ def _inflated(value: bytes) -> memoryview:
 
 
 def inflated_bytes(document: StoredDocument) -> int:
-    """How long the value of a stored document is without its compression; CommandRefused with EINVAL when it does not
-    inflate, as a producer may have sent it once: the client has done no wrong."""
+    """Return the size in bytes of a stored document's value without its compression; CommandRefused with EINVAL when
+    it does not inflate, as a producer may have sent it once: the client has done no wrong."""
     value = document.value
     if not document.datatype & _SNAPPY:
         return len(value)
@@ -112,7 +112,7 @@ def accepted(value: bytes, datatype: int) -> int:
     return kept | (_JSON if is_json(body) else 0)
 
 
-def shown(document: StoredDocument, features: AbstractSet[int]) -> tuple[bytes, int]:
+def representation(document: StoredDocument, features: AbstractSet[int]) -> tuple[bytes, int]:
     """(value, datatype) of a stored document for a connection with these features."""
     value, datatype = document.value, document.datatype
     strips = datatype & _XATTR

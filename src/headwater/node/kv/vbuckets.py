@@ -35,10 +35,10 @@ _ALIVE_STATES = frozenset({State.ACTIVE, State.REPLICA, State.PENDING})
 
 def vbucket(session: Session, request: Request) -> VBucket:
     """The vbucket a request names, in whatever state; NOT_MY_VBUCKET if it is not here."""
-    found = session.store_bucket.vbuckets.get(request.vbucket)
-    if found is None:
+    vbucket_ = session.store_bucket.vbuckets.get(request.vbucket)
+    if vbucket_ is None:
         raise session.not_my_vbucket()
-    return found
+    return vbucket_
 
 
 def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
@@ -48,15 +48,15 @@ def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
     if not request.datatype & Datatype.JSON:
         raise CommandRefused(Status.EINVAL, "the value must be JSON")
     try:
-        found: Any = read_json(request.value)
+        content: Any = read_json(request.value)
     except ValueError as error:
         raise CommandRefused(Status.EINVAL, f"the value is not JSON: {error}") from None
     known = {"topology", "use_snapshot", "next_expected_state", FORCE}
-    if not isinstance(found, dict) or not set(found) <= known:
+    if not isinstance(content, dict) or not set(content) <= known:
         raise CommandRefused(Status.EINVAL, f"the value may hold {', '.join(sorted(known))}")
-    if "topology" in found and state is not State.ACTIVE:
+    if "topology" in content and state is not State.ACTIVE:
         raise CommandRefused(Status.EINVAL, "only an active vbucket has a topology")
-    return found
+    return content
 
 
 def set_state(session: Session, vbucket: int, state: State, *, force: bool = False) -> bool:
@@ -69,23 +69,24 @@ def set_state(session: Session, vbucket: int, state: State, *, force: bool = Fal
         CommandRefused: KEY_EEXISTS, it lacks changes, or has damaged ones. ArenaFull, DiskFull: nothing happened.
     """
     bucket, is_new = session.store_bucket, True
-    found = bucket.vbuckets.get(vbucket)
-    if found is None:
+    vbucket_ = bucket.vbuckets.get(vbucket)
+    if vbucket_ is None:
         bucket.create_vbucket(vbucket, state)
-    elif state is State.ACTIVE and not force and (flaw := _flaw(found)):
+    elif state is State.ACTIVE and not force and (flaw := _flaw(vbucket_)):
         raise CommandRefused(Status.KEY_EEXISTS, f'{flaw}; the value {{"{FORCE}": true}} makes it active all the same')
     else:
-        is_new = found.set_state(state)
+        is_new = vbucket_.set_state(state)
     session.server.membership.state_set(vbucket)
     session.server.record(session, f"set vbucket {vbucket} {state.name.lower()}", moves=True)
     return is_new
 
 
-def _flaw(found: VBucket) -> str:
-    """Why a copy must not become active silently, for people; empty where nothing is wrong, and of one that is."""
-    if found.has_gap:
-        return f"it refused {found.refused_changes} changes of its producer and lacks them"
-    lost = found.damaged_changes if found.state is not State.ACTIVE else 0
+def _flaw(vbucket: VBucket) -> str:
+    """Return the reason why a copy must not become active silently, for people; empty where nothing is wrong, and of
+    one that is."""
+    if vbucket.has_gap:
+        return f"it refused {vbucket.refused_changes} changes of its producer and lacks them"
+    lost = vbucket.damaged_changes if vbucket.state is not State.ACTIVE else 0
     return f"{lost} of its changes are damaged on this disk, and another copy may have them" if lost else ""
 
 
@@ -93,10 +94,10 @@ def _flaw(found: VBucket) -> str:
 def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
     """Set a state, and make the vbucket if it is not here; answered when that is durable."""
     bucket, state = session.store_bucket, State(request.state)
-    told = _document(request, state)
+    document = _document(request, state)
     if request.vbucket >= bucket.vbucket_count:
         raise CommandRefused(Status.ERANGE, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
-    set_state(session, request.vbucket, state, force=told.get(FORCE) is True)
+    set_state(session, request.vbucket, state, force=document.get(FORCE) is True)
     session.wrote()
     return Done()
 
@@ -104,9 +105,9 @@ def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
 @handles(admin.GetVbucket)
 def get_vbucket(session: Session, request: admin.GetVbucket) -> admin.GetVbucketResponse:
     """The state of a vbucket."""
-    found = vbucket(session, request)
-    session.saw(found)
-    return admin.GetVbucketResponse(state=found.state)
+    vbucket_ = vbucket(session, request)
+    session.saw(vbucket_)
+    return admin.GetVbucketResponse(state=vbucket_.state)
 
 
 @handles(admin.DelVbucket, writes=True, frees=True)
@@ -129,13 +130,13 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
     if number > State.DEAD:
         raise CommandRefused(Status.EINVAL, f"{number} is no state")
     states = _ALIVE_STATES if number == _ALIVE else frozenset({State(number)})
-    bucket, asked = session.store_bucket, sorted(session.store_bucket.vbuckets.items())
-    found = [each for _, each in asked if each.state in states]
+    bucket, vbuckets = session.store_bucket, sorted(session.store_bucket.vbuckets.items())
+    chosen = [each for _, each in vbuckets if each.state in states]
     if wanted.collections is not None:
-        found = [each for each in found if wanted.collections <= each.collections.alive.keys()]
-        if not found:
+        chosen = [each for each in chosen if wanted.collections <= each.collections.alive.keys()]
+        if not chosen:
             raise bucket.collections.unknown_collection(min(wanted.collections))
-    return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in found])
+    return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in chosen])
 
 
 def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
@@ -145,10 +146,10 @@ def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted
             raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
         check_collection(session, 0, STREAM)
         return PLAIN
-    asked = request.collection_id
-    if asked is not None:
-        check_collection(session, asked, STREAM)
-    return Wanted(aware=True, collections=None if asked is None else frozenset({asked}))
+    collection = request.collection_id
+    if collection is not None:
+        check_collection(session, collection, STREAM)
+    return Wanted(aware=True, collections=None if collection is None else frozenset({collection}))
 
 
 def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
@@ -156,24 +157,24 @@ def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
     durable = vbucket.durable_seqno
     if wanted.is_everything or not bucket.store.index.is_mixed(vbucket.id):
         return durable
-    return bucket.store.newest_seqno(vbucket.id, vbucket.collections.shown(wanted, durable))
+    return bucket.store.newest_seqno(vbucket.id, vbucket.collections.choice(wanted, durable))
 
 
 @handles(admin.GetFailoverLog, anywhere=True)
 def get_failover_log(session: Session, request: admin.GetFailoverLog) -> admin.GetFailoverLogResponse:
     """The failover log, newest first: what 0x54 is on a DCP connection."""
-    found = vbucket(session, request)
-    session.saw(found)
-    return admin.GetFailoverLogResponse(failover_log=list(found.failover.entries))
+    vbucket_ = vbucket(session, request)
+    session.saw(vbucket_)
+    return admin.GetFailoverLogResponse(failover_log=list(vbucket_.failover.entries))
 
 
 @handles(admin.SeqnoPersistence, admin.SeqnoPersistenceOld, anywhere=True)
 async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | admin.SeqnoPersistenceOld) -> Done:
     """Answered once the seqno is durable; ETMPFAIL after 30 s."""
-    found, seqno = vbucket(session, request), request.seqno
+    vbucket_, seqno = vbucket(session, request), request.seqno
     committer = session.server.committer
     give_up = session.server.loop.time() + PERSISTENCE_SECONDS_MAX
-    while found.durable_seqno < seqno:
+    while vbucket_.durable_seqno < seqno:
         left = give_up - session.server.loop.time()
         try:  # the next batch that ends, not the open one: nothing may be staged after the batch in flight
             async with asyncio.timeout(left):
@@ -187,11 +188,13 @@ async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | 
 async def compact_db(session: Session, request: admin.CompactDb) -> Done:
     """Purge tombstones before a time or up to a seqno (or all of them), and raise the purge seqno to the highest
     gone."""
-    found = vbucket(session, request)
+    vbucket_ = vbucket(session, request)
     before, seqno = request.purge_before_ts, request.purge_before_seqno
     everything = request.drop_deletes != 0
     try:
-        await session.server.compactor.purge(found.id, before_seconds=before, before_seqno=seqno, everything=everything)
+        await session.server.compactor.purge(
+            vbucket_.id, before_seconds=before, before_seqno=seqno, everything=everything
+        )
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
     return Done()

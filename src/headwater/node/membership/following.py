@@ -72,11 +72,11 @@ class Following:
 
     def obey(self, wanted: dict[int, Address | None], *, news: Iterable[int]) -> None:
         """Let each vbucket follow its source (None: nobody); without news, a stream begun by hand goes on."""
-        told, begin = set(news), dict[Address, list[int]]()
+        changed, begin = set(news), dict[Address, list[int]]()
         for vb, source in wanted.items():
             if source is None or vb in self.held:
                 self._leave(vb)
-            elif (vb in told and self.sources.get(vb) != source) or not self._replication.wants(vb):
+            elif (vb in changed and self.sources.get(vb) != source) or not self._replication.wants(vb):
                 begin.setdefault(source, []).append(vb)
         for source, vbuckets in begin.items():
             self.sources.update(dict.fromkeys(vbuckets, source))

@@ -26,22 +26,22 @@ def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) ->
     Raises:
         RemoteProtocolError: not JSON, not a map, or one of another bucket; the text says what is wrong.
     """
-    found = ClusterMap.from_json(text, epoch=1, content=content)
-    if found.bucket not in ("", bucket):
-        raise RemoteProtocolError(f'the map is of bucket "{found.bucket}", this node has "{bucket}"')
-    if found.vbuckets != vbuckets:
-        raise RemoteProtocolError(f"the map has {found.vbuckets} vbuckets, this node {vbuckets}")
-    return found if found.bucket else replace(found, bucket=bucket)
+    map_ = ClusterMap.from_json(text, epoch=1, content=content)
+    if map_.bucket not in ("", bucket):
+        raise RemoteProtocolError(f'the map is of bucket "{map_.bucket}", this node has "{bucket}"')
+    if map_.vbuckets != vbuckets:
+        raise RemoteProtocolError(f"the map has {map_.vbuckets} vbuckets, this node {vbuckets}")
+    return map_ if map_.bucket else replace(map_, bucket=bucket)
 
 
-def says_the_same(one: ClusterMap, other: ClusterMap) -> bool:
-    """Whether two maps tell this node the same; what they tell clients besides may differ."""
-    return _told(one) == _told(other)
+def says_the_same(first: ClusterMap, second: ClusterMap) -> bool:
+    """Return True if two maps tell this node the same; what they tell clients besides may differ."""
+    return _facts(first) == _facts(second)
 
 
-def _told(told: ClusterMap) -> tuple[object, ...]:
-    found = (told.version, told.bucket, told.uuid, told.servers, told.chains, told.this)
-    return (*found, dict(told.tls_ports), told.encrypted)
+def _facts(map_: ClusterMap) -> tuple[object, ...]:
+    facts = (map_.version, map_.bucket, map_.uuid, map_.servers, map_.chains, map_.this)
+    return (*facts, dict(map_.tls_ports), map_.encrypted)
 
 
 def seen_from(known: ClusterMap, here: Address) -> ClusterMap:

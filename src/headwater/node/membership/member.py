@@ -69,7 +69,7 @@ class Membership:
         self._taking = asyncio.Lock()
         self.following: Final = Following(server.replication, self._source)
         self.reconciler: Final = Reconciler(server, self.following)
-        self.peers: Final = Peers(lambda: server.loop, self._login, self.call, self._told)
+        self.peers: Final = Peers(lambda: server.loop, self._login, self.call, self._receive_map)
         self.own: Final = OwnAddress(
             lambda: server.loop, self._login, self.call, server.is_client_there, self._own_told
         )
@@ -123,9 +123,9 @@ class Membership:
 
     # --- maps that arrive -------------------------------------------------------------------------------------------
 
-    def concerns(self, told: object) -> bool:
-        """Whether a map (as JSON) is for the member: it names this node, or comes to one that was named."""
-        entries = told.get("nodesExt", ()) if isinstance(told, dict) else ()
+    def concerns(self, content: object) -> bool:
+        """Return True if a map (as JSON) is for the member: it names this node, or comes to one that was named."""
+        entries = content.get("nodesExt", ()) if isinstance(content, dict) else ()
         named = isinstance(entries, list) and any(isinstance(each, dict) and each.get("thisNode") for each in entries)
         return named or self.map is not None
 
@@ -137,15 +137,15 @@ class Membership:
                 something else; ETMPFAIL, it could not be written.
         """
         async with self._taking:
-            found = self._checked(version, config, content)
+            map_ = self._checked(version, config, content)
             try:
-                if self.map is None or not says_the_same(found, self.map):
-                    await self._keep(found)
+                if self.map is None or not says_the_same(map_, self.map):
+                    await self._keep(map_)
             except StorageError as error:
                 raise CommandRefused(Status.ETMPFAIL, str(error)) from None
             # Only what is on disk is obeyed: a node that gave a vbucket up and forgot why would take it back at its
             # next start.
-            self._adopt(found)
+            self._adopt(map_)
             self._open()
         while not self.reconciler.reconcile():
             if self._bucket.store.full:
@@ -155,19 +155,19 @@ class Membership:
     def _checked(self, version: tuple[int, int], config: bytes, content: Any) -> ClusterMap:
         bucket = self._bucket
         try:
-            found = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count, content=content)
+            map_ = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count, content=content)
         except RemoteProtocolError as error:
             raise CommandRefused(Status.EINVAL, str(error)) from None
-        if found.version != version:
-            raise CommandRefused(Status.EINVAL, f"the request is about map {version}, the map says {found.version}")
+        if map_.version != version:
+            raise CommandRefused(Status.EINVAL, f"the request is about map {version}, the map says {map_.version}")
         here = self.map.here if self.map is not None else None
-        if found.this is None and here is not None and here in found.servers:
-            found = seen_from(found, here)
+        if map_.this is None and here is not None and here in map_.servers:
+            map_ = seen_from(map_, here)
         if version < self._floor():
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self._server.cluster.version}")
-        if self.map is not None and version == self.map.version and not says_the_same(found, self.map):
+        if self.map is not None and version == self.map.version and not says_the_same(map_, self.map):
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here has version {version} as well, and is another")
-        return found
+        return map_
 
     def _floor(self) -> tuple[int, int]:
         """Return the version that clients may have seen here, below which no map is taken; (0, 0) if there is none."""
@@ -176,17 +176,17 @@ class Membership:
             return (0, 0)
         return self._server.cluster.version
 
-    async def _told(self, peer: Address, config: bytes) -> None:
+    async def _receive_map(self, peer: Address, config: bytes) -> None:
         """A peer has answered: adopt its map if it is newer; otherwise it knows of nothing newer."""
-        found = self._read(config)
+        map_ = self._read(config)
         async with self._taking:
             known, fence = self.map, self.fence
             if known is None or known.here is None or fence is None:
                 return
-            if found.uuid != known.uuid:
-                raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {found.uuid}")
-            if found.version > known.version:
-                mine = seen_from(found, known.here)
+            if map_.uuid != known.uuid:
+                raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {map_.uuid}")
+            if map_.version > known.version:
+                mine = seen_from(map_, known.here)
                 await self._keep(mine)
                 log.warning(
                     "took map %s over from %s", mine.version, peer, extra=event("map.taken", version=mine.version)
@@ -229,19 +229,19 @@ class Membership:
     def _read(self, config: bytes) -> ClusterMap:
         return read_map(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
 
-    async def _keep(self, found: ClusterMap) -> None:
+    async def _keep(self, map_: ClusterMap) -> None:
         """Put a map on disk."""
-        given_up = [vb for vb in self._taken_away(found) if self._bucket.state(vb) is State.ACTIVE]
-        await self._server.loop.run_in_executor(None, self._save, found.text, sorted(given_up))
+        given_up = [vb for vb in self._taken_away(map_) if self._bucket.state(vb) is State.ACTIVE]
+        await self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
 
-    def _taken_away(self, found: ClusterMap) -> list[int]:
+    def _taken_away(self, map_: ClusterMap) -> list[int]:
         """The vbuckets that are served here, and another's by a map that comes."""
-        told = news(self.map, found) | dict.fromkeys(self.reconciler.waiting, News.OWNER)
-        served = (vb for vb in told if self._is_served(vb))
-        return [vb for vb in served if role(found, vb, State.ACTIVE, told[vb]).state is not None]
+        changes = news(self.map, map_) | dict.fromkeys(self.reconciler.waiting, News.OWNER)
+        served = (vb for vb in changes if self._is_served(vb))
+        return [vb for vb in served if role(map_, vb, State.ACTIVE, changes[vb]).state is not None]
 
     def _is_served(self, vb: int) -> bool:
-        """Whether a vbucket is active here, or on its way to that."""
+        """Return True if a vbucket is active here, or on its way to that."""
         return self._bucket.state(vb) is State.ACTIVE or self.reconciler.is_moving(vb)
 
     def _save(self, config: bytes, given_up: list[int]) -> None:
@@ -249,28 +249,28 @@ class Membership:
         self._file.save(config, given_up)
         self._bucket.store.declarations.join()
 
-    def _adopt(self, found: ClusterMap) -> None:
+    def _adopt(self, map_: ClusterMap) -> None:
         """Go by a map that is on disk."""
         # First of all: what has another owner now is served no more, whether there is room for its new state yet or
         # not. Looked at by this map before that, durable writes that wait would find majorities the owner is not in.
-        self._bucket.fence(self._taken_away(found))
-        if found.here is None:  # what nobody owns is about to be somebody's: the others go on without this node
+        self._bucket.fence(self._taken_away(map_))
+        if map_.here is None:  # what nobody owns is about to be somebody's: the others go on without this node
             self._bucket.fence(filter(self._is_served, range(self._bucket.vbucket_count)))
-        before, self.map = self.map, found
-        older = before is not None and found.version < before.version
-        node_invariant(not older, "map {} is to follow map {}", found.version, before and before.version)
-        told = news(before, found)
-        _tell_of_departures(before, found, [vb for vb, each in told.items() if each is News.OWNER])
-        self.reconciler.known = found
-        for vb, each in told.items():
+        before, self.map = self.map, map_
+        older = before is not None and map_.version < before.version
+        node_invariant(not older, "map {} is to follow map {}", map_.version, before and before.version)
+        changes = news(before, map_)
+        _tell_of_departures(before, map_, [vb for vb, each in changes.items() if each is News.OWNER])
+        self.reconciler.known = map_
+        for vb, each in changes.items():
             self.reconciler.ask([vb], each)
-        self.following.news(told)
-        if before is not None and (before.encrypted, before.tls_ports) != (found.encrypted, found.tls_ports):
+        self.following.news(changes)
+        if before is not None and (before.encrypted, before.tls_ports) != (map_.encrypted, map_.tls_ports):
             self.following.redial()
         alone = True if self.fence is None else self.fence.alone
-        self.fence = Fence(found, is_open=self.fence is None or self.fence.is_open, alone=alone)
-        self._server.cluster.take(found.version, found.text)
-        self._watch(found)
+        self.fence = Fence(map_, is_open=self.fence is None or self.fence.is_open, alone=alone)
+        self._server.cluster.take(map_.version, map_.text)
+        self._watch(map_)
         self._server.tell_of_map()
 
     def _open(self) -> None:
@@ -324,7 +324,7 @@ class Membership:
         return ProducerAddress(address.host, address.port, self._bucket.name, *self._account(), tls_port=port)
 
     def _tls_port(self, address: Address) -> int | None:
-        """Where to call a node by TLS; None if the cluster does without."""
+        """Return the port at which a node is called by TLS; None if the cluster does without."""
         known = self.map
         return None if known is None or not known.encrypted else known.tls_ports.get(address, address.port)
 
@@ -333,7 +333,8 @@ class Membership:
         return await call(self._server.loop, *address, self._tls_port(address), self._server.tls)
 
     def login(self) -> Login:
-        """How this node introduces itself to another member, about the node and not its bucket."""
+        """Return the login by which this node introduces itself to another member, about the node and not its
+        bucket."""
         return replace(self._login(), agent="headwater-users", bucket="", wants_map=False)
 
     def _login(self) -> Login:
@@ -356,9 +357,9 @@ def _tell_of_departures(before: ClusterMap | None, after: ClusterMap, vbuckets: 
         left = sum(before.owner(vb) in gone and after.owner(vb) is None for vb in vbuckets)
         names = " and ".join(f"{each.host}:{each.port}" for each in gone)
         is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
-        told = event("map.departed", gone=names, vbuckets=left)
-        log.warning("map %d:%d: %s %s, %d vbuckets have no owner", *after.version, names, is_gone, left, extra=told)
+        fields = event("map.departed", gone=names, vbuckets=left)
+        log.warning("map %d:%d: %s %s, %d vbuckets have no owner", *after.version, names, is_gone, left, extra=fields)
     ours = sum(before.owner(vb) is None and after.is_owner(vb) for vb in vbuckets)
     if ours:
-        told = event("map.promoted", vbuckets=ours)
-        log.warning("map %d:%d: %d vbuckets without an owner become active here", *after.version, ours, extra=told)
+        fields = event("map.promoted", vbuckets=ours)
+        log.warning("map %d:%d: %d vbuckets without an owner become active here", *after.version, ours, extra=fields)

@@ -33,7 +33,7 @@ SILENCES = 3
 
 
 class OwnAddress:
-    """Who answers there.
+    """The check of who answers at this node's own address.
 
     Args:
         login: how to introduce ourselves. call: connects to a node.
@@ -48,10 +48,10 @@ class OwnAddress:
         login: Callable[[], Login],
         call: Callable[[Address], Awaitable[socket.socket | TlsSocket]],
         is_heard: Callable[[str], bool],
-        told: Callable[[bytes | None], None],
+        on_answer: Callable[[bytes | None], None],
     ) -> None:
         self._loop, self._login, self._call = loop, login, call
-        self._is_heard, self._told = is_heard, told
+        self._is_heard, self._on_answer = is_heard, on_answer
         self._address: Address | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -75,14 +75,14 @@ class OwnAddress:
             nonlocal silent
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 other = await self._ask(address)
-            self._told(other)
+            self._on_answer(other)
             silent = 0
 
         def failed(error: Exception) -> None:
             nonlocal silent
             silent = silent + 1 if isinstance(error, TimeoutError) else SILENCES
             if silent >= SILENCES:  # a busy node is slow, but not for ever
-                self._told(None)
+                self._on_answer(None)
 
         await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
 
@@ -98,5 +98,5 @@ class OwnAddress:
 
 
 def is_copy(known: ClusterMap | None, other: ClusterMap) -> bool:
-    """Whether a node that answers at our address with its map is the same member of the same cluster as we."""
+    """Return True if a node that answers at our address with its map is the same member of the same cluster as we."""
     return known is not None and other.uuid == known.uuid and known.here is not None and other.here == known.here

@@ -52,13 +52,13 @@ class Peers:
         loop: Callable[[], asyncio.AbstractEventLoop],
         login: Callable[[], Login],
         call: Callable[[Address], Awaitable[socket.socket | TlsSocket]],
-        told: Callable[[Address, bytes], Awaitable[None]],
+        on_map: Callable[[Address, bytes], Awaitable[None]],
     ) -> None:
         self.known: dict[Address, MapPeer] = {}
         self._loop = loop
         self._login = login
         self._call = call
-        self._told = told
+        self._on_map = on_map
         self._tasks: dict[Address, asyncio.Task[None]] = {}
 
     def watch(self, addresses: Iterable[Address]) -> None:
@@ -79,7 +79,7 @@ class Peers:
         async def ask() -> None:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 config = await self._ask(address)
-            await self._told(address, config)
+            await self._on_map(address, config)
             peer.heard_at, peer.problem = self._loop().time(), ""
 
         def failed(error: Exception) -> None:

@@ -103,7 +103,7 @@ class Reconciler:
 
     def reconcile(self) -> bool:
         """Let the vbuckets take their roles; False while there is no room for the records of the rest."""
-        known, wanted, told = self.known, dict[int, Address | None](), list[int]()
+        known, wanted, changed = self.known, dict[int, Address | None](), list[int]()
         owned = len(self._given_up)
         self.moving.clear()
         if known is None:
@@ -118,8 +118,8 @@ class Reconciler:
                 continue
             news = self._todo.pop(vb)
             wanted[vb] = self._take_role(known, vb, news)
-            told += [vb] if news else []
-        self._following.obey(wanted, news=told)
+            changed += [vb] if news else []
+        self._following.obey(wanted, news=changed)
         if len(self._given_up) > owned:
             given = len(self._given_up) - owned
             told_with = event("map.moved", version=known.version, vbuckets=given)
@@ -140,20 +140,20 @@ class Reconciler:
 
     def _become(self, vb: int, state: State) -> None:
         node_invariant(state is not State.ACTIVE, "a map makes vbucket {} active", vb)
-        found = self._bucket.vbuckets.get(vb)
-        if found is None:
+        vbucket = self._bucket.vbuckets.get(vb)
+        if vbucket is None:
             self._bucket.create_vbucket(vb, state)
             return
-        if found.state is State.ACTIVE:
+        if vbucket.state is State.ACTIVE:
             self._given_up.add(vb)
-        found.set_state(state)
+        vbucket.set_state(state)
 
     def is_moving(self, vbucket: int) -> bool:
-        """Whether the vbucket is being taken over, here or from here."""
-        found = self._bucket.vbuckets.get(vbucket)
-        if found is None:
+        """Return True if the vbucket is being taken over, here or from here."""
+        vbucket_ = self._bucket.vbuckets.get(vbucket)
+        if vbucket_ is None:
             return False
-        return found.handover is not None or (found.inbound is not None and found.inbound.takes_over)
+        return vbucket_.handover is not None or (vbucket_.inbound is not None and vbucket_.inbound.takes_over)
 
     def _has_room(self) -> bool:
         store = self._bucket.store

@@ -57,21 +57,21 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
         state: the vbucket's, None if it is not on this node.
         news: what the map tells of it that we did not know.
     """
-    owner, told = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
+    owner, is_news = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
     if known.is_owner(vbucket):
         return AS_IT_IS
     if known.is_replica(vbucket):
-        return _as_replica(owner, state, told)
-    is_given_up = told and (owner is not None or known.here is None)
+        return _as_replica(owner, state, is_news)
+    is_given_up = is_news and (owner is not None or known.here is None)
     return Role(State.DEAD) if state is State.ACTIVE and is_given_up else AS_IT_IS
 
 
-def _as_replica(owner: Address | None, state: State | None, told: bool) -> Role:
+def _as_replica(owner: Address | None, state: State | None, is_news: bool) -> Role:
     if state is State.REPLICA:
         return Role(source=owner)
-    if state is State.PENDING and not told:
+    if state is State.PENDING and not is_news:
         return AS_IT_IS
-    if state is State.ACTIVE and not (told and owner is not None):
+    if state is State.ACTIVE and not (is_news and owner is not None):
         return AS_IT_IS
     return Role(State.REPLICA, owner)
 
@@ -85,8 +85,8 @@ def news(before: ClusterMap | None, after: ClusterMap) -> dict[int, News]:
         changed = list(compress(everything, map(ne, before.chains, after.chains)))
     else:
         changed = list(everything)
-    found = {vb: _news(before, after, vb) for vb in changed}
-    return {vb: told for vb, told in found.items() if told}
+    by_vbucket = {vb: _news(before, after, vb) for vb in changed}
+    return {vb: each for vb, each in by_vbucket.items() if each}
 
 
 def _news(before: ClusterMap, after: ClusterMap, vb: int) -> News:

@@ -48,13 +48,13 @@ class ServedMap:
 
     @property
     def is_set(self) -> bool:
-        """Whether the map was given to us."""
+        """Return True if the map was given to us."""
         return self._set is not None
 
     @property
     def map_in_refusals(self) -> bool:
-        """Whether NOT_MY_VBUCKET carries the map: only one that names another node helps; ours would make the client
-        ask us again for ever (kv.md 5, "NMVB with a map that still points to you")."""
+        """Return True if NOT_MY_VBUCKET carries the map: only one that names another node helps; ours would make the
+        client ask us again for ever (kv.md 5, "NMVB with a map that still points to you")."""
         return self._set is not None
 
     def config(self) -> bytes:

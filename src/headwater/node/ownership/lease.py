@@ -44,23 +44,23 @@ class LeaseRequest:
     over: bool = False
 
 
-def read_asked(found: dict[str, Any]) -> LeaseRequest:
+def read_asked(content: dict[str, Any]) -> LeaseRequest:
     """Read the properties of a request.
 
     Raises:
         CommandRefused: a text is missing or too long, or a truth value is none.
     """
-    run, by, connection = (found.get(name) for name in ("run", "by", "connection"))
+    run, by, connection = (content.get(name) for name in ("run", "by", "connection"))
     if not all(isinstance(each, str) and 0 < len(each) <= TEXT_MAX for each in (run, by, connection)):
         raise CommandRefused(Status.EINVAL, f"run, by and connection are texts of 1 to {TEXT_MAX} characters")
-    again, release, over = flags = [found.get(name, False) for name in ("again", "release", "over")]
+    again, release, over = flags = [content.get(name, False) for name in ("again", "release", "over")]
     if not all(isinstance(each, bool) for each in flags):
         raise CommandRefused(Status.EINVAL, "again, release and over are true or false")
     return LeaseRequest(str(run), str(by), str(connection), again, release, over)
 
 
 class Lease:
-    """Who has it.
+    """The holder of the lease.
 
     Args:
         clock: seconds of a monotonic clock.
@@ -80,38 +80,38 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether an operator has it now."""
+        """Return True if an operator has it now."""
         return any(not each.is_closed for each in self._holders.values())
 
-    def ask(self, connection: Connection, asked: LeaseRequest) -> None:
+    def ask(self, connection: Connection, request: LeaseRequest) -> None:
         """Take it, keep it or release it.
 
         Raises:
             CommandRefused: EBUSY, another run has it, or (again) had it since.
         """
-        if asked.release:
-            if self._holders.get(asked.connection) is connection:
-                del self._holders[asked.connection]
-                if asked.over:
+        if request.release:
+            if self._holders.get(request.connection) is connection:
+                del self._holders[request.connection]
+                if request.over:
                     self._on_over()
             return
-        if asked.run != self.run:
-            self._change_hands(asked)
-        older = self._holders.get(asked.connection)
-        self._holders[asked.connection] = connection
+        if request.run != self.run:
+            self._change_hands(request)
+        older = self._holders.get(request.connection)
+        self._holders[request.connection] = connection
         self._heard_at = self._clock()
         if older is not None and older is not connection:
             # What the run had asked on it is not to happen after what it asks and hears on the new one.
             older.drop("its operator goes on by another connection", fault=False)
 
-    def _change_hands(self, asked: LeaseRequest) -> None:
+    def _change_hands(self, request: LeaseRequest) -> None:
         silent = self._clock() - self._heard_at
         if self.is_held and silent < LEASE_SECONDS:
             raise CommandRefused(Status.EBUSY, f"{self.by} is at work on this node")
-        if asked.again and self.run:
+        if request.again and self.run:
             raise CommandRefused(Status.EBUSY, f"{self.by} has been at work on this node meanwhile")
         for connection in self._holders.values():
             connection.drop(f"its operator said nothing for {silent:.0f} s, and another one begins", fault=False)
         self._holders.clear()
-        self.run, self.by = asked.run, asked.by
+        self.run, self.by = request.run, request.by
         self._on_new()

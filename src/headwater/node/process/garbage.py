@@ -1,4 +1,5 @@
-"""When Python's collector of reference cycles runs in a node: the young often, the old only while they are few.
+"""The times at which Python's collector of reference cycles runs in a node: the young often, the old only while they
+are few.
 
 A collection of all that lives takes a tenth of a microsecond for each object, in one turn of the event loop: a third of
 a second once guests have made some millions. So nothing here may need one: whatever a guest can have many of
@@ -32,7 +33,7 @@ class Collector:
         self.collected: int = 0
         self.set_aside: int = 0
         self._loop = loop
-        self._kept = 0  # objects that the last look through found alive
+        self._survivors = 0  # objects that the last look through found alive
         self._timer: asyncio.TimerHandle | None = None
         self._before = gc.get_threshold()
 
@@ -55,13 +56,13 @@ class Collector:
 
     def _look(self) -> None:
         if grown := gc.get_count()[2]:
-            if self._kept + grown * YOUNG_OBJECTS <= FEW_OBJECTS:
+            if self._survivors + grown * YOUNG_OBJECTS <= FEW_OBJECTS:
                 gc.collect()
-                self._kept = len(gc.get_objects())
+                self._survivors = len(gc.get_objects())
                 self.collected += 1
             else:
                 gc.collect(1)
                 gc.freeze()
-                self._kept = 0
+                self._survivors = 0
                 self.set_aside += 1
         self._arm()

@@ -20,8 +20,8 @@ MODULES: Final = FIRST + LATER
 
 def counts() -> tuple[int, int]:
     """Return how many of a node's kernels are compiled and loaded, and how many there are."""
-    found = builds.are_built(MODULES)
-    return sum(found), len(found)
+    are_built = builds.are_built(MODULES)
+    return sum(are_built), len(are_built)
 
 
 def warm_up(module: str) -> None:

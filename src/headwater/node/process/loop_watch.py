@@ -19,10 +19,10 @@ from headwater.node.reporting.durations import Durations
 def standing_clock() -> Callable[[], float]:
     """A clock of the seconds that this thread was ready to run and had no processor; of zeros where nobody tells."""
     try:
-        told = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return float
-    return lambda: int(os.pread(told, 100, 0).split()[1]) / 1e9
+    return lambda: int(os.pread(descriptor, 100, 0).split()[1]) / 1e9
 
 
 class LoopWatch:
@@ -72,7 +72,7 @@ class LoopWatch:
 
     def stats(self, arguments: Sequence[str]) -> Iterable[tuple[str, str]]:
         """STAT loop: all in microseconds. `STAT loop reset` begins anew after its answer."""
-        told = (
+        statistics = (
             ("ep_loop_watch_interval", str(round(1e6 * self._interval_seconds))),
             ("ep_loop_late_max", str(round(1e6 * self.late_seconds))),
             ("ep_loop_own_max", str(round(1e6 * self.own_seconds))),
@@ -80,7 +80,7 @@ class LoopWatch:
         )
         if "reset" in arguments:
             self.late_seconds = self.busy_seconds = self.own_seconds = 0.0
-        return told
+        return statistics
 
     def _arm(self) -> None:
         self._due_at = self._loop.time() + self._interval_seconds

@@ -47,9 +47,9 @@ def mapped(size_bytes: int) -> mmap.mmap:
 
 def mapped_copy(data: bytes | bytearray | memoryview) -> memoryview:
     """A copy in pages of its own."""
-    made = mapped(len(data))
-    made[:] = data
-    return memoryview(made)
+    copy = mapped(len(data))
+    copy[:] = data
+    return memoryview(copy)
 
 
 @cache
@@ -71,7 +71,7 @@ class _Figures(ctypes.Structure):
 
 
 def free_bytes_of_libc() -> Callable[[], int] | None:
-    """How to learn how much is free within the allocator; None where it does not tell."""
+    """Return a function that tells how many bytes are free within the allocator; None where it does not tell."""
     try:
         figures = libc().mallinfo2
     except (AttributeError, OSError, TypeError):

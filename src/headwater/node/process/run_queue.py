@@ -50,7 +50,7 @@ class RunQueue:
         self._behind: deque[Callable[[], object]] = deque()
 
     def __len__(self) -> int:
-        """How many are in line."""
+        """Return the number of those in line."""
         return len(self._first) + len(self._behind)
 
     def spend(self, seconds: float) -> None:

@@ -22,18 +22,18 @@ def pool(threads: int, name: str) -> ThreadPoolExecutor:
     Raises:
         StorageError: the system gives no more threads.
     """
-    made, running = ThreadPoolExecutor(threads, name), Barrier(threads + 1)
+    executor, running = ThreadPoolExecutor(threads, name), Barrier(threads + 1)
     try:
         for _ in range(threads):  # each waits for all others, so none does the work of two
-            made.submit(running.wait)
+            executor.submit(running.wait)
         running.wait()
     except (RuntimeError, MemoryError) as error:
         running.abort()
-        made.shutdown(wait=True, cancel_futures=True)
+        executor.shutdown(wait=True, cancel_futures=True)
         raise StorageError(
             f"no thread to be had for {name} ({error}); raise the limit of processes or memory (ulimit -u, -v)"
         ) from None
-    return made
+    return executor
 
 
 def pool_or_inline(threads: int, name: str) -> Executor:

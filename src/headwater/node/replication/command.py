@@ -83,7 +83,7 @@ class Replication:
             dialer.forget(vb)
 
     def wants(self, vbucket: int) -> bool:
-        """Whether a vbucket follows anybody, or is about to."""
+        """Return True if a vbucket follows anybody, or is about to."""
         return any(vbucket in dialer.wanted for dialer in self.dialers.values())
 
     def following(self) -> Iterable[tuple[str, FollowProgress]]:
@@ -111,23 +111,25 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
     if request.key not in _KEYS:
         keys = b", ".join((*_KEYS, USERS)).decode()
         raise CommandRefused(Status.EINVAL, f"the keys are {keys}")
-    asked, bucket, replication = _properties(request), session.store_bucket, session.server.replication
+    properties, bucket, replication = _properties(request), session.store_bucket, session.server.replication
     if request.key == lease.KEY:
-        session.server.lease.ask(session.connection, lease.read_asked(asked))
+        session.server.lease.ask(session.connection, lease.read_asked(properties))
         return Done()
-    source = _source(asked, bucket.name)
+    source = _source(properties, bucket.name)
     if request.key == STOP:
-        named = _vbuckets(asked["vbuckets"], bucket.vbucket_count) if "vbuckets" in asked else None
+        named = _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else None
         held = session.server.membership.hold(source.host, source.port, named)
         if not replication.leave(source, named) and not held:
             raise CommandRefused(Status.KEY_ENOENT, f"nothing follows {source}")
         session.server.record(session, f"had vbuckets follow {source} no more", moves=True)
         return Done()
-    wanted = _vbuckets(asked["vbuckets"], bucket.vbucket_count) if "vbuckets" in asked else sorted(bucket.vbuckets)
+    wanted = (
+        _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else sorted(bucket.vbuckets)
+    )
     _make_replicas(bucket, wanted)
     session.wrote()
     session.server.membership.by_hand(wanted)
-    replication.start(source, wanted, takeover=bool(asked.get("takeover", False)))
+    replication.start(source, wanted, takeover=bool(properties.get("takeover", False)))
     session.server.record(session, f"had {len(wanted)} vbuckets follow {source}", moves=True)
     return Done()
 
@@ -143,24 +145,24 @@ def _make_replicas(bucket: Bucket, wanted: list[int]) -> None:
 
 def _properties(request: IoctlSet) -> dict[str, Any]:
     try:
-        found = read_json(request.value)
+        content = read_json(request.value)
     except ValueError as error:
         raise CommandRefused(Status.EINVAL, f"the value is not JSON: {error}") from None
-    if not isinstance(found, dict) or not set(found) <= _KEYS[request.key]:
+    if not isinstance(content, dict) or not set(content) <= _KEYS[request.key]:
         raise CommandRefused(Status.EINVAL, f"the value is an object of {', '.join(sorted(_KEYS[request.key]))}")
-    if not isinstance(found.get("takeover", False), bool):
+    if not isinstance(content.get("takeover", False), bool):
         raise CommandRefused(Status.EINVAL, "takeover is true or false")
-    return found
+    return content
 
 
-def _source(asked: dict[str, Any], own_bucket: str) -> ProducerAddress:
-    match = _SOURCE.fullmatch(str(asked.get("from", "")))
-    user, password = asked.get("user"), asked.get("password")
+def _source(properties: dict[str, Any], own_bucket: str) -> ProducerAddress:
+    match = _SOURCE.fullmatch(str(properties.get("from", "")))
+    user, password = properties.get("user"), properties.get("password")
     if match is None or not 0 < int(match["port"]) < 65536:
         raise CommandRefused(Status.EINVAL, "from is host:port/bucket, the bucket may be left out")
     if not all(each is None or isinstance(each, str) for each in (user, password)):
         raise CommandRefused(Status.EINVAL, "user and password are texts")
-    tls_port = asked.get("tls")
+    tls_port = properties.get("tls")
     if tls_port is not None and not (isinstance(tls_port, int) and 0 < tls_port < 65536):
         raise CommandRefused(Status.EINVAL, "tls is the port on which to call it by TLS")
     host, bucket = match["host"].strip("[]"), match["bucket"] or own_bucket

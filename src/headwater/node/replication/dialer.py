@@ -83,7 +83,7 @@ def _backoff() -> Backoff:
 
 
 def _why_over(event: Refused | Ended) -> str:
-    """Why a stream is no more, for people."""
+    """Return the reason why a stream is no more, for people."""
     if isinstance(event, Refused):
         return f"the producer answered {name_of(event.status)}" + f" ({event.said})" * bool(event.said)
     if event.reason is None:
@@ -119,7 +119,7 @@ class Dialer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection is open."""
+        """Return True if the connection is open."""
         return self._session is not None
 
     def follow(self, vbuckets: Iterable[int], flags: StreamFlag = StreamFlag(0)) -> None:  # noqa: B008 - a constant
@@ -195,9 +195,9 @@ class Dialer:
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
         """Note that a stream did not come about, or ended; ask for it again later, unless that was to be."""
         flags = self.wanted.get(vbucket)
-        found = self._server.bucket.vbuckets.get(vbucket)
+        vbucket_ = self._server.bucket.vbuckets.get(vbucket)
         taken = flags is not None and flags & StreamFlag.TAKEOVER and getattr(event, "reason", None) == EndReason.OK
-        if found is None or found.state is State.ACTIVE or taken:
+        if vbucket_ is None or vbucket_.state is State.ACTIVE or taken:
             self.wanted.pop(vbucket, None)
             self.problems.pop(vbucket, None)
             self._server.loop.call_soon(self._finish_if_idle)
@@ -212,7 +212,7 @@ class Dialer:
         self.problems.pop(vbucket, None)
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Whether a stream that is closed now begins again, since changes after `seqno` were refused.
+        """Return True if a stream that is closed now begins again, since changes after `seqno` were refused.
 
         Three times for the same seqno; a change that never comes rightly would keep all after it away for ever.
         """
@@ -362,16 +362,16 @@ class Dialer:
         """Follow nobody at a member's address who is not that member: a node that came back without its disk has
         nothing of what is here, and would have all of it rolled back."""
         wanted = self._cluster_uuid()
-        if wanted and config is not None and (found := ClusterMap.from_json(config).uuid) != wanted:
-            told = f"{self.source} is a member by the map, and answers with a map of another cluster ({found})"
-            raise ClusterError(told, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
+        if wanted and config is not None and (uuid := ClusterMap.from_json(config).uuid) != wanted:
+            message = f"{self.source} is a member by the map, and answers with a map of another cluster ({uuid})"
+            raise ClusterError(message, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
 
     def _check_manifest(self, theirs: CollectionsManifest) -> None:
         """Follow nobody whose collections have the ids of others here: documents would come to stand in those."""
         ours = self._server.bucket.collections.manifest
         if ours.uid and theirs.uid and (problem := contradiction(theirs, ours)):
-            told = f"collections of {self.source} and of this node are not of one bucket: {problem}"
-            raise ClusterError(told, "see headwater collection list of both, and drop what is not needed")
+            message = f"collections of {self.source} and of this node are not of one bucket: {problem}"
+            raise ClusterError(message, "see headwater collection list of both, and drop what is not needed")
 
     def _name(self) -> str:
         """failover 5: "convention replication:A->B:bucket"; the same after every reconnect, so that an old connection
@@ -388,6 +388,6 @@ class Dialer:
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:
-            told = event("replication.failed", producer=str(self.source))
-            log.warning("replication from %s: %s", self.source, problem, extra=told)
+            fields = event("replication.failed", producer=str(self.source))
+            log.warning("replication from %s: %s", self.source, problem, extra=fields)
         self.problem = problem

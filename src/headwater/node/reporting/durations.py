@@ -1,4 +1,4 @@
-"""How long something takes, counted as Prometheus wants it: so many were at most so long."""
+"""The durations of something, counted as Prometheus wants it: so many were at most so long."""
 
 from __future__ import annotations
 

@@ -25,21 +25,21 @@ class RareTracebacks(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
+        self._times: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written; the message of one that is tells how many were not."""
+        """Return True if the record is written; the message of one that is tells how many were not."""
         place = _place(record)
         if place is None:
             return True
         now = self._clock()
-        at, left_out = self._seen.get(place, (now - AGAIN_SECONDS, 0))
+        at, left_out = self._times.get(place, (now - AGAIN_SECONDS, 0))
         if now - at < AGAIN_SECONDS:
-            self._seen[place] = (at, left_out + 1)
+            self._times[place] = (at, left_out + 1)
             return False
-        if len(self._seen) >= PLACES_MAX:
-            self._seen.clear()
-        self._seen[place] = (now, 0)
+        if len(self._times) >= PLACES_MAX:
+            self._times.clear()
+        self._times[place] = (now, 0)
         if left_out:
             record.msg = f"{record.msg} ({left_out} of the same place left out)"
         return True

@@ -109,17 +109,17 @@ class JsonLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        told: dict[str, Any] = {
+        line: dict[str, Any] = {
             "time": _moment(record),
             "level": record.levelname.lower(),
             "module": record.name.removeprefix(f"{ROOT}."),
             "event": getattr(record, "event", None),
             "message": record.getMessage(),
         }
-        told |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in told}
+        line |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in line}
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
 
 
 def _moment(record: logging.LogRecord) -> str:

@@ -49,8 +49,8 @@ class RefusalLog:
                 del self._peers[next(iter(self._peers))]
         for sentence in what:
             if minute.has_room(now):
-                told = event(self._name, peer=peer, **fields)
-                log.log(self._level, "%s: %s%s", peer, sentence, minute.left_out(), extra=told)
+                extra = event(self._name, peer=peer, **fields)
+                log.log(self._level, "%s: %s%s", peer, sentence, minute.left_out(), extra=extra)
 
 
 class _Minute:
@@ -61,7 +61,7 @@ class _Minute:
         self._lines = self._left_out = 0
 
     def has_room(self, now: float) -> bool:
-        """Whether one more line may be written; it counts, one way or the other."""
+        """Return True if one more line may be written; it counts, one way or the other."""
         if now - self._begun >= SECONDS:
             self._begun, self._lines = now, 0
         self._lines += 1
@@ -69,6 +69,6 @@ class _Minute:
         return self._lines <= LINES_MAX
 
     def left_out(self) -> str:
-        """How many lines were not written before this one; said once."""
+        """Return a remark with the number of lines that were not written before this one; said once."""
         count, self._left_out = self._left_out, 0
         return f" ({count} lines left out)" if count else ""

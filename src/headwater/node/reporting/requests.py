@@ -49,7 +49,7 @@ class Requests:
         self.begun_at: float = 0.0
         self._clock = clock
         self._tally = tally
-        self._told: Counter[tuple[int, int]] = Counter()
+        self._reported: Counter[tuple[int, int]] = Counter()
         self._done: dict[int, int] = {}
         self._waiting: list[tuple[int, float, int, int]] = []
 
@@ -67,7 +67,7 @@ class Requests:
 
     def answered(self, opcode: int, status: int) -> None:
         """Count one that was carried out in Python."""
-        self._told[opcode, status] += 1
+        self._reported[opcode, status] += 1
 
     def ran(self, opcode: int, count: int, gate: int) -> None:
         """Some of those taken up were carried out; their answers may leave once batch `gate` is on disk (0: now)."""
@@ -98,10 +98,10 @@ class Requests:
 
     def counts(self) -> Counter[tuple[int, int]]:
         """Return how many were answered, by (opcode, status)."""
-        found = self._told.copy()
+        counts = self._reported.copy()
         for opcode, status, count in self._tally.counts() if self._tally is not None else ():
-            found[opcode, status] += count
-        return found
+            counts[opcode, status] += count
+        return counts
 
     def _took(self, opcode: int, seconds: float, count: int) -> None:
         durations = self.durations.get(opcode)

@@ -32,7 +32,7 @@ async def create(server: Services, _: tuple[str, ...], body: bytes) -> Made:
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
-        await server.catalog.create(_asked(body))
+        await server.catalog.create(_wish(body))
     except CommandRefused as refused:
         if refused.status == Status.KEY_EEXISTS:  # SDKs look for these words
             return _refused("Bucket with given name already exists", 400)
@@ -82,8 +82,8 @@ def _quota(form: dict[str, str]) -> int:
     return int(numbers[0])
 
 
-def _is_number(told: str) -> bool:
-    return told.isascii() and told.isdecimal() and len(told) < 10
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def _form(body: bytes) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _is_of_several(server: Services) -> bool:
-    """Whether the node is one of a cluster with others, by the map of any of its buckets."""
+    """Return True if the node is one of a cluster with others, by the map of any of its buckets."""
     maps = (json.loads(each.cluster.config()) for each in server.buckets.values())
     return any(len(each.get("nodesExt", [])) > 1 for each in maps)
 
@@ -100,12 +100,12 @@ def _refused(why: str, status: int) -> Made:
     return Made(json.dumps({"errors": {"name": why, "_": why}}).encode(), status)
 
 
-def _asked(body: bytes) -> NewBucket:
+def _wish(body: bytes) -> NewBucket:
     """Read a form; ValueError if it can't be one."""
     form = _form(body)
     numbers = {name: form.get(name, "") for name in ("quotaMiB", "vbuckets")}
-    for name, told in numbers.items():
-        if told and not _is_number(told):
+    for name, text in numbers.items():
+        if text and not _is_number(text):
             raise ValueError(f"{name} is a whole number")
     if form.get("bucketType", "membase") not in ("membase", "couchbase"):
         raise ValueError("a bucket of this node is of type couchbase: it has a disk")

@@ -37,12 +37,12 @@ class Unwelcome(Exception):  # noqa: N818 - becomes an answer
         self.status = status
 
 
-def unwelcome(server: Services, asked: HttpRequest, *, by_tls: bool) -> Unwelcome | None:
+def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelcome | None:
     """Return why a request is refused for where it comes from; None if it is not."""
-    host = asked.host or ""
-    if asked.method not in READING and not is_own(host, asked.origin, asked.site, "https" if by_tls else "http"):
+    host = request.host or ""
+    if request.method not in READING and not is_own(host, request.origin, request.site, "https" if by_tls else "http"):
         return Unwelcome(403, "another page sent this; nothing was done")
-    if asked.host is not None and not server.users.required and not is_own_name(server, name_of(host)):
+    if request.host is not None and not server.users.required and not is_own_name(server, name_of(host)):
         return Unwelcome(
             421, "a node without users is called by its address, or by a name that it knows; with users by any"
         )

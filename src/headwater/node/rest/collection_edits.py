@@ -32,19 +32,19 @@ Change = Callable[["Services", tuple[str, ...], bytes], Awaitable[Made]]
 def _changing(edit: Edit) -> Change:
     """The page that makes an edit; it answers with the uid of the manifest that has it."""
 
-    async def change(server: Services, found: tuple[str, ...], body: bytes) -> Made:
+    async def change(server: Services, names: tuple[str, ...], body: bytes) -> Made:
         collections = server.bucket.collections
         if len(json.loads(server.cluster.config()).get("nodesExt", [])) > 1:
             return Made(json.dumps({"errors": {"_": OF_SEVERAL}}).encode(), 400)
         try:
-            made = await collections.change(edit(collections, found, _form(body)))
+            manifest = await collections.change(edit(collections, names, _form(body)))
         except NoSuchName as error:
             return Made(json.dumps({"errors": {"_": str(error)}}).encode(), 404)
         except ManifestRefused as error:
             return Made(json.dumps({"errors": {"name": str(error)}}).encode(), 400)
         except StorageError as error:
             return Made(json.dumps({"errors": {"_": str(error)}}).encode(), 503)
-        return Made(json.dumps({"uid": f"{made.uid:x}"}).encode())
+        return Made(json.dumps({"uid": f"{manifest.uid:x}"}).encode())
 
     return change
 
@@ -58,17 +58,17 @@ def _form(body: bytes) -> dict[str, str]:
 
 def _seconds(form: dict[str, str]) -> int | None:
     """maxTTL: absent or 0 for the bucket's, which has none; -1 for none whatever the bucket has, which is the same."""
-    told = form.get("maxTTL", form.get("maxExpiry", ""))
-    if told in ("", "-1"):
+    text = form.get("maxTTL", form.get("maxExpiry", ""))
+    if text in ("", "-1"):
         return None
-    if not (told.isascii() and told.isdecimal() and len(told) <= 10):
-        raise ManifestRefused(f"maxTTL {told[:20]!r} is not a number of seconds")
-    return int(told) or None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+        raise ManifestRefused(f"maxTTL {text[:20]!r} is not a number of seconds")
+    return int(text) or None
 
 
 create_scope: Change = _changing(lambda known, _, form: known.with_scope(form.get("name", "")))
-drop_scope: Change = _changing(lambda _, found, __: lambda manifest: manifest.without_scope(found[0]))
+drop_scope: Change = _changing(lambda _, names, __: lambda manifest: manifest.without_scope(names[0]))
 create_collection: Change = _changing(
-    lambda known, found, form: known.with_collection(found[0], form.get("name", ""), _seconds(form))
+    lambda known, names, form: known.with_collection(names[0], form.get("name", ""), _seconds(form))
 )
-drop_collection: Change = _changing(lambda _, found, __: lambda manifest: manifest.without_collection(*found))
+drop_collection: Change = _changing(lambda _, names, __: lambda manifest: manifest.without_collection(*names))

@@ -75,7 +75,7 @@ class NodeMetric:
         return f"headwater_{self.name}"
 
 
-def _one(read: Callable[[Services], float]) -> Callable[[Services], Values]:
+def _single(read: Callable[[Services], float]) -> Callable[[Services], Values]:
     return lambda node: [((), read(node))]
 
 
@@ -94,15 +94,15 @@ def _kernels(node: Services) -> Values:
 
 
 def _by_state(node: Services) -> Values:
-    found = Counter(each.state for each in node.bucket.vbuckets.values())
-    return [((state.name.lower(),), found[state]) for state in State]
+    counts = Counter(each.state for each in node.bucket.vbuckets.values())
+    return [((state.name.lower(),), counts[state]) for state in State]
 
 
 def _documents(node: Services) -> Values:
-    found = dict.fromkeys(State, 0)
+    counts = dict.fromkeys(State, 0)
     for each in node.bucket.vbuckets.values():
-        found[each.state] += node.bucket.store.index.items(each.id)
-    return [((state.name.lower(),), count) for state, count in found.items()]
+        counts[each.state] += node.bucket.store.index.items(each.id)
+    return [((state.name.lower(),), count) for state, count in counts.items()]
 
 
 def _commands(node: Services) -> Values:
@@ -123,8 +123,8 @@ def _memory(what: str) -> Callable[[Services], Values]:
 
 
 def _dcp(node: Services) -> Values:
-    found = Counter(each.is_producer for each in node.dcp.sessions.values())
-    return [(("producer",), found[True]), (("consumer",), found[False])]
+    counts = Counter(each.is_producer for each in node.dcp.sessions.values())
+    return [(("producer",), counts[True]), (("consumer",), counts[False])]
 
 
 def _streams(what: Callable[[list[int]], float]) -> Callable[[Services], Values]:
@@ -145,15 +145,16 @@ def _loop(name: str) -> Callable[[Services], float]:
 
 def _requests(node: Services) -> Values:
     return [
-        ((_named(opcode), status_name(status)), count) for (opcode, status), count in node.requests.counts().items()
+        ((_opcode_name(opcode), status_name(status)), count)
+        for (opcode, status), count in node.requests.counts().items()
     ]
 
 
 def _request_seconds(node: Services) -> Histories:
-    return [((_named(opcode),), found) for opcode, found in node.requests.durations.items()]
+    return [((_opcode_name(opcode),), durations) for opcode, durations in node.requests.durations.items()]
 
 
-def _named(opcode: int) -> str:
+def _opcode_name(opcode: int) -> str:
     return "unknown" if opcode == UNKNOWN else opcode_name(opcode)
 
 
@@ -166,13 +167,13 @@ def _unsent_seconds(node: Services) -> Values:
 
 
 def _followed(node: Services) -> Values:
-    for producer, told in node.replication.following():
-        yield (producer, "open"), told.open
-        yield (producer, "waiting"), told.waiting
+    for producer, progress in node.replication.following():
+        yield (producer, "open"), progress.open
+        yield (producer, "waiting"), progress.waiting
 
 
 def _following(what: str) -> Callable[[Services], Values]:
-    return lambda node: [((name,), getattr(told, what)) for name, told in node.replication.following()]
+    return lambda node: [((name,), getattr(progress, what)) for name, progress in node.replication.following()]
 
 
 def _certificate_ends(node: Services) -> Values:
@@ -184,11 +185,11 @@ def _worst(left: list[int]) -> int:
 
 
 def _gauge(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
-    return NodeMetric(name, GAUGE, about, labels, read if labels else _one(read))
+    return NodeMetric(name, GAUGE, about, labels, read if labels else _single(read))
 
 
 def _counter(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
-    return NodeMetric(f"{name}_total", COUNTER, about, labels, read if labels else _one(read))
+    return NodeMetric(f"{name}_total", COUNTER, about, labels, read if labels else _single(read))
 
 
 def _histogram(name: str, about: str, read: Callable[[Services], Histories], *labels: str) -> NodeMetric:
@@ -293,13 +294,13 @@ class _Looked(Collector):
     """The table's metrics, looked up when they are collected."""
 
     def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
-        self._node, self._shown, self._of_node = node, shown, of_node
+        self._node, self._visible, self._of_node = node, shown, of_node
 
     def collect(self) -> Iterator[Metric]:
         for each in METRICS:
             if self._of_node or not each.is_of_node:
-                made = _histories if each.kind == HISTOGRAM else _numbers
-                yield made(each, self._node, self._shown)
+                families = _histories if each.kind == HISTOGRAM else _numbers
+                yield families(each, self._node, self._visible)
 
     def describe(self) -> Iterator[Metric]:
         """Tell nothing beforehand: it would look everything up."""
@@ -308,17 +309,17 @@ class _Looked(Collector):
 
 def _numbers(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
     family = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
-    made = family(metric.full_name, metric.about, labels=metric.all_labels)
+    numbers = family(metric.full_name, metric.about, labels=metric.all_labels)
     for labels, value in metric.values(node, shown):
-        made.add_metric(list(labels), value)
-    return made
+        numbers.add_metric(list(labels), value)
+    return numbers
 
 
 def _histories(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
-    made = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.all_labels)
+    histogram = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.all_labels)
     for labels, durations in metric.values(node, shown):
-        made.add_metric(list(labels), durations.at_most(), durations.total_seconds)
-    return made
+        histogram.add_metric(list(labels), durations.at_most(), durations.total_seconds)
+    return histogram
 
 
 def page(node: Services, shown: Container[str] | None = None, *, of_node: bool = True) -> bytes:

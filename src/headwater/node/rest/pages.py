@@ -125,7 +125,7 @@ PAGES = (
     ),
     Page("/settings/rbac/groups", ADMINISTER, lambda *_: []),
     Page("/settings/rbac/users(?:/local)?", ADMINISTER, lambda server, *_: _users(server)),
-    Page("/settings/rbac/users/local/(.+)", ADMINISTER, lambda server, _, found: _user(server, *found)),
+    Page("/settings/rbac/users/local/(.+)", ADMINISTER, lambda server, _, groups: _user(server, *groups)),
 )
 REFUSED = (
     PageRefusal(
@@ -147,29 +147,29 @@ REFUSED = (
 
 def needed(server: Services, method: str, path: str) -> Privilege:
     """Return the privilege for a page, or for a refusal in its own words; that of any user where there is neither."""
-    found = _asked(server, method, path)
-    return LOGIN if found is None else found[0].privilege
+    match = _matching(server, method, path)
+    return LOGIN if match is None else match[0].privilege
 
 
 def missing(server: Services, method: str, path: str, user: str) -> int:
     """Return the privileges that a user lacks for a page, as a number of bits."""
-    found = _asked(server, method, path, user)
-    if found is None:
+    match = _matching(server, method, path, user)
+    if match is None:
         return int(LOGIN & ~server.users.rights(user, None))
-    each, served = found
+    each, served = match
     if isinstance(each, Page) and each.in_some_bucket:
         return each.privilege & ~server.users.rights_anywhere(user)
     of_node = served is None or (isinstance(each, Page) and each.of_node)
     return each.privilege & ~server.users.rights(user, None if of_node or served is None else served.bucket.name)
 
 
-def _asked(
+def _matching(
     server: Services, method: str, path: str, user: str | None = None
 ) -> tuple[Page | PageRefusal, Services | None] | None:
     """Find what a request is for, and the bucket that it names, if it does; without a user, whoever asks."""
     for each in (*PAGES, *REFUSED):
-        if method in each.methods and (found := _match(server, each.path, path, user)):
-            return each, found.server if "{}" in each.path else None
+        if method in each.methods and (match := _match(server, each.path, path, user)):
+            return each, match.server if "{}" in each.path else None
     return None
 
 
@@ -181,25 +181,25 @@ def forbidden(missing: int) -> bytes:
 def streamed(server: Services, path: str, user: str) -> Services | None:
     """Return the bucket of a page that never ends, the map now and each later one; None if this is no such page."""
     for each in PAGES:
-        if each.make is None and each.change is None and (found := _match(server, each.path, path, user)):
-            return found.server
+        if each.make is None and each.change is None and (match := _match(server, each.path, path, user)):
+            return match.server
     return None
 
 
 def page(server: Services, path: str, user: str) -> Made | None:
     """Make a page; None if there is no such page. `user` is who asks."""
     for each in PAGES:
-        if each.make is not None and (found := _match(server, each.path, path, user)):
-            made = each.make(found.server, user, found.groups)
-            return made if made is None or isinstance(made, Made) else Made(json.dumps(made).encode())
+        if each.make is not None and (match := _match(server, each.path, path, user)):
+            content = each.make(match.server, user, match.groups)
+            return content if content is None or isinstance(content, Made) else Made(json.dumps(content).encode())
     return None
 
 
 def change(server: Services, method: str, path: str, body: bytes, user: str) -> Awaitable[Made] | None:
     """Begin what a request changes; None if there is no such page."""
     for each in PAGES:
-        if each.change is not None and method in each.methods and (found := _match(server, each.path, path, user)):
-            return each.change(found.server, found.groups, body)
+        if each.change is not None and method in each.methods and (match := _match(server, each.path, path, user)):
+            return each.change(match.server, match.groups, body)
     return None
 
 
@@ -220,12 +220,12 @@ class _Match(NamedTuple):
 
 def _match(server: Services, pattern: str, path: str, user: str | None) -> _Match | None:
     """Match a path; a bucket in which the user may do nothing is not there for him, as in SELECT_BUCKET."""
-    found = re.fullmatch(pattern.format("([^/]+)"), path)
-    if found is None:
+    match = re.fullmatch(pattern.format("([^/]+)"), path)
+    if match is None:
         return None
     if "{}" not in pattern:
-        return _Match(next(iter(server.buckets.values())), found.groups())
-    name, *others = found.groups()
+        return _Match(next(iter(server.buckets.values())), match.groups())
+    name, *others = match.groups()
     named = server.buckets.get(name)
     if named is None or (user is not None and not server.users.may_enter(user, name)):
         return None
@@ -240,8 +240,8 @@ def _metrics(server: Services, user: str) -> Made:
 
     users = server.users
     shown = {name for name in server.buckets if users.rights(user, name) & MONITOR}
-    made = metrics.page(server, shown, of_node=bool(users.rights(user, None) & MONITOR))
-    return Made(made, content_type=metrics.CONTENT_TYPE)
+    content = metrics.page(server, shown, of_node=bool(users.rights(user, None) & MONITOR))
+    return Made(content, content_type=metrics.CONTENT_TYPE)
 
 
 def _readiness(server: Services) -> Made:
@@ -254,15 +254,15 @@ def _readiness(server: Services) -> Made:
     are not compiled yet: all is served, and slower.
     """
     buckets = [each.bucket for each in server.buckets.values()]
-    told = {
+    state = {
         "fenced_vbuckets": sum(len(each.fenced) for each in buckets),
         "traffic_disabled": any(each.traffic_disabled for each in buckets),
         "empty": not any(each.bucket.vbuckets or _is_member(each) for each in server.buckets.values()),
     }
-    ready = not any(told.values())
+    ready = not any(state.values())
     compiled, kernels = kernel_modules.counts()
     shown = {"disk_full": any(each.store.staging.lacks_room for each in buckets), "kernels_waiting": kernels - compiled}
-    body = json.dumps({"ready": ready, **told, **shown}).encode()
+    body = json.dumps({"ready": ready, **state, **shown}).encode()
     return Made(body, 200 if ready else 503)
 
 
@@ -300,11 +300,11 @@ def _users(server: Services) -> list[dict[str, Any]]:
 
 def _role(grant: Grant) -> dict[str, str]:
     """A role here by the name of the other server's that is nearest to it."""
-    told = {"role": _ROLES[grant.role]}
+    role = {"role": _ROLES[grant.role]}
     if grant.role == "administer":
-        return told
+        return role
     place = {"bucket_name": grant.bucket or "*", "scope_name": grant.scope, "collection_name": grant.collection}
-    return {**told, **{name: found for name, found in place.items() if found is not None}}
+    return {**role, **{name: text for name, text in place.items() if text is not None}}
 
 
 def _roles() -> list[dict[str, str]]:
@@ -334,8 +334,8 @@ def _bucket(server: Services) -> dict[str, Any]:
     config = _config(server)
     replicas = config.get("vBucketServerMap", {}).get("numReplicas", 0)
     quota = server.catalog.quota_mib(server.bucket.name) << 20
-    told = {"replicaNumber": replicas, "quota": {"ram": quota, "rawRAM": quota}, "nodes": _nodes(config)}
-    return {**config, **_SETTINGS, **told}
+    bucket = {"replicaNumber": replicas, "quota": {"ram": quota, "rawRAM": quota}, "nodes": _nodes(config)}
+    return {**config, **_SETTINGS, **bucket}
 
 
 def _nodes(config: dict[str, Any]) -> list[dict[str, Any]]:

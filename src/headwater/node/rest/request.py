@@ -43,17 +43,18 @@ class HttpRequest(NamedTuple):
 
 
 def looks_like_http(data: memoryview) -> bool:
-    """Whether these bytes begin with a method of HTTP."""
+    """Return True if these bytes begin with a method of HTTP."""
     return len(data) > 0 and 0x41 <= data[0] <= 0x5A and bytes(data[:_METHOD_BYTES_MAX]).startswith(METHODS)
 
 
 def may_become_http(data: memoryview) -> bool:
-    """Whether these bytes are the beginning of a method of HTTP, which more bytes could complete."""
+    """Return True if these bytes are the beginning of a method of HTTP, which more bytes could complete."""
     return any(method.startswith(bytes(data[:_METHOD_BYTES_MAX])) for method in METHODS)
 
 
 def wanted(data: memoryview) -> int:
-    """How many bytes must be there before it is looked at: any, a request is short enough to be read anew each time."""
+    """Return the number of bytes that must be there before it is looked at: any, a request is short enough to be
+    read anew each time."""
     return 0
 
 
@@ -132,12 +133,14 @@ def _chunked(start: bytes, at: int, fields: dict[str, str], version: str) -> _Bo
     content = b""
     for _ in range(_CHUNKS_MAX):
         line = start.find(b"\r\n", at, at + 10)
-        told = start[at : at + 10 if line < 0 else line]
-        if line < 0 and (not told or (len(told) < 10 and _CHUNK_SIZE.fullmatch(told.removesuffix(b"\r")))):
+        size_text = start[at : at + 10 if line < 0 else line]
+        if line < 0 and (
+            not size_text or (len(size_text) < 10 and _CHUNK_SIZE.fullmatch(size_text.removesuffix(b"\r")))
+        ):
             return None
-        if line < 0 or not _CHUNK_SIZE.fullmatch(told):
-            raise RemoteProtocolError(f"{told!r} is no size of a chunk of HTTP/1.1")
-        at, end = line + 2, _allowed(line + 2 + int(told, 16) + 2)
+        if line < 0 or not _CHUNK_SIZE.fullmatch(size_text):
+            raise RemoteProtocolError(f"{size_text!r} is no size of a chunk of HTTP/1.1")
+        at, end = line + 2, _allowed(line + 2 + int(size_text, 16) + 2)
         if not b"\r\n".startswith(start[end - 2 : end]):
             raise RemoteProtocolError("a chunk of HTTP/1.1 that is longer than it says, or a trailer")
         if end > len(start):
@@ -156,11 +159,11 @@ def _allowed(end: int) -> int:
 
 
 def _login(fields: dict[str, str]) -> tuple[str, str] | None:
-    scheme, _, told = fields.get("authorization", "").partition(" ")
+    scheme, _, credentials = fields.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
     try:
-        user, colon, password = base64.b64decode(told, validate=True).decode().partition(":")
+        user, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
     except ValueError:  # which binascii's and those of Unicode are: no base64, no ASCII, no UTF-8
         return None
     return (user, password) if colon else None

@@ -47,7 +47,7 @@ class HttpSession:
         self.watches: bool = False
         self._judging: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
-        self._seen = (-1, -1)
+        self._map_version = (-1, -1)
         connection.measures(request.wanted)
 
     def receive(self, data: memoryview) -> int:
@@ -56,13 +56,13 @@ class HttpSession:
         while offset < len(data) and not self.connection.is_paused and not self.connection.is_closed:
             if self.watches:
                 return len(data)
-            asked = self._next(data[offset:])
-            if asked is None:
+            request_ = self._next(data[offset:])
+            if request_ is None:
                 break
-            if self._is_turned_away(asked) or not self._is_welcome(asked):
+            if self._is_turned_away(request_) or not self._is_welcome(request_):
                 break
-            offset += asked.size
-            self._answer(asked)
+            offset += request_.size
+            self._answer(request_)
             if self.connection.gives_way():
                 break
         return offset
@@ -90,39 +90,40 @@ class HttpSession:
     def map_changed(self) -> None:
         """Send a watcher the map it has not seen."""
         cluster = self.server.cluster
-        if self.watches and self._seen < cluster.version:
-            self._seen = cluster.version
+        if self.watches and self._map_version < cluster.version:
+            self._map_version = cluster.version
             chunk = cluster.config() + _ENDS_MAP
             self.connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def _next(self, data: memoryview) -> HttpRequest | None:
         """The request in front; what is none is answered with an error, and the connection ends."""
         try:
-            asked = request.read(data)
+            request_ = request.read(data)
         except RemoteProtocolError as bad:
             self.server.warn(self.connection.peer, str(bad))
             self.connection.send(_head(400, "Content-Length: 0", "Connection: close"))
             self.connection.finish()
             return None
         # Whoever logs in by certificate may name nobody here, as gocbcore does.
-        names_nobody = asked is not None and asked.login == ("", "") and self._certified is not None
-        return asked._replace(login=None) if asked is not None and names_nobody else asked
+        names_nobody = request_ is not None and request_.login == ("", "") and self._certified is not None
+        return request_._replace(login=None) if request_ is not None and names_nobody else request_
 
-    def _is_welcome(self, asked: HttpRequest) -> bool:
-        """Whether the password is known to be right; if not, the request waits in the inbox until that is found out."""
+    def _is_welcome(self, request_: HttpRequest) -> bool:
+        """Return True if the password is known to be right; if not, the request waits in the inbox until that is
+        found out."""
         users, connection = self.server.users, self.connection
-        if pages.needed(self.server, asked.method, asked.path) == NONE:
+        if pages.needed(self.server, request_.method, request_.path) == NONE:
             return True
-        if users.required and asked.login and not self.server.hears_passwords(connection):
+        if users.required and request_.login and not self.server.hears_passwords(connection):
             why = "a password without TLS from another machine; --plain anywhere takes it (HTTP)"
-            self._refuse(why, asked.login[0])
+            self._refuse(why, request_.login[0])
             return False
-        if asked.login is None and self._certified is not None and users.knows(self._certified):
+        if request_.login is None and self._certified is not None and users.knows(self._certified):
             return True
-        user, password = asked.login or ("", "")
+        user, password = request_.login or ("", "")
         if users.remembers(user, password):
             return True
-        if asked.login is None:
+        if request_.login is None:
             self._refuse("no name and password (HTTP)")
         elif users.was_refused(user, password):
             self._send_refusal(user)
@@ -131,10 +132,10 @@ class HttpSession:
             self._judging = self.server.loop.create_task(self._judge(user, password))
         return False
 
-    def _is_turned_away(self, asked: HttpRequest) -> bool:
+    def _is_turned_away(self, request_: HttpRequest) -> bool:
         """Refuse what came from another page, or to another's name, and hear no more of it; whether it did."""
-        refused = unwelcome(self.server, asked, by_tls=self.connection.tls is not None)
-        if refused is None or pages.needed(self.server, asked.method, asked.path) == NONE:
+        refused = unwelcome(self.server, request_, by_tls=self.connection.tls is not None)
+        if refused is None or pages.needed(self.server, request_.method, request_.path) == NONE:
             return False
         self.server.warn(self.connection.peer, f"{refused} (HTTP)")
         body = f"{refused}.\n".encode()
@@ -161,62 +162,62 @@ class HttpSession:
             self._send_refusal(user)
         self.connection.resume("judging")
 
-    def _answer(self, asked: HttpRequest) -> None:
-        user, _ = asked.login or (self._certified or "", "")
+    def _answer(self, request_: HttpRequest) -> None:
+        user, _ = request_.login or (self._certified or "", "")
         self.user = user
-        if pages.needed(self.server, asked.method, asked.path) != NONE:
+        if pages.needed(self.server, request_.method, request_.path) != NONE:
             self.connection.know(is_known=True, is_trusted=self.server.users.is_trusted(user))
             if self.connection.is_closed:
                 return
-        if missing := self._missing(asked, user):
-            tried = f"may not {asked.method} {asked.path}: it needs {in_words(missing)}"
+        if missing := self._missing(request_, user):
+            tried = f"may not {request_.method} {request_.path}: it needs {in_words(missing)}"
             self.server.audit(self, tried)
-            self._send(403, pages.forbidden(missing), asked)
+            self._send(403, pages.forbidden(missing), request_)
             return
-        if asked.method == "GET" and (watched := pages.streamed(self.server, asked.path, user)) is not None:
+        if request_.method == "GET" and (watched := pages.streamed(self.server, request_.path, user)) is not None:
             self.server, self.watches = watched, True
             self.connection.send(_head(200, "Transfer-Encoding: chunked"))
             self.map_changed()
             return
-        changing = pages.change(self.server, asked.method, asked.path, asked.body, user)
+        changing = pages.change(self.server, request_.method, request_.path, request_.body, user)
         if changing is not None:
             self.connection.pause("changing")
-            self._changing = self.server.loop.create_task(self._finish(asked, changing))
+            self._changing = self.server.loop.create_task(self._finish(request_, changing))
             return
-        found = pages.page(self.server, asked.path, user) if asked.method in ("GET", "HEAD") else None
-        if found is not None:
-            self._send(found.status, found.body, asked, found.content_type)
-        elif (why := pages.refusal(self.server, asked.method, asked.path, user)) is not None:
-            self._send(400, why, asked)
+        content = pages.page(self.server, request_.path, user) if request_.method in ("GET", "HEAD") else None
+        if content is not None:
+            self._send(content.status, content.body, request_, content.content_type)
+        elif (why := pages.refusal(self.server, request_.method, request_.path, user)) is not None:
+            self._send(400, why, request_)
         else:
-            self._send(404, b"Requested resource not found.\r\n", asked)
+            self._send(404, b"Requested resource not found.\r\n", request_)
 
-    async def _finish(self, asked: HttpRequest, changing: Awaitable[Made]) -> None:
+    async def _finish(self, request_: HttpRequest, changing: Awaitable[Made]) -> None:
         """Answer what a change came to; it goes on when the client is gone, for others may have seen a part of it."""
         try:
-            made = await changing
+            result = await changing
         except Exception:  # as above
             self._tell_of_fault()
-            made = Made(b'{"errors": {"_": "internal error"}}', 500)
-        if made.status < 300:
-            self.server.record(self, f"did {asked.method} {asked.path}")
+            result = Made(b'{"errors": {"_": "internal error"}}', 500)
+        if result.status < 300:
+            self.server.record(self, f"did {request_.method} {request_.path}")
         if not self.connection.is_closed:
-            self._send(made.status, made.body, asked, made.content_type)
+            self._send(result.status, result.body, request_, result.content_type)
             self.connection.resume("changing")
 
     def _tell_of_fault(self) -> None:
         peer = self.connection.peer
         log.exception("%s: a request by HTTP failed", peer, extra=event("node.failed", peer=peer))
 
-    def _missing(self, asked: HttpRequest, user: str) -> int:
+    def _missing(self, request_: HttpRequest, user: str) -> int:
         """Return the privileges that a user lacks for a page, as a number of bits."""
-        return pages.missing(self.server, asked.method, asked.path, user)
+        return pages.missing(self.server, request_.method, request_.path, user)
 
-    def _send(self, status: int, body: bytes, asked: HttpRequest, content_type: str = _JSON) -> None:
-        ends = "Connection: close" if asked.closes else "Connection: keep-alive"
+    def _send(self, status: int, body: bytes, request_: HttpRequest, content_type: str = _JSON) -> None:
+        ends = "Connection: close" if request_.closes else "Connection: keep-alive"
         head = _head(status, f"Content-Length: {len(body)}", ends, content_type=content_type)
-        self.connection.send(head if asked.method == "HEAD" else head + body)
-        if asked.closes:
+        self.connection.send(head if request_.method == "HEAD" else head + body)
+        if request_.closes:
             self.connection.finish()
 
     def _refuse(self, why: str, user: str = "") -> None:

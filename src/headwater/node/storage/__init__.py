@@ -1,4 +1,4 @@
-"""Where documents rest: an append-only log of DCP frames, and an index of it in memory.
+"""The store of documents: an append-only log of DCP frames, and an index of it in memory.
 
     api.py         the page that the node reads     store.py                 Store, which owns its parts
     staging.py     changes on their way: gathering     committing.py             a batch made durable, or undone

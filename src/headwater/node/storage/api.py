@@ -121,7 +121,7 @@ class Storage(Protocol):
 
     @property
     def damaged_batches(self) -> int:
-        """How many damaged ranges were found in the files of the log."""
+        """The number of damaged ranges that were found in the files of the log."""
 
     def compact(
         self,

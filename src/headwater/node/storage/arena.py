@@ -1,4 +1,5 @@
-"""Where changes gather before they are written: two arenas, one filling while the other is on its way to the disk.
+"""The memory in which changes gather before they are written: two arenas, one filling while the other is on its way to
+the disk.
 
 A kernel writes frames straight into the filling arena, where the index finds them at once; nothing is copied until the
 disk takes them. An arena's address never changes, so a LOC into it stays good until its batch is settled.
@@ -78,7 +79,7 @@ class Batch:
 
     @property
     def is_unread(self) -> bool:
-        """Whether it is much, and nobody will read (nearly) any of it soon."""
+        """Return True if it is much, and nobody will read (nearly) any of it soon."""
         return self.arena.used >= UNREAD_BYTES_MIN and self.arena.unread_bytes >= self.arena.used * UNREAD_SHARE_MIN
 
     @property

@@ -54,12 +54,12 @@ class BatchHeader:
 
     @property
     def start(self) -> int:
-        """Where the first frame begins."""
+        """The offset of the first frame."""
         return self.offset + BATCH_HEADER_BYTES
 
     @property
     def end(self) -> int:
-        """Where the next batch would begin."""
+        """The offset at which the next batch would begin."""
         return self.offset + BATCH_HEADER_BYTES + self.body_bytes
 
 

@@ -34,10 +34,10 @@ _KEYS_AND_SEQNOS: Final = (index.KEYS, index.HIGH, index.FROZEN_HIGH, index.DURA
 
 
 def _array(count: int, kind: type[Any]) -> NDArray[Any]:
-    made = np.empty(count, kind)
+    array = np.empty(count, kind)
     if debugging() and count:
-        register(made)
-    return made
+        register(array)
+    return array
 
 
 class Columns:
@@ -66,14 +66,14 @@ class Columns:
         """The first `rows` rows in new arrays of the given sizes."""
         most = min(capacity, self.capacity)
         node_invariant(rows <= most, "{} rows are to be copied, there is room for {}", rows, most)
-        made = Columns(capacity, slots)
+        copy = Columns(capacity, slots)
         for name in ("seq", "loc", "hash", "prev", "next"):
-            getattr(made, name)[:rows] = getattr(self, name)[:rows]
+            getattr(copy, name)[:rows] = getattr(self, name)[:rows]
         if slots == len(self.slots):
-            made.slots[:] = self.slots
+            copy.slots[:] = self.slots
         else:
-            fill_slots(made.slots, made.hash, made.next, rows)
-        return made
+            fill_slots(copy.slots, copy.hash, copy.next, rows)
+        return copy
 
 
 def _keys_max(slots: int) -> int:
@@ -188,7 +188,7 @@ class Index:
         self.table[vbucket, index.STATE] = self.table[vbucket, index.DELETED_REV] = 0
 
     def rows_up_to(self, vbucket: int, seqno: int) -> int:
-        """How many rows have a seqno at or below `seqno`."""
+        """Return the number of rows with a seqno at or below `seqno`."""
         if seqno >= self.table.item(vbucket, index.HIGH):
             return self.rows(vbucket)  # what a stream that follows its vbucket asks for
         if seqno == 0:
@@ -245,15 +245,16 @@ class Index:
         return int(self.table[:, index.LIVE_BYTES].sum())
 
     def exact(self, vbucket: int, end_seqno: int) -> bool:
-        """Whether a view that ends at `end_seqno` shows what was there then, rather than a part of it."""
+        """Return True if a view that ends at `end_seqno` shows what was there then, rather than a part of it."""
         return end_seqno >= self.rollback_floor(vbucket)
 
     def is_mixed(self, vbucket: int) -> bool:
-        """Whether there may be changes that are not documents of the default collection."""
+        """Return True if there may be changes that are not documents of the default collection."""
         return self.table.item(vbucket, index.MIXED) != 0
 
     def has_change(self, vbucket: int, seqno: int) -> bool:
-        """Whether the change of a seqno is here, durable or not. False if it was superseded and compacted away."""
+        """Return True if the change of a seqno is here, durable or not. False if it was superseded and compacted
+        away."""
         rows = self.rows_up_to(vbucket, seqno)
         return rows > 0 and self.columns[vbucket].seq.item(rows - 1) == seqno
 

@@ -28,12 +28,12 @@ class Declarations:
 
     @property
     def is_member(self) -> bool:
-        """Whether the node was ever one of a cluster."""
+        """Return True if the node was ever one of a cluster."""
         return self._log.manifest.content.member
 
     @property
     def has_users(self) -> bool:
-        """Whether there was ever a list of users in the folder."""
+        """Return True if there was ever a list of users in the folder."""
         return self._log.manifest.content.users
 
     def use_collections(self) -> None:

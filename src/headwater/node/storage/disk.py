@@ -44,7 +44,7 @@ _PIECE_BYTES = 64 << 10
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room."""
+    """Return True if an error says that there is no room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -71,7 +71,8 @@ class File(Protocol):
         """Bytes of the disk that the file has, written or set aside (a hole has none)."""
 
     def data_end(self, offset: int) -> int:
-        """Where the bytes that were ever written end, at or behind `offset`: all beyond are zeros of a hole."""
+        """Return the offset at which the bytes that were ever written end, at or behind `offset`: all beyond are
+        zeros of a hole."""
 
     def map(self) -> NDArray[np.uint8]:
         """The whole file as read-only memory, valid as long as the array is referenced, in its size of now."""
@@ -129,13 +130,13 @@ class Disk(Protocol):
 
 def _first(buffers: list[memoryview], count: int) -> list[memoryview]:
     """The first `count` bytes of the buffers."""
-    found: list[memoryview] = []
+    parts: list[memoryview] = []
     for buffer in buffers:
-        found.append(buffer[:count])
-        count -= len(found[-1])
+        parts.append(buffer[:count])
+        count -= len(parts[-1])
         if not count:
             break
-    return found
+    return parts
 
 
 class _RealFile:
@@ -287,5 +288,5 @@ class RealDisk:
 
     def free(self, path: Path) -> int:
         """Bytes that the file system of a directory has left for us."""
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize

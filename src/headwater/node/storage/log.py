@@ -92,7 +92,7 @@ class Log:
         self.failed: bool = False
         self.synced: Final = SyncedFile(disk, folder, manifest.content.store)
         self._lock = threading.Lock()  # of `segments`: rolling and compaction change it from their threads
-        self._one = threading.RLock()  # of the open segment: `make_room` is called by the loop's thread, too
+        self._segment_lock = threading.RLock()  # of the open segment: `make_room` is called by the loop's thread, too
         self._disk = disk
         self._random = random
         self.batch_bytes_max: Final = arena_bytes + batches.BATCH_HEADER_BYTES
@@ -135,7 +135,7 @@ class Log:
 
     @property
     def segment_bytes_now(self) -> int:
-        """How large a segment becomes: on a small disk less than its file has room for."""
+        """Return the size that a segment gets: on a small disk less than its file has room for."""
         return min(self.segment_bytes, max(SEGMENT_MIN, self._disk_bytes // SEGMENT_PARTS))
 
     @property
@@ -154,7 +154,7 @@ class Log:
 
     @property
     def may_delete(self) -> bool:
-        """Whether deletions go on: with what is set aside, and with the first pieces of the reserve."""
+        """Return True if deletions go on: with what is set aside, and with the first pieces of the reserve."""
         return self.room >= self._control_bytes_min or self.reserve.held > self._reserve_least
 
     @property
@@ -192,7 +192,7 @@ class Log:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for documents."""
+        """Return True if there is no room for documents."""
         if self.failed or not self.segments:
             return True
         segment = self.segments[-1]  # not by way of `room`: asked with every request
@@ -200,7 +200,7 @@ class Log:
 
     @property
     def is_short(self) -> bool:
-        """Whether the disk will be full soon: it has less than two segments left, and the reserve."""
+        """Return True if the disk will be full soon: it has less than two segments left, and the reserve."""
         return self._disk.free(self.folder) < 2 * self.segment_bytes_now
 
     def crowded(self) -> None:
@@ -240,7 +240,7 @@ class Log:
         if frames < 0:
             raise StorageError(f"{self.folder}: the staged bytes are not whole frames; a kernel wrote nonsense")
         try:
-            with self._one:
+            with self._segment_lock:
                 self._prepare()
                 self._append(batch, int(frames))
         except OSError as error:
@@ -293,7 +293,7 @@ class Log:
             control: bytes of records and deletions that it must have, if need be from the reserve.
         """
         # The batch before is safe; `room` tells what the next one can have.
-        with self._one, contextlib.suppress(OSError):
+        with self._segment_lock, contextlib.suppress(OSError):
             self.manifest.settle()
             wanted, self.wanted = min(self.wanted, self.batch_bytes_max), 0
             if self.failed:
@@ -305,7 +305,7 @@ class Log:
                 self._for_control(control)
 
     def _is_used_up(self, needed: int) -> bool:
-        """Whether the segment can't take a batch of `needed` bytes, or is large enough for this disk."""
+        """Return True if the segment can't take a batch of `needed` bytes, or is large enough for this disk."""
         segment, most = self.current, self.segment_bytes_now
         return segment.size - segment.end < needed or segment.end >= max(most // 2, most - self._batch_bytes)
 
@@ -317,7 +317,8 @@ class Log:
         self._disk_bytes = self._disk.free(self.folder) + self.bytes + self.reserve.held
 
     def _for_documents(self, wanted: int) -> bool:
-        """Whether a batch has its room. What the reserve lacks comes first, and what a compaction is about to write."""
+        """Return True if a batch has its room. What the reserve lacks comes first, and what a compaction is about to
+        write."""
         self.reserve.size = self._reserve_bytes
         if not self.reserve.fill() or self._is_needed_for_compaction():
             return False
@@ -332,7 +333,7 @@ class Log:
         return True
 
     def _is_needed_for_compaction(self) -> bool:
-        """Whether what is left on the disk must be left for the compaction that is under way."""
+        """Return True if what is left on the disk must be left for the compaction that is under way."""
         return self.promised > 0 and self._disk.free(self.folder) - 2 * self._batch_bytes < self.promised
 
     def _is_set_aside(self, ahead: int) -> bool:
@@ -459,7 +460,7 @@ class Log:
             DiskFull, StorageError: it goes on.
         """
         try:
-            with self._one:
+            with self._segment_lock:
                 self.manifest.settle()
                 if self.current.batches:
                     self._roll()
@@ -469,8 +470,8 @@ class Log:
 
     def replace(self, old: list[Segment], new: list[Segment]) -> None:
         """Put `new` in the place of `old`, a stretch of sealed segments: durably, or OSError. Any thread."""
-        entries = tuple(Entry(one.header.id, one.header.salt, one.end) for one in new)
-        gone = [one.header.id for one in old]
+        entries = tuple(Entry(segment.header.id, segment.header.salt, segment.end) for segment in new)
+        gone = [segment.header.id for segment in old]
 
         def edit(manifest: Manifest) -> Manifest:
             first = next((at for at, entry in enumerate(manifest.segments) if entry.id == gone[0]), 0)

@@ -68,7 +68,9 @@ class Manifest:
         content = {
             "store": self.store.hex(),
             "vbuckets": self.vbuckets,
-            "segments": [{"id": one.id, "salt": f"{one.salt:016x}", "bytes": one.bytes} for one in self.segments],
+            "segments": [
+                {"id": entry.id, "salt": f"{entry.salt:016x}", "bytes": entry.bytes} for entry in self.segments
+            ],
             "generation": self.generation,
             "next_segment": self.next_segment,
             "clean": self.clean,
@@ -93,7 +95,7 @@ class Manifest:
         needed = _format_of(collections=collections, prepares=prepares)
         if max(data.split(b" ", 2)[1].decode(), _WITHOUT_MARKS) != needed:
             raise CorruptStore(path, 0, "the manifest is not of the format that it names")
-        entries = tuple(Entry(one["id"], int(one["salt"], 16), one["bytes"]) for one in content["segments"])
+        entries = tuple(Entry(entry["id"], int(entry["salt"], 16), entry["bytes"]) for entry in content["segments"])
         return cls(
             bytes.fromhex(content["store"]),
             content["vbuckets"],

@@ -64,17 +64,17 @@ class NewestSeqnos:
     def seqno(self, vbucket: int, shown: Shown) -> int:
         """The newest durable seqno of what is shown; 0 if there is none."""
         bounds = self._look(vbucket)
-        found = 0
+        newest = 0
         chosen = np.flatnonzero(np.isin(bounds.numbers, shown, assume_unique=True))
         for at in chosen[np.argsort(bounds.seqnos[chosen])[::-1]].tolist():
-            if bounds.seqnos.item(at) <= found:
+            if bounds.seqnos.item(at) <= newest:
                 break
             bound = bounds.seqnos.item(at)
             exact = self._last(vbucket, bounds.numbers[at : at + 1], bound)
             node_invariant(exact <= bound, "vbucket {}: the newest seqno {} is above {}", vbucket, exact, bound)
             bounds.seqnos[at] = exact
-            found = max(found, exact)
-        return found
+            newest = max(newest, exact)
+        return newest
 
     def numbers(self, vbucket: int) -> NDArray[np.uint64]:
         """The numbers of all choices of which there may be durable rows; none in a vbucket where nothing has a mark."""

@@ -59,8 +59,8 @@ class StoredPrepares:
         """Store that a prepare did not happen; returns the seqno of that (the next one, if it has none). Errors as
         above."""
         seqno = self._staging.next_seqno(vbucket, abort.abort_seqno or None)
-        told = replace(abort, abort_seqno=seqno)
-        self._staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, told))
+        mark = replace(abort, abort_seqno=seqno)
+        self._staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, mark))
         return seqno
 
     def stage_over(self, vbucket: int, key: bytes, delete_time: int) -> None:
@@ -75,11 +75,11 @@ class StoredPrepares:
     def waiting(self, vbucket: int) -> list[Prepare]:
         """Those that are not over, in the order of their seqnos, durable or not. Looks at every row of a vbucket in
         which not all are documents of the default collection."""
-        return [told for told in messages_of(self._index, self._slots, vbucket) if isinstance(told, Prepare)]
+        return [message for message in messages_of(self._index, self._slots, vbucket) if isinstance(message, Prepare)]
 
     def find(self, vbucket: int, key: bytes) -> Prepare | None:
         """The prepare of a key; None if there is none, or it is over."""
         sought = np.frombuffer(prepare_key(key), np.uint8)
         row = int(index.lookup(self._index.table, vbucket, self._slots.table, sought, 1))
-        told = None if row < 0 else told_in(self._slots.seen(self._index.columns[vbucket].loc.item(row)))
-        return told if isinstance(told, Prepare) else None
+        message = None if row < 0 else told_in(self._slots.frame(self._index.columns[vbucket].loc.item(row)))
+        return message if isinstance(message, Prepare) else None

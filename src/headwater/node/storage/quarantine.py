@@ -68,8 +68,8 @@ class Quarantine:
         return hit
 
     def count(self, paths: Container[str]) -> int:
-        """How much of the damage lies in these files. A pass that began before a compaction finds some in files that
-        are no part of the log any more."""
+        """Return the number of damaged places that lie in these files. A pass that began before a compaction finds
+        some in files that are no part of the log any more."""
         return sum(path in paths for path, _ in self.damage)
 
     def check_key(self, vbucket: int, key: bytes) -> None:
@@ -86,7 +86,7 @@ class Quarantine:
             raise self.error(vbucket)
 
     def after(self, vbucket: int, seqno: int) -> bool:
-        """Whether a change of the vbucket behind `seqno` was lost."""
+        """Return True if a change of the vbucket behind `seqno` was lost."""
         return vbucket in self.vbuckets and bool((self._rows(vbucket) >= self._index.rows_up_to(vbucket, seqno)).any())
 
     def lost(self, vbucket: int) -> NDArray[np.uint64]:

@@ -200,15 +200,15 @@ def key_in(frame: bytes | memoryview) -> tuple[bytes, int]:
 
 def keys_in(frames: bytes) -> list[tuple[bytes, int]]:
     """Return key, without its collection, and seqno of each of the stored documents that `frames` consists of."""
-    found, at, end = [], 0, len(frames)
+    keys, at, end = [], 0, len(frames)
     while at < end:
         _, _, key_bytes, extras_bytes, _, _, body_bytes, opaque, _ = HEADER.unpack_from(frames, at)
         extras_at, at = at + HEADER_BYTES, at + HEADER_BYTES + body_bytes
         key_at = extras_at + extras_bytes
         key = frames[key_at : key_at + key_bytes]
         seqno = int.from_bytes(frames[extras_at : extras_at + 8])
-        found.append((leb128.split_key(key)[1] if opaque & NAMED_MARK else key, seqno))
-    return found
+        keys.append((leb128.split_key(key)[1] if opaque & NAMED_MARK else key, seqno))
+    return keys
 
 
 class EventParts(NamedTuple):
@@ -279,7 +279,7 @@ def message_in(frame: bytes | memoryview) -> dcp.Prepare | dcp.Abort | None:
 
 
 def _told_at(frame: bytes | memoryview) -> tuple[int, int]:
-    """Where key and message of a stored frame with the SYSTEM mark begin; 0 and 0 for a document."""
+    """Return the offsets of key and message in a stored frame with the SYSTEM mark; 0 and 0 for a document."""
     _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
     key_at = HEADER_BYTES + extras_bytes
     return (key_at, key_at + key_bytes) if opaque & SYSTEM_MARK else (0, 0)
@@ -293,16 +293,16 @@ def prepare_key(key: bytes) -> bytes:
 def prepare_frame(vbucket: int, prepare: dcp.Prepare) -> bytes:
     """A prepare as it is stored; its key begins with the id of its collection."""
     extras = _MUTATION.pack(prepare.by_seqno, 0, 0, 0, 0, 0, 0)
-    told = replace(prepare, vbucket=vbucket, opaque=0, framing=None).encode()
+    body = replace(prepare, vbucket=vbucket, opaque=0, framing=None).encode()
     marks = NAMED_MARK | SYSTEM_MARK
-    return _frame(MUTATION, vbucket, extras, prepare_key(prepare.key), told, cas=prepare.cas, hops=marks)
+    return _frame(MUTATION, vbucket, extras, prepare_key(prepare.key), body, cas=prepare.cas, hops=marks)
 
 
 def prepare_over_frame(vbucket: int, key: bytes, seqno: int, delete_time: int, abort: dcp.Abort | None) -> bytes:
     """The end of a prepare as it is stored: at the seqno of the document that it became, or with its abort."""
-    told = b"" if abort is None else replace(abort, vbucket=vbucket, opaque=0, framing=None).encode()
+    body = b"" if abort is None else replace(abort, vbucket=vbucket, opaque=0, framing=None).encode()
     extras, marks = _DELETION.pack(seqno, 0, delete_time, 0), NAMED_MARK | SYSTEM_MARK
-    return _frame(DELETION, vbucket, extras, prepare_key(key), told, cas=1, hops=marks)
+    return _frame(DELETION, vbucket, extras, prepare_key(key), body, cas=1, hops=marks)
 
 
 def _frame(

@@ -77,8 +77,8 @@ def open_segments(disk: Disk, folder: Path, manifest: Manifest) -> list[OpenedSe
         for entry in manifest.segments:
             opened.append(_open_segment(disk, folder, manifest, entry))
     except BaseException:
-        for one in opened:
-            one.segment.close()
+        for segment_ in opened:
+            segment_.segment.close()
         raise
     return opened
 
@@ -111,9 +111,9 @@ def _walk(segment: Segment, end: int) -> tuple[Bodies, batches.Torn | None]:
     torn = None
     data, header = segment.memory.data, segment.header
     try:
-        for one in batches.walk(data, SEGMENT_HEADER_BYTES, end, header.salt, header.first_batch):
-            bodies.append((one.start, one.end))
-            segment.end = one.end
+        for batch in batches.walk(data, SEGMENT_HEADER_BYTES, end, header.salt, header.first_batch):
+            bodies.append((batch.start, batch.end))
+            segment.end = batch.end
             segment.batches += 1
     except batches.Torn as found:
         torn = found
@@ -148,10 +148,10 @@ def _verify_open(segment: Segment) -> OpenedSegment:
 
 
 def reread(segment: Segment) -> OpenedSegment:
-    """Where the frames of a segment's durable batches are."""
+    """Return the places of the frames of a segment's durable batches."""
     data, header = segment.memory.data, segment.header
-    found = batches.walk(data, SEGMENT_HEADER_BYTES, segment.end, header.salt, header.first_batch)
-    return OpenedSegment(segment, np.array([(one.start, one.end) for one in found], np.int64).reshape(-1, 2))
+    walked = batches.walk(data, SEGMENT_HEADER_BYTES, segment.end, header.salt, header.first_batch)
+    return OpenedSegment(segment, np.array([(batch.start, batch.end) for batch in walked], np.int64).reshape(-1, 2))
 
 
 def verify(segment: Segment) -> OpenedSegment:
@@ -173,8 +173,8 @@ def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) ->
 
 def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
     """Check that what was noted as synced is there (the segment it is in may have been sealed or compacted since)."""
-    for one in opened[-1:]:
-        segment = one.segment
+    for last in opened[-1:]:
+        segment = last.segment
         if note is not None and note.segment == segment.header.id and note.end > segment.end:
             why = f"the log ends here, batches up to byte {note.end} were on disk (to number {note.next_number - 1})"
             raise CorruptStore(segment.path, segment.end, why)
@@ -184,9 +184,11 @@ def cut(opened: OpenedSegment) -> None:
     """Put zeros in the place of a write that was cut off; the same again when this is interrupted. The file keeps its
     length and its room, so this works on a full disk."""
     if opened.torn_end:
-        told = "%s: byte %d: the last write was cut off by a crash: %d bytes of it are removed; nobody was told of it"
+        message = (
+            "%s: byte %d: the last write was cut off by a crash: %d bytes of it are removed; nobody was told of it"
+        )
         told_with = event("log.cut", file=str(opened.segment.path), offset=opened.torn_end, bytes=opened.torn_bytes)
-        log.warning(told, opened.segment.path, opened.torn_end, opened.torn_bytes, extra=told_with)
+        log.warning(message, opened.segment.path, opened.torn_end, opened.torn_bytes, extra=told_with)
         file, end = opened.segment.writable(), opened.segment.writable().data_end(opened.torn_end)
         for at in range(opened.torn_end, end, CUT_BYTES):
             file.write([bytes(min(CUT_BYTES, end - at))], at)

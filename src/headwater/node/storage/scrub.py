@@ -39,11 +39,11 @@ def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator
     """
     for segment, end in segments:
         read = 0
-        for found in _segment(segment, end, slice_bytes):
-            if isinstance(found, Damage):
-                yield found
+        for batch in _segment(segment, end, slice_bytes):
+            if isinstance(batch, Damage):
+                yield batch
                 continue
-            read += found
+            read += batch
             if read >= slice_bytes:
                 yield read
                 read = 0
@@ -58,9 +58,9 @@ def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Dam
     offset, number = SEGMENT_HEADER_BYTES, header.first_batch
     while offset < end:
         try:
-            found = batches.read_header(data, offset, end, header.salt)
-            if found.number != number:
-                raise batches.Torn(offset, f"batch {found.number} is here, {number} is expected")
+            batch = batches.read_header(data, offset, end, header.salt)
+            if batch.number != number:
+                raise batches.Torn(offset, f"batch {batch.number} is here, {number} is expected")
         except batches.Torn as torn:
             # Where the next batch begins is only known to the header that is wrong: look for one that is right.
             later = batches.find_later(data, offset, end, header.salt, number)
@@ -68,17 +68,17 @@ def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Dam
             yield Damage(segment, offset, after, torn.why)
             offset, number = after, number if later is None else later.number
             continue
-        yield from _body(segment, found, slice_bytes)
-        offset, number = found.end, number + 1
+        yield from _body(segment, batch, slice_bytes)
+        offset, number = batch.end, number + 1
 
 
-def _body(segment: Segment, found: batches.BatchHeader, slice_bytes: int) -> Iterator[int | Damage]:
-    data, digest = segment.memory.data, batches.body_digest(found, segment.header.salt)
+def _body(segment: Segment, header: batches.BatchHeader, slice_bytes: int) -> Iterator[int | Damage]:
+    data, digest = segment.memory.data, batches.body_digest(header, segment.header.salt)
     yield batches.BATCH_HEADER_BYTES
-    for at in range(found.start, found.end, slice_bytes):
-        piece = data[at : min(at + slice_bytes, found.end)]
+    for at in range(header.start, header.end, slice_bytes):
+        piece = data[at : min(at + slice_bytes, header.end)]
         digest.update(piece)
         yield len(piece)
-    if digest.intdigest() != found.checksum:
-        why = f"the checksum of batch {found.number} ({found.body_bytes} bytes) is wrong"
-        yield Damage(segment, found.offset, found.end, why)
+    if digest.intdigest() != header.checksum:
+        why = f"the checksum of batch {header.number} ({header.body_bytes} bytes) is wrong"
+        yield Damage(segment, header.offset, header.end, why)

@@ -61,7 +61,7 @@ class Slots:
             segment.born = self._time
         self.place(segment.slot, segment.memory, len(segment.memory))
 
-    def seen(self, place: int) -> memoryview:
+    def frame(self, place: int) -> memoryview:
         """The frame a LOC stands for, where it is: to be let go before anything else happens."""
         slot, offset = place >> 40, place & ((1 << 40) - 1)
         data = self._memory[slot].data
@@ -87,12 +87,13 @@ class Slots:
         self._release()
 
     def is_held_by(self, ticket: int) -> bool:
-        """Whether a retired segment is kept for this reader."""
+        """Return True if a retired segment is kept for this reader."""
         return any(segment.born < ticket < when for when, segment in self._retired)
 
     @property
     def oldest_retired(self) -> int | None:
-        """When the oldest segment that is still kept was retired, as a number that rises; None if there is none."""
+        """The time at which the oldest segment that is still kept was retired, as a number that rises; None if there
+        is none."""
         return self._retired[0][0] if self._retired else None
 
     @property

@@ -122,7 +122,8 @@ class Staging:
 
     @property
     def may_delete(self) -> bool:
-        """Whether there is room for deletions and states, full or not: some is kept for what makes the log smaller."""
+        """Return True if there is room for deletions and states, full or not: some is kept for what makes the log
+        smaller."""
         return not self.full or self._log.may_delete
 
     @property
@@ -131,7 +132,7 @@ class Staging:
 
     @property
     def _limit(self) -> int:
-        """How far the arena may be filled by documents."""
+        """Return the bytes up to which documents may fill the arena."""
         room = self._room if self._room < self._arena_bytes else self._arena_bytes  # asked with every request
         return room - self._control_reserve if room > self._control_reserve else 0
 
@@ -142,7 +143,7 @@ class Staging:
         return self.arena.data[:limit], used
 
     def filled(self) -> tuple[int, int]:
-        """How many bytes of the arena are filled with frames, and how many may be."""
+        """The number of bytes of the arena that are filled with frames, and of those that may be."""
         used, limit = self.arena.used, self._limit
         return used, limit if limit > used else used
 
@@ -302,8 +303,8 @@ class Staging:
         self._index.table[vbucket, index.STATE] = state
 
     def lags_behind(self, vbucket: int) -> bool:
-        """Whether tombstones came since a vbucket's record was staged that only they themselves tell of: before any of
-        them goes, the record has to (`record_again`)."""
+        """Return True if tombstones came since a vbucket's record was staged that only they themselves tell of:
+        before any of them goes, the record has to (`record_again`)."""
         record = self.records.get(vbucket)
         return record is not None and record.deleted_rev < int(self._index.table[vbucket, index.DELETED_REV])
 
@@ -368,7 +369,8 @@ class Staging:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is staged, and nothing on its way: what has no room now will not have more after a commit."""
+        """Return True if nothing is staged, and nothing on its way: what has no room now will not have more after a
+        commit."""
         return self._handed_over is None and not self.arena.used
 
     def more_room(self) -> bool:

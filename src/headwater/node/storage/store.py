@@ -149,7 +149,7 @@ class Store:
     def _load(self, manifest: Manifest) -> None:
         note = self.log.synced.load()
         opened = recovery.open_segments(self.disk, self.path, manifest)
-        self.log.segments = [one.segment for one in opened]
+        self.log.segments = [each.segment for each in opened]
         try:
             recovery.check_synced(opened, note)
             self._replay(opened, manifest)
@@ -161,14 +161,14 @@ class Store:
 
     def _replay(self, opened: list[OpenedSegment], manifest: Manifest) -> None:
         replay = Replay(self.index, self.slots)
-        for one in opened:
-            replay.segment(one)
+        for each in opened:
+            replay.segment(each)
         replay.finish()
         recovery.check_clean(opened, manifest, replay.clean)
         failpoint("recover.indexed")
         if opened:
             recovery.cut(opened[-1])
-        self.clean = replay.clean or not any(one.segment.batches for one in opened)
+        self.clean = replay.clean or not any(each.segment.batches for each in opened)
         self.recovered = dict(replay.records)
         if manifest.collections:
             self._newest.follow()
@@ -188,13 +188,13 @@ class Store:
             if vbucket in self.quarantine.vbuckets:
                 self.quarantine.check_key(vbucket, stored_key(collection, key)[0])
             return None
-        frame = self.slots.seen(self.index.columns[vbucket].loc.item(row))  # of 20 MiB each copy takes milliseconds
+        frame = self.slots.frame(self.index.columns[vbucket].loc.item(row))  # of 20 MiB each copy takes milliseconds
         return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
 
     def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
         """Bytes of the record that `document` reads; 0 where there is none."""
         row = self._row_of(vbucket, key, collection)
-        return 0 if row < 0 else len(self.slots.seen(self.index.columns[vbucket].loc.item(row)))
+        return 0 if row < 0 else len(self.slots.frame(self.index.columns[vbucket].loc.item(row)))
 
     def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
         """The seqno of the newest version of a key, a tombstone as well; 0 where there is none."""
@@ -282,10 +282,10 @@ class Store:
         earliest = int(self.table[vbucket, index.EXPIRY])
         if earliest == 0 or earliest > now:
             return []
-        found = np.empty(limit, np.int64)
-        count = int(history.find_expired(self.table, vbucket, self.segments, now, alive, found))
+        rows = np.empty(limit, np.int64)
+        count = int(history.find_expired(self.table, vbucket, self.segments, now, alive, rows))
         locs = self.index.columns[vbucket].loc
-        return [key_in(self.slots.seen(int(locs[row]))) for row in found[:count]]
+        return [key_in(self.slots.frame(int(locs[row]))) for row in rows[:count]]
 
     # ------------------------------------------------------------------ staging
 
@@ -415,7 +415,8 @@ class Store:
 
     @property
     def damaged_batches(self) -> int:
-        """How many damaged ranges the files of the log have, as far as they were found: the next start meets them."""
+        """Return the number of damaged ranges in the files of the log, as far as they were found: the next start
+        meets them."""
         if not self.quarantine.damage:
             return 0
         return self.quarantine.count({str(segment.path) for segment in self.log.segments})

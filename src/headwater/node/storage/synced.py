@@ -1,4 +1,4 @@
-"""How far the log was synced: a note in a file of its own after each batch.
+"""The point up to which the log was synced: a note in a file of its own after each batch.
 
 A log that ends early looks, by itself, like one whose last write was cut off: nobody was told of that write. The note
 tells the two apart. It is written after the sync of its batch returned, and not synced itself, for that would cost as

@@ -52,12 +52,12 @@ class WholeFile:
         self.path = path
         self._disk, self._fresh, self._failpoints = disk, fresh, failpoints
         self._lock = threading.Lock()
-        self._kept: bytes | None = None  # while unsure: the file of before, and digests of those that were refused
+        self._doubtful: bytes | None = None  # while unsure: the file of before, and digests of those that were refused
         self._refused = set[int]()
 
     @property
     def unsure(self) -> bool:
-        """Whether a change that was refused may be on disk."""
+        """Return True if a change that was refused may be on disk."""
         return bool(self._refused)
 
     def replace(self, data: bytes, check: Callable[[Path], None] | None = None) -> None:
@@ -108,7 +108,7 @@ class WholeFile:
         with suppress(OSError):
             if self._content() == before and not self._refused:
                 return
-        self._kept = before
+        self._doubtful = before
         self._refused.add(refused)
         with suppress(OSError):
             self._put(before)
@@ -116,10 +116,10 @@ class WholeFile:
 
     def _before(self) -> bytes | None:
         """The newest content that was not refused: another process (`headwater user`) may have written since."""
-        found = self._content()
-        if self._refused and found is not None and xxhash.xxh3_64_intdigest(found) in self._refused:
-            return self._kept
-        return found
+        content = self._content()
+        if self._refused and content is not None and xxhash.xxh3_64_intdigest(content) in self._refused:
+            return self._doubtful
+        return content
 
     def _put(self, data: bytes | None) -> None:
         if data is not None:

@@ -36,25 +36,25 @@ def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
     at every row of a vbucket that is mixed."""
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
-        if (told := event_apart(slots.seen(locs.item(row)))) is not None:
-            yield StoredEvent(told[0], _event(told[1]))
+        if (parts := event_apart(slots.frame(locs.item(row)))) is not None:
+            yield StoredEvent(parts[0], _event(parts[1]))
 
 
 def messages_of(of: Index, slots: Slots, vbucket: int) -> Iterator[Prepare | Abort]:
     """The messages of durable writes; otherwise as `events_of`."""
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
-        if (told := message_in(slots.seen(locs.item(row)))) is not None:
-            yield told
+        if (message := message_in(slots.frame(locs.item(row)))) is not None:
+            yield message
 
 
 def _rows(of: Index, slots: Slots, vbucket: int) -> list[int]:
     if not of.table.item(vbucket, index.MIXED):
         return []
-    found = np.empty(ROWS_FIRST, np.int64)
-    while (count := int(sweep.system_rows(of.table, vbucket, slots.table, found))) > len(found):
-        found = np.empty(count, np.int64)
-    rows: list[int] = found[:count].tolist()
+    numbers = np.empty(ROWS_FIRST, np.int64)
+    while (count := int(sweep.system_rows(of.table, vbucket, slots.table, numbers))) > len(numbers):
+        numbers = np.empty(count, np.int64)
+    rows: list[int] = numbers[:count].tolist()
     return rows
 
 

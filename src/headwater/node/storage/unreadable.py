@@ -53,10 +53,10 @@ def line_of(address: int, maps: str) -> str:
     )
 
 
-def _end(_: int, told: int, __: int) -> None:
+def _end(_: int, size: int, __: int) -> None:
     """Called within the thread that read, at the instruction that did: nothing may return from here."""
     try:
-        address = ctypes.c_uint64.from_address(told + _ADDRESS_AT).value
+        address = ctypes.c_uint64.from_address(size + _ADDRESS_AT).value
         line = line_of(address, Path("/proc/self/maps").read_text("utf-8", "replace"))
         os.write(2, line.encode("utf-8", "replace") + b"\n")
     finally:

@@ -24,7 +24,7 @@ class KeptFile(Protocol):
 
     @property
     def unsure(self) -> bool:
-        """Whether a change that was refused may be on disk."""
+        """Return True if a change that was refused may be on disk."""
 
     def settle(self) -> bool:
         """Put the file of before back, if need be; return whether it is there for sure. Blocking."""

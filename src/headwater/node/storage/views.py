@@ -68,7 +68,7 @@ class View:
     ) -> None:
         self.vbucket = vbucket
         self.cursor: int = after_seqno
-        self._shown = shown
+        self._visible = shown
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
@@ -89,12 +89,12 @@ class View:
 
     @property
     def holds_removed_files(self) -> bool:
-        """Whether files are kept for it that a compaction has replaced."""
+        """Return True if files are kept for it that a compaction has replaced."""
         return self._columns is not None and self._slots.is_held_by(self._ticket)
 
     def count(self) -> tuple[int, int]:
         """(changes, bytes as stored) that lie ahead; looks at each of them."""
-        columns, shown = self._open(), self._shown
+        columns, shown = self._open(), self._visible
         ahead = columns.loc, columns.next, self._row, self._rows, self._slots.table
         frames, total = kernels.count_visible(*ahead) if shown is None else choices.count_shown(*ahead, shown)
         return int(frames), int(total)
@@ -124,8 +124,8 @@ class View:
             encoding,
             slow,
             budget_bytes,
-            _ALL if self._shown is None else self._shown,
-            int(self._shown is not None),
+            _ALL if self._visible is None else self._visible,
+            int(self._visible is not None),
         )
         self._move(columns, int(row))
         invariant(count <= len(out), "vbucket {}: {} bytes filled of {}", self.vbucket, count, len(out))
@@ -142,7 +142,7 @@ class View:
         columns = self._open()
         if self.nothing:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
-        frame = self._slots.seen(int(columns.loc[self._row]))
+        frame = self._slots.frame(int(columns.loc[self._row]))
         self._move(columns, self._row + 1)
         return frame
 
@@ -155,7 +155,7 @@ class View:
         columns = self._open()
         if self.nothing:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
-        with self._slots.seen(int(columns.loc[self._row])) as frame:
+        with self._slots.frame(int(columns.loc[self._row])) as frame:
             return cas_of(frame)
 
     def rewind(self) -> None:
@@ -168,10 +168,10 @@ class View:
         """The change of a seqno that the view has, as it is stored, wherever it has got to; as `next_frame`."""
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
-        return self._slots.seen(int(columns.loc[row]))
+        return self._slots.frame(int(columns.loc[row]))
 
     def has(self, seqno: int) -> bool:
-        """Whether the change of a seqno is the newest of its key in the view."""
+        """Return True if the change of a seqno is the newest of its key in the view."""
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
         return row < self._rows and columns.seq.item(row) == seqno and columns.next.item(row) >= self._rows
@@ -206,9 +206,9 @@ class View:
     def _next_visible(self, columns: Columns, row: int) -> int:
         """The kernel's question; where nothing was overwritten, the row itself is the answer."""
         rows = self._rows
-        if self._shown is not None:
+        if self._visible is not None:
             ahead = columns.loc, columns.next, row, rows, self._slots.table
-            return int(choices.next_shown(*ahead, self._shown))
+            return int(choices.next_shown(*ahead, self._visible))
         if row >= rows or columns.next.item(row) >= rows:
             return min(row, rows)
         return int(kernels.next_visible(columns.next, row, rows))
@@ -217,7 +217,7 @@ class View:
         """The seqno of the last change that will be handed over; of the rows of a view the last is visible."""
         if self.nothing:
             return after_seqno
-        if self._shown is None:
+        if self._visible is None:
             return columns.seq.item(self._rows - 1)
         ahead = columns.loc, columns.next, self._row, self._rows, self._slots.table
-        return columns.seq.item(int(choices.last_shown(*ahead, self._shown)))
+        return columns.seq.item(int(choices.last_shown(*ahead, self._visible)))

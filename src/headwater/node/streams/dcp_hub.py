@@ -31,7 +31,7 @@ class NamedSession(Protocol):
 
     @property
     def user(self) -> str | None:
-        """Who opened it."""
+        """The user who opened it."""
 
     def stats(self) -> Iterable[tuple[str, str]]:
         """Its part of STAT dcp."""
@@ -40,7 +40,8 @@ class NamedSession(Protocol):
         """Return how many changes each stream on which it sends has yet to send."""
 
     def oldest_unsent_ns(self) -> int | None:
-        """When the oldest change was written that it has yet to send, Unix time in ns; None where there is none."""
+        """Return the time at which the oldest change was written that it has yet to send, Unix time in ns; None
+        where there is none."""
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
         """Return the stream on which it sends a vbucket, if it does."""

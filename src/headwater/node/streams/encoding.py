@@ -89,11 +89,11 @@ class Encoding:
 
     @property
     def plain(self) -> bool:
-        """Whether all frames are left to `encode`."""
+        """Return True if all frames are left to `encode`."""
         return self.framing is not None or (self.compress and not self.no_value)
 
     def space(self, outlet: Outlet) -> NDArray[np.uint8]:
-        """Where the kernel is to copy frames to: here straight to where they leave from."""
+        """The memory to which the kernel copies frames: here straight to where they leave from."""
         return outlet.free
 
     def emit(self, outlet: Outlet, frames: NDArray[np.uint8], *, is_last: bool) -> int:
@@ -112,12 +112,12 @@ class Encoding:
 
     def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
         """Return one stored frame as the stream `opaque` sends it; its value may be that of `stored` itself."""
-        if (told := told_in(stored)) is not None:
-            return self._message(told, opaque)
-        found = lengths(stored)
-        value_at = found.frame - (found.body - found.extras - found.key)
+        if (message := told_in(stored)) is not None:
+            return self._message(message, opaque)
+        frame_lengths = lengths(stored)
+        value_at = frame_lengths.frame - (frame_lengths.body - frame_lengths.extras - frame_lengths.key)
         # The value stays where it is until all is put together: of 20 MiB each copy takes milliseconds.
-        frame = Frame.cut(memoryview(stored)[:value_at], found)
+        frame = Frame.cut(memoryview(stored)[:value_at], frame_lengths)
         opcode, extras = self._layout(frame)
         value, datatype = self._value(frame, memoryview(stored)[value_at:])
         head = Frame(
@@ -134,26 +134,26 @@ class Encoding:
         ).head()
         return Pieces(head, value)
 
-    def _message(self, told: SystemEvent | Prepare | Abort, opaque: int) -> Pieces:
+    def _message(self, message: SystemEvent | Prepare | Abort, opaque: int) -> Pieces:
         """A message that is stored as such; prepares and aborts have the collection in front of their key."""
-        if isinstance(told, Prepare) and told.datatype:
-            told = self._readable(told)
-        key = told.key if isinstance(told, SystemEvent) or self.collections else key_of(told.key).key
-        frame = replace(told, opaque=opaque, framing=self.framing, key=key).frame()
+        if isinstance(message, Prepare) and message.datatype:
+            message = self._readable(message)
+        key = message.key if isinstance(message, SystemEvent) or self.collections else key_of(message.key).key
+        frame = replace(message, opaque=opaque, framing=self.framing, key=key).frame()
         return Pieces(frame.head(), frame.value)
 
-    def _readable(self, told: Prepare) -> Prepare:
+    def _readable(self, message: Prepare) -> Prepare:
         """A prepare whose value is what the connection would get of the document."""
-        opcode = Opcode.DCP_DELETION if told.deleted else Opcode.DCP_MUTATION
-        document = Frame(Magic.CLIENT_REQUEST, opcode, datatype=told.datatype)
-        value, datatype = self._value(document, memoryview(told.value))
-        return replace(told, value=cast("bytes", value), datatype=datatype)  # which is measured, no more
+        opcode = Opcode.DCP_DELETION if message.deleted else Opcode.DCP_MUTATION
+        document = Frame(Magic.CLIENT_REQUEST, opcode, datatype=message.datatype)
+        value, datatype = self._value(document, memoryview(message.value))
+        return replace(message, value=cast("bytes", value), datatype=datatype)  # which is measured, no more
 
     def commit(self, stored: bytes | memoryview, opaque: int, prepared_seqno: int) -> Pieces:
         """The commit of a prepare that the consumer has, in place of the document that it became."""
-        found = lengths(stored)
-        value_at = found.frame - (found.body - found.extras - found.key)
-        frame = Frame.cut(memoryview(stored)[:value_at], found)
+        frame_lengths = lengths(stored)
+        value_at = frame_lengths.frame - (frame_lengths.body - frame_lengths.extras - frame_lengths.key)
+        frame = Frame.cut(memoryview(stored)[:value_at], frame_lengths)
         key = frame.key if not self.collections or frame.opaque & NAMED_MARK else b"\0" + frame.key
         seqno = seqno_of(frame.extras)
         committed = Commit(
@@ -189,7 +189,7 @@ class Encoding:
         return value, datatype
 
     def _looks_inside(self, frame: Frame) -> bool:
-        """Whether the value has extended attributes of which something stays here."""
+        """Return True if the value has extended attributes of which something stays here."""
         if not frame.datatype & Datatype.XATTR:
             return False
         is_tombstone = frame.opcode != Opcode.DCP_MUTATION

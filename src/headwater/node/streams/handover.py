@@ -46,7 +46,7 @@ class FormerOwner(Protocol):
     """The part of a bucket that its hand-overs need."""
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Whether nothing has to be settled here before."""
+        """Return True if nothing has to be settled here before."""
 
     def hand_over(self, vbucket: int) -> None:
         """Serve the vbucket no more."""
@@ -98,8 +98,8 @@ class Handover:
                 self._vbucket.back_up(True)
 
     def may_go_on(self, position: int) -> bool:
-        """Whether nothing stands before the next state: all durable changes, and in the end all there are, are sent;
-        and durable writes of before are settled."""
+        """Return True if nothing stands before the next state: all durable changes, and in the end all there are,
+        are sent; and durable writes of before are settled."""
         if self.stage is HandoverStage.DRAINING:
             return position >= self._vbucket.high_seqno
         if self.stage is not HandoverStage.CATCHING_UP or position < self._vbucket.durable_seqno:

@@ -1,4 +1,4 @@
-"""Where streams put their bytes: an arena shared by all connections, and the connection it is emptied into.
+"""The way out of streams' bytes: an arena shared by all connections, and the connection it is emptied into.
 
 One turn of a connection fills the arena once and sends it; what the socket does not take the connection keeps. So a
 slow client costs one arena and at most one large frame, however much it could be sent.
@@ -71,12 +71,12 @@ class Outlet:
 
     @property
     def is_low(self) -> bool:
-        """Whether a frame that does not fit had better wait for the next turn, when the arena is empty."""
+        """Return True if a frame that does not fit had better wait for the next turn, when the arena is empty."""
         return self.room < self._size // 8
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more fits."""
+        """Return True if nothing more fits."""
         return self.is_over or self._size - self._used < MARGIN_BYTES
 
     @property

@@ -39,19 +39,19 @@ def takeover_stats(
     Raises:
         CommandRefused: EINVAL without a number and a name, NOT_MY_VBUCKET if the vbucket is not here.
     """
-    vbucket, name = _asked(bucket, arguments)
+    vbucket, name = _target(bucket, arguments)
     connection = connections.get(name.encode("latin-1", "replace"))
-    found = connection.stream_of(vbucket) if connection is not None else None
+    stream = connection.stream_of(vbucket) if connection is not None else None
     yield "name", name
     yield "vb_items", str(bucket.store.index.items(vbucket.id))
     yield "on_disk_deletes", str(_deletions(bucket, vbucket))
-    if found is not None:
-        yield from _of_stream(found)
+    if stream is not None:
+        yield from _of_stream(stream)
     else:
         yield from _without_stream(bucket, vbucket, "connection" if connection is None else "stream")
 
 
-def _asked(bucket: Bucket, arguments: list[str]) -> tuple[VBucket, str]:
+def _target(bucket: Bucket, arguments: list[str]) -> tuple[VBucket, str]:
     number, *words = arguments or [""]
     if not (number.isascii() and number.isdecimal() and len(number) <= VBUCKET_DIGITS_MAX and words):
         raise CommandRefused(Status.EINVAL, "the arguments are a vbucket and the name of a connection")

@@ -18,7 +18,7 @@ class Turn(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Whether another turn would send something."""
+        """Return True if another turn would send something."""
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
         """Send up to so many bytes; less if there is less room, or when the outlet is late."""
@@ -34,7 +34,7 @@ class RoundRobin(Generic[Reader]):
         self._waiting: OrderedDict[Reader, None] = OrderedDict()
 
     def __bool__(self) -> bool:
-        """Whether a reader waits for its turn."""
+        """Return True if a reader waits for its turn."""
         return bool(self._waiting)
 
     def add(self, reader: Reader) -> None:

@@ -40,9 +40,9 @@ class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader j
 
     def __init__(self, stored: bytes | memoryview, why: str) -> None:
         super().__init__(why)
-        found = lengths(stored)
-        key_at = HEADER_BYTES + found.framing + found.extras
-        self.key: Final = bytes(stored[key_at : key_at + found.key])
+        frame_lengths = lengths(stored)
+        key_at = HEADER_BYTES + frame_lengths.framing + frame_lengths.extras
+        self.key: Final = bytes(stored[key_at : key_at + frame_lengths.key])
         self.why: Final = why
         self.seqno: int = seqno_of(memoryview(stored)[HEADER_BYTES:])
 
@@ -93,17 +93,17 @@ class SnapshotSender:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to send."""
+        """Return True if nothing is left to send."""
         return not self._closing and (self._view.nothing or self._view.cursor >= self.last_seqno)
 
     @property
     def holds_removed_files(self) -> bool:
-        """Whether the store keeps files for it that a compaction has replaced."""
+        """Return True if the store keeps files for it that a compaction has replaced."""
         return self._view.holds_removed_files
 
     @property
     def left(self) -> int:
-        """How many changes lie ahead (deletions that are left out included); looks at each of them."""
+        """The number of changes that lie ahead (deletions that are left out included); looks at each of them."""
         return self._view.count()[0]
 
     def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> SentAmount:

@@ -49,7 +49,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class StreamPhase(StrEnum):
-    """How far a stream is; the values are what STAT shows."""
+    """The phases of a stream; the values are what STAT shows."""
 
     BACKFILLING = "backfilling"
     IN_MEMORY = "in-memory"
@@ -162,7 +162,7 @@ class Stream:
 
     @property
     def holds_removed_files(self) -> bool:
-        """Whether the snapshot that is being sent keeps files that a compaction has replaced."""
+        """Return True if the snapshot that is being sent keeps files that a compaction has replaced."""
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
@@ -174,7 +174,7 @@ class Stream:
 
     @property
     def has_work(self) -> bool:
-        """Whether a turn would send something, or end the stream."""
+        """Return True if a turn would send something, or end the stream."""
         if self._snapshot is not None:
             return True  # the usual case: there is none in a phase in which nothing is sent
         if self.phase in _SENDING_NOTHING:
@@ -183,11 +183,12 @@ class Stream:
 
     @property
     def items_remaining(self) -> int:
-        """How many seqnos the consumer lacks at most, for the statistics."""
+        """Return the number of seqnos that the consumer lacks at most, for the statistics."""
         return max(0, self.vbucket.durable_seqno - self.entry.last_seqno)
 
     def oldest_unsent_ns(self) -> int | None:
-        """When the first change was written that the consumer lacks, by its CAS (Unix time, ns); None if it has all."""
+        """Return the time at which the first change was written that the consumer lacks, by its CAS (Unix time, ns);
+        None if it has all."""
         if not self.items_remaining:
             return None
         with self._store.view(self.vbucket.id, self.entry.last_seqno, self.vbucket.durable_seqno) as view:
@@ -273,7 +274,7 @@ class Stream:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the whole snapshot that holds the end asked for is sent (dcp 8.5)."""
+        """Return True if the whole snapshot that holds the end asked for is sent (dcp 8.5)."""
         return self.position >= self.entry.accepted.end_seqno and self.entry.state is _BETWEEN
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
@@ -327,7 +328,7 @@ class Stream:
         """The numbers of durable writes that the next marker tells: the highest visible seqno, and from disk up to
         where prepares are over (dcp 2.7, 8.2)."""
         vbucket = self.vbucket
-        plain = vbucket.collections.shown(replace(self._wanted, prepares=False), covers_seqno)
+        plain = vbucket.collections.choice(replace(self._wanted, prepares=False), covers_seqno)
         with self._store.view(vbucket.id, self.position, covers_seqno, plain) as view:
             seqno = view.end_seqno
         if not flags & SnapshotFlag.DISK:
@@ -335,7 +336,8 @@ class Stream:
         return Visible(seqno, min(vbucket.prepares.pending.values(), default=covers_seqno + 1) - 1)
 
     def _is_short(self, durable_seqno: int) -> bool:
-        """Whether there is little to send: changes of a live stream, or a few that a consumer lacks who comes back."""
+        """Return True if there is little to send: changes of a live stream, or a few that a consumer lacks who comes
+        back."""
         if self.phase is not _BACKFILLING or self.handover is not None or self._skip_deletes:
             return self.phase is _IN_MEMORY
         return durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
@@ -380,7 +382,7 @@ class Stream:
     def _take_snapshot(self) -> SnapshotSender:
         upto, vb = self._snapshot_end(), self.vbucket.id
         without_deletions = self._skip_deletes and self.phase is StreamPhase.BACKFILLING
-        shown = self.vbucket.collections.shown(self._wanted, upto)  # a drop hides nothing in a state of before it
+        shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         view = self._store.view(vb, self.position, upto, shown)
         commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None
         return SnapshotSender(
@@ -441,7 +443,7 @@ class Stream:
 
     @property
     def _goes_on_inside(self) -> bool:
-        """Whether what comes next belongs to the snapshot that was announced.
+        """Return True if what comes next belongs to the snapshot that was announced.
 
         Not so if this node's own producer has meanwhile replaced that snapshot by a longer one, or if compaction has
         dropped versions of then: its end is no consistent state here any more, and must not look like one there.
@@ -462,8 +464,8 @@ class Stream:
             moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
         except UnreadableChange as unreadable:
             vb = self.vbucket.id
-            told = event("stream.unreadable", vbucket=vb, seqno=unreadable.seqno)
-            log.error("vbucket %d: %s; a stream ends there: write or delete the document", vb, unreadable, extra=told)
+            fields = event("stream.unreadable", vbucket=vb, seqno=unreadable.seqno)
+            log.error("vbucket %d: %s; a stream ends there: write or delete the document", vb, unreadable, extra=fields)
             self.end(EndReason.BACKFILL_FAIL)
             return
         last, end = moved.last_seqno, snapshot.last_seqno

@@ -94,18 +94,18 @@ class TapFed(TapConsumer):
         if message.flags & tap.MessageFlag.NO_VALUE:
             raise CommandRefused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
         datatype = values.accepted(message.value, message.datatype)
-        told = (message.key, message.value, 0, _revision(message.rev_seqno), _cas(message), datatype)
-        change = Change(*told, flags=message.client_flags, expiry=message.item_expiration)
+        arguments = (message.key, message.value, 0, _revision(message.rev_seqno), _cas(message), datatype)
+        change = Change(*arguments, flags=message.client_flags, expiry=message.item_expiration)
         stage(bucket, message.vbucket, change, hops_after(message.ttl))
 
     def _delete(self, bucket: Bucket, message: tap.Delete) -> None:
         """ "Delete with rev seqno, ignore not-found"."""
         self._check(bucket, message.vbucket)
-        found = bucket.store.document(message.vbucket, message.key)
-        if found is None or found.deleted:
+        document = bucket.store.document(message.vbucket, message.key)
+        if document is None or document.deleted:
             return
         rev_seqno = (
-            _revision(message.rev_seqno) if message.engine_specific else bucket.next_revision(message.vbucket, found)
+            _revision(message.rev_seqno) if message.engine_specific else bucket.next_revision(message.vbucket, document)
         )
         change = Change(message.key, b"", 0, rev_seqno, _cas(message), 0, deleted=True)
         stage(bucket, message.vbucket, change, hops_after(message.ttl))
@@ -144,9 +144,9 @@ class TapFed(TapConsumer):
 
     def _reset(self, bucket: Bucket, vb: int) -> None:
         """Drop what is here of a vbucket; what comes has seqnos from 1 again, so its history is a new one."""
-        found = bucket.vbuckets.get(vb)
-        if found is not None and (found.high_seqno or found.checkpoint):
-            state = found.state
+        vbucket = bucket.vbuckets.get(vb)
+        if vbucket is not None and (vbucket.high_seqno or vbucket.checkpoint):
+            state = vbucket.state
             bucket.drop_vbucket(vb)
             bucket.create_vbucket(vb, state)
 
@@ -158,7 +158,7 @@ def _cas(message: tap.Mutation | tap.Delete) -> int:
     return 0 if message.cas == CAS_ALL_ONES else message.cas
 
 
-def _revision(told: int) -> int:
-    if told > HELD_MAX:
-        raise CommandRefused(Status.EINVAL, f"revision {told}, the highest taken is {HELD_MAX}")
-    return told
+def _revision(number: int) -> int:
+    if number > HELD_MAX:
+        raise CommandRefused(Status.EINVAL, f"revision {number}, the highest taken is {HELD_MAX}")
+    return number

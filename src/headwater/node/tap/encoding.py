@@ -36,7 +36,7 @@ _FLAGS_LOW = 27
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapEncoding(Encoding):
-    """How one stream of a session sends changes; each run of them is entered in the session's ledger.
+    """The encoding of one stream's changes; each run of them is entered in the session's ledger.
 
     Attributes:
         producer, stream: the session in the protocol object, and this vbucket in it.

@@ -109,13 +109,18 @@ class Feed:
     def _follow(self, vbuckets: Iterable[int]) -> None:
         now = self.bucket.now()
         for vb in vbuckets:
-            found = self.bucket.vbuckets.get(vb)
-            if found is None or vb in self.readers or vb in self.bucket.fenced or not self._is_wanted(found.state, vb):
+            vbucket = self.bucket.vbuckets.get(vb)
+            if (
+                vbucket is None
+                or vb in self.readers
+                or vb in self.bucket.fenced
+                or not self._is_wanted(vbucket.state, vb)
+            ):
                 continue  # "missing ones are skipped silently", until they come
             stream = self.producer.streams.get(vb) or self.producer.follow(
-                vb, found.durable_seqno, found.purge_seqno, now
+                vb, vbucket.durable_seqno, vbucket.purge_seqno, now
             )
-            reader = TapReader(found, self, stream)
+            reader = TapReader(vbucket, self, stream)
             self.readers[vb] = reader
             self.ready(reader)
 
@@ -139,7 +144,7 @@ class Feed:
             self._wake()
 
     def encoding(self, stream: TapProducerStream) -> TapEncoding:
-        """How the changes of a stream are sent to the client of now."""
+        """Return the encoding in which the client of now gets the changes of a stream."""
         return encoding_of(self.producer, stream, self.datatypes)
 
     def hold(self, reader: TapReader) -> None:

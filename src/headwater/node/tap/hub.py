@@ -91,7 +91,7 @@ class TapHub:
         """The collections that a takeover would leave in a dead vbucket: TAP has none."""
         here = self._bucket.vbuckets
         wanted = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
-        return sorted({name for each in wanted for name in each.collections.named})
+        return sorted({name for each in wanted for name in each.collections.named_paths})
 
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
         """The client of a name is there: a new session, or the one that waits for it.
@@ -138,8 +138,8 @@ class TapHub:
 
     def let_go(self, feed: Feed, cause: str) -> None:
         """Forget a session that waits, for its memory is needed."""
-        told = event("tap.dropped", session=feed.name.decode("latin-1"))
-        log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause, extra=told)
+        fields = event("tap.dropped", session=feed.name.decode("latin-1"))
+        log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause, extra=fields)
         self._forget(feed)
 
     def forget(self) -> None:
@@ -148,7 +148,7 @@ class TapHub:
             self._forget(feed)
 
     def _is_kept(self, feed: Feed) -> bool:
-        """Whether a session waits for its client when the connection is gone."""
+        """Return True if a session waits for its client when the connection is gone."""
         options, lives = feed.producer.options, feed.producer.fate is Fate.LIVE
         return bool(options.name and self._keep_alive_seconds and lives and not options.dump)
 
@@ -167,8 +167,8 @@ class TapHub:
         producer = feed.producer
         for vb in [vb for vb in producer.streams if vb not in checkpoints]:
             del producer.streams[vb]
-        told = checkpoints if producer.options.checkpoints is not None else None
-        producer.options = replace(producer.options, vbuckets=tuple(checkpoints), checkpoints=told)
+        known_checkpoints = checkpoints if producer.options.checkpoints is not None else None
+        producer.options = replace(producer.options, vbuckets=tuple(checkpoints), checkpoints=known_checkpoints)
         feed.refilter()
         for vb in checkpoints:
             if vb in feed.readers:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def takes_not(named: Sequence[str]) -> str:
-    """Why a takeover can't have vbuckets with these collections, and what can."""
+    """Return the reason why a takeover can't have vbuckets with these collections, and what can."""
     shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     return (
         f"a TAP takeover would leave {shown} behind: TAP has no collections; `headwater move --takeover` moves by DCP"
@@ -43,7 +43,7 @@ class Readers(Protocol):
         """Give a reader that may have something to send its turn."""
 
     def encoding(self, stream: TapProducerStream) -> TapEncoding:
-        """How the changes of a stream are sent to the client of now."""
+        """Return the encoding in which the client of now gets the changes of a stream."""
 
     def hold(self, reader: TapReader) -> None:
         """Have a reader wait for the answers that it needs, if it needs any."""
@@ -114,7 +114,7 @@ class TapReader:
 
     @property
     def holds_removed_files(self) -> bool:
-        """Whether what is being sent keeps files that a compaction has replaced."""
+        """Return True if what is being sent keeps files that a compaction has replaced."""
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
@@ -185,7 +185,7 @@ class TapReader:
             self._feed.fail(f"vbucket {self.vbucket.id}: {lacks}")
             return False
         if self.vbucket.state is State.ACTIVE:
-            if named := self.vbucket.collections.named:  # made since the client asked
+            if named := self.vbucket.collections.named_paths:  # made since the client asked
                 outlet.flush()  # nothing goes out once the connection is gone
                 self._feed.fail(f"vbucket {self.vbucket.id}: {takes_not(named)}")
                 return False
@@ -222,7 +222,7 @@ class TapReader:
             if upto < durable and place.step is TapStep.BACKFILL and not store.index.exact(vb, upto):
                 upto = self.stream.upto = durable
             # TAP has no collections: it is sent the default one, and nothing of that once it was dropped.
-            shown = self.vbucket.collections.shown(PLAIN, self.vbucket.durable_seqno)
+            shown = self.vbucket.collections.choice(PLAIN, self.vbucket.durable_seqno)
             view = store.view(vb, place.seqno, upto, shown)
             self._encoding = self._encoding or self._feed.encoding(self.stream)
             self._snapshot = SnapshotSender(view, self._encoding, covers_seqno=upto, last_seqno=view.end_seqno)

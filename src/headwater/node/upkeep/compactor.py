@@ -1,5 +1,5 @@
-"""When to compact, and the order of its steps: those that take long in a thread, those that change the index on the
-loop.
+"""The times of compactions, and the order of their steps: those that take long in a thread, those that change the index
+on the loop.
 
 Compaction begins by itself when more than a given part of the log is dead and that is worth the work, and on
 COMPACT_DB. Documents of dropped collections are dead as well (dropped.py). No tombstone goes that a stream has yet to
@@ -38,8 +38,8 @@ log: Final = logging.getLogger(__name__)
 
 
 def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
-    """Whether more than `dead_percent` is dead, more than DEAD_BYTES_MIN of it, and so much more than the last run had
-    to leave."""
+    """Return True if more than `dead_percent` is dead, more than DEAD_BYTES_MIN of it, and so much more than the
+    last run had to leave."""
     dead = log_bytes - live_bytes
     enough = dead > DEAD_BYTES_MIN and 100 * dead > dead_percent * log_bytes
     return enough and dead > dead_bytes_before + DEAD_BYTES_MIN
@@ -70,7 +70,7 @@ class Compactor:
         self._loop = loop
         self._purge_age = purge_age_seconds
         self._dead_percent = dead_percent
-        self._one = asyncio.Lock()
+        self._run_lock = asyncio.Lock()
         self.holds: Final = Holds(bucket, hold_seconds)
         self.dropped: Final = DroppedDocuments(bucket)
         self._dead_left = 0
@@ -83,8 +83,8 @@ class Compactor:
 
     @property
     def is_running(self) -> bool:
-        """Whether a run is under way."""
-        return self._one.locked()
+        """Return True if a run is under way."""
+        return self._run_lock.locked()
 
     def start(self) -> None:
         """Begin to look."""
@@ -98,7 +98,7 @@ class Compactor:
             self._timer.cancel()
         if self._task is not None:  # it may not have come to the lock yet
             await self._task
-        async with self._one:
+        async with self._run_lock:
             await self._forgotten()
 
     async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
@@ -130,7 +130,7 @@ class Compactor:
         Args:
             enough: asked after each stretch whether to leave it at that.
         """
-        async with self._one:
+        async with self._run_lock:
             begun, before = self._loop.time(), self._bucket.store.log.bytes
             try:
                 await self._all_stretches(purge_before, purge_limit, history_rows, enough)
@@ -138,8 +138,8 @@ class Compactor:
                 seconds, freed = self._loop.time() - begun, max(0, before - self._bucket.store.log.bytes)
                 self.seconds += seconds
                 self.freed_bytes += freed
-                told = event("compaction.done", seconds=round(seconds, 3), freed_bytes=freed)
-                log.info("a run of compaction took %.1f s and gave back %d MiB", seconds, freed >> 20, extra=told)
+                fields = event("compaction.done", seconds=round(seconds, 3), freed_bytes=freed)
+                log.info("a run of compaction took %.1f s and gave back %d MiB", seconds, freed >> 20, extra=fields)
 
     async def _all_stretches(
         self,
@@ -155,14 +155,14 @@ class Compactor:
         await committer.wait(committer.gate())
         with contextlib.suppress(DiskFull):  # what is sealed can be compacted all the same
             await committer.run_alone(store.log.seal)
-        made: set[int] = set()
+        new_segments: set[int] = set()
         again = AGAIN_MAX
         while True:
             job = store.compact(
                 purge_before=purge_before,
                 purge_limit=purge_limit,
                 history_rows=history_rows,
-                spare=made,
+                spare=new_segments,
                 dropped=self._dropped,
             )
             try:
@@ -176,7 +176,7 @@ class Compactor:
             await self._exchange(job)
             if job.is_whole or enough() or self._stopping:
                 return
-            made.update(job.made)
+            new_segments.update(job.made)
             await self._forgotten()
 
     async def _readers_let_go(self) -> bool:
@@ -228,13 +228,15 @@ class Compactor:
 
     def _dropped(self, vb: int) -> Dropped:
         """The collections whose documents nobody is shown any more."""
-        found = self._bucket.vbuckets.get(vb)
-        return found.collections.dropped() if found else NONE_DROPPED
+        vbucket = self._bucket.vbuckets.get(vb)
+        return vbucket.collections.dropped() if vbucket else NONE_DROPPED
 
     def _needed(self, vb: int) -> int:
         """The highest seqno whose tombstone no stream of the vbucket has yet to send."""
-        found = self._bucket.vbuckets.get(vb)
-        return min((reader.position for reader in found.readers), default=WIRE_SEQNO_MAX) if found else WIRE_SEQNO_MAX
+        vbucket = self._bucket.vbuckets.get(vb)
+        return (
+            min((reader.position for reader in vbucket.readers), default=WIRE_SEQNO_MAX) if vbucket else WIRE_SEQNO_MAX
+        )
 
     @property
     def _dead_bytes(self) -> int:
@@ -245,8 +247,8 @@ class Compactor:
         return self._bucket.store.index.live_bytes - self.dropped.bytes
 
     def _history_rows(self, vb: int) -> int:
-        """How many changes of a vbucket can still be taken back after a run that begins by itself: not a drop whose
-        documents it is to leave out."""
+        """Return the number of changes of a vbucket that can still be taken back after a run that begins by itself:
+        not a drop whose documents it is to leave out."""
         since = self.dropped.rows_since(vb)
         return HISTORY_ROWS if since is None else min(HISTORY_ROWS, since)
 
@@ -262,15 +264,16 @@ class Compactor:
         self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
 
     def _is_urgent(self) -> bool:
-        """Whether the disk is full, for large documents at least, or nearly so, and there is something to give back."""
+        """Return True if the disk is full, for large documents at least, or nearly so, and there is something to
+        give back."""
         store = self._bucket.store
         dead, live = self._dead_bytes, self._live_bytes
         urgent = store.staging.lacks_room and dead > live // GAIN_PARTS
         return urgent or (store.log.is_short and dead > live // SHORT_PARTS)
 
     def _is_time(self) -> bool:
-        """Whether a run may succeed: after one that found no room there must be more to give back, as there is once
-        nothing is kept for rollbacks. Or after a while, for a disk has other users, too."""
+        """Return True if a run may succeed: after one that found no room there must be more to give back, as there
+        is once nothing is kept for rollbacks. Or after a while, for a disk has other users, too."""
         more = self._dead_bytes - self._again_dead
         if self._gave_up_with_history and self._bucket.store.staging.lacks_room:
             return True

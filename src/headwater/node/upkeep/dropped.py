@@ -58,14 +58,14 @@ class DroppedDocuments:
         for vb, vbucket in tuple(self._bucket.vbuckets.items()):
             dropped = vbucket.collections.dropped()
             if len(dropped):
-                found = sum(size for _, _, size, _ in store.collections(vb, dropped[:, 0].tolist()))
-                if found:
-                    total, drops[vb] = total + found, int(dropped[:, 1].max())
+                size_of_all = sum(size for _, _, size, _ in store.collections(vb, dropped[:, 0].tolist()))
+                if size_of_all:
+                    total, drops[vb] = total + size_of_all, int(dropped[:, 1].max())
                 await asyncio.sleep(0)
         self.bytes, self._drops = total, drops
 
     def rows_since(self, vbucket: int) -> int | None:
-        """How many changes came after the newest drop that was counted; None where nothing of one is left."""
+        """The number of changes that came after the newest drop that was counted; None where nothing of one is left."""
         if (seqno := self._drops.get(vbucket)) is None:
             return None
         of = self._bucket.store.index

@@ -1,4 +1,4 @@
-"""Who keeps files that compaction has replaced, and for how long.
+"""The holders of files that compaction has replaced, and the time for which they may keep them.
 
 A stream sends a snapshot as it was announced, so the files that it reads stay on the disk, without a name, until it has
 sent all. A consumer that never acknowledges would keep them for ever, and fill the disk. So there is a bound: in time,
@@ -64,7 +64,7 @@ class Holds:
             reader.let_go()
         self.ended += len(slow)
         if slow:
-            told = "%d streams kept %d MiB of files that were compacted for %.0f s, and are ended or begin anew"
+            message = "%d streams kept %d MiB of files that were compacted for %.0f s, and are ended or begin anew"
             log.warning(
-                told, len(slow), held >> 20, seconds, extra=event("streams.slow", streams=len(slow), bytes=held)
+                message, len(slow), held >> 20, seconds, extra=event("streams.slow", streams=len(slow), bytes=held)
             )

@@ -72,8 +72,8 @@ class Scrubber:
 
     async def run(self) -> None:
         """One whole pass over what is durable now."""
-        found = self._bucket.store.scrub(SLICE_BYTES)
-        while (step := await self._next(found)) is not None:
+        findings = self._bucket.store.scrub(SLICE_BYTES)
+        while (step := await self._next(findings)) is not None:
             if isinstance(step, Damage):
                 self._report(step)
             else:
@@ -82,17 +82,19 @@ class Scrubber:
         self.runs += 1
         log.info("the log is verified: %d bytes so far", self.bytes, extra=event("log.verified", bytes=self.bytes))
 
-    async def _next(self, found: Iterator[int | Damage]) -> int | Damage | None:
+    async def _next(self, findings: Iterator[int | Damage]) -> int | Damage | None:
         steps: list[int | Damage | None] = []
-        await self._bucket.committer.run_alone(lambda: steps.append(next(found, None)))
+        await self._bucket.committer.run_alone(lambda: steps.append(next(findings, None)))
         return steps[0]
 
     def _report(self, damage: Damage) -> None:
         hit = self._bucket.take_out(damage)
         if hit is not None:
             named = ", ".join(map(str, sorted(hit))) or "none"
-            told = "%s; not served any more: a part of vbuckets %s; replace the node, or restore the store from a copy"
-            log.error(told, damage, named, extra=event("log.damaged", vbuckets=sorted(hit)))
+            message = (
+                "%s; not served any more: a part of vbuckets %s; replace the node, or restore the store from a copy"
+            )
+            log.error(message, damage, named, extra=event("log.damaged", vbuckets=sorted(hit)))
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._pass())

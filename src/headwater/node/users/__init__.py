@@ -1,1 +1,1 @@
-"""Who may come in, and what each user may do: roles, and what they grant."""
+"""The users who may come in, and what each of them may do: roles, and what they grant."""

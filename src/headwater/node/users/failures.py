@@ -40,20 +40,20 @@ class Failures:
     """Wrong logins by address, and the turns of those that come from an address known for them."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._refused_logins: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._judged: Counter[str] = Counter()
         self._lines: dict[str, _Line] = {}
 
     def add(self, address: str, now: float) -> None:
         """Count one more wrong login."""
-        count, at = self._seen.pop(address, (0, now))
-        self._seen[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
-        if len(self._seen) > ADDRESSES_MAX:
-            self._seen.popitem(last=False)
+        count, at = self._refused_logins.pop(address, (0, now))
+        self._refused_logins[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
+        if len(self._refused_logins) > ADDRESSES_MAX:
+            self._refused_logins.popitem(last=False)
 
     def delay(self, address: str, now: float) -> float:
-        """How long the next answer to this address waits, seconds."""
-        count, at = self._seen.get(address, (0, now))
+        """Return the seconds for which the next answer to this address waits."""
+        count, at = self._refused_logins.get(address, (0, now))
         if count <= FAILURES_FREE or now - at >= FAILURE_MEMORY_SECONDS:
             return 0.0
         return min(DELAY_SECONDS_MAX, 0.05 * (1 << min(count - FAILURES_FREE, 10)))

@@ -58,7 +58,7 @@ class Account:
     keys: Mapping[str, Keys]
 
     @classmethod
-    def made(cls, password: str, grants: tuple[Grant, ...]) -> Account:
+    def create(cls, password: str, grants: tuple[Grant, ...]) -> Account:
         """Return the account of a user with this password. Some tens of milliseconds."""
         return cls(grants, {name: derive(name, password, os.urandom(_SALT_BYTES)) for name in HASHES})
 
@@ -92,8 +92,8 @@ class UsersFile:
 
     def load(self) -> dict[str, Account] | None:
         """The accounts by name; None if there is no file. Raises as `load_list`."""
-        found = self.load_list()
-        return None if found is None else self.accounts_in(found)
+        users = self.load_list()
+        return None if users is None else self.accounts_in(users)
 
     def load_list(self) -> UserList | None:
         """The list of users; None if there is no file.
@@ -111,8 +111,8 @@ class UsersFile:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
         body = decode_text_file(data, self.path, _TITLE, _FORMATS, "file of users")
         try:
-            told = read_json(body)
-            return UserList.from_json(_of_format_1(told) if data.split(b" ", 2)[1] == b"1" else told)
+            content = read_json(body)
+            return UserList.from_json(_of_format_1(content) if data.split(b" ", 2)[1] == b"1" else content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
@@ -123,18 +123,18 @@ class UsersFile:
         is one of the node's groups, and need not be the first: that is runAsGroup, root's or the image's.
         """
         try:
-            found, folder = path.stat(), self._folder.stat()
+            status, folder = path.stat(), self._folder.stat()
         except FileNotFoundError:  # renamed since it was read: the next look sees the one that is there
             return
-        is_ours = found.st_gid in (os.getegid(), *os.getgroups())
-        is_volume = folder.st_mode & stat.S_ISGID and is_ours and found.st_gid == folder.st_gid
-        if found.st_mode & (stat.S_IRWXO if is_volume else stat.S_IRWXG | stat.S_IRWXO):
+        is_ours = status.st_gid in (os.getegid(), *os.getgroups())
+        is_volume = folder.st_mode & stat.S_ISGID and is_ours and status.st_gid == folder.st_gid
+        if status.st_mode & (stat.S_IRWXO if is_volume else stat.S_IRWXG | stat.S_IRWXO):
             raise StorageError(f"{path}: others may read it or write to it; {advice}")
 
-    def accounts_in(self, found: UserList) -> dict[str, Account]:
+    def accounts_in(self, users: UserList) -> dict[str, Account]:
         """The accounts of a list that was in the file. Raises CorruptStore."""
         try:
-            return accounts_of(found)
+            return accounts_of(users)
         except (ValueError, OptionError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
@@ -155,7 +155,7 @@ class UsersFile:
 
     @property
     def unsure(self) -> bool:
-        """Whether a list that was refused may be in the file."""
+        """Return True if a list that was refused may be in the file."""
         return self._whole.unsure
 
     def settle(self) -> bool:
@@ -176,20 +176,20 @@ class UsersFile:
     def editing(self) -> Iterator[dict[str, Account]]:
         """Change the accounts in a block, which sees them as they are; nobody else changes them meanwhile."""
         with self._changing():
-            found = self.load_list() or UserList()
-            before = self.accounts_in(found)
+            users = self.load_list() or UserList()
+            before = self.accounts_in(users)
             accounts = dict(before)
             yield accounts
-            self.save_list(edited(found, before, accounts))
+            self.save_list(edited(users, before, accounts))
 
     def change(self, wanted: Callable[[UserList | None], UserList | None]) -> None:
         """Let a function say what comes in the place of the list that is there (None: no file); nothing is written if
         that is None or the same. Durable on return; raises what `save` and the function do."""
         with self._changing():
-            found = self.load_list()
-            made = wanted(found)
-            if made is not None and made != found:
-                self.save_list(made)
+            before = self.load_list()
+            after = wanted(before)
+            if after is not None and after != before:
+                self.save_list(after)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -208,28 +208,28 @@ class UsersFile:
         """Numbers that differ whenever another file is there, or it has other rights; None without one. Raises
         StorageError."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
-        return found.st_ino, found.st_ctime_ns, found.st_size  # rights have no part in the time of the content
+        return status.st_ino, status.st_ctime_ns, status.st_size  # rights have no part in the time of the content
 
 
-def edited(found: UserList, before: Accounts, after: Accounts) -> UserList:
+def edited(users: UserList, before: Accounts, after: Accounts) -> UserList:
     """Return a list after a change of its accounts: each that differs has a new revision."""
     for name in sorted(before.keys() - after.keys()):
-        found = found.without(name)
+        users = users.without(name)
     for name, account in sorted(after.items()):
         if before.get(name) != account:
             keys = {each: _verifier(account.keys[each]) for each in HASHES}
-            found = found.with_user(name, map(str, account.grants), keys)
-    return found
+            users = users.with_user(name, map(str, account.grants), keys)
+    return users
 
 
-def accounts_of(found: UserList) -> dict[str, Account]:
+def accounts_of(users: UserList) -> dict[str, Account]:
     """Return the accounts of a list. Raises ValueError or OptionError: keys or roles that are none."""
-    return {name: _account(entry) for name, entry in found.users.items()}
+    return {name: _account(entry) for name, entry in users.users.items()}
 
 
 def has_administrator(accounts: Accounts) -> bool:
@@ -298,8 +298,8 @@ def _verifier(keys: Keys) -> tuple[str, int, str, str]:
     return _text(keys.salt), keys.iterations, _text(keys.stored_key), _text(keys.server_key)
 
 
-def _of_format_1(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"users": {name: {"revision": 0, **each} for name, each in told.items()}}
+def _of_format_1(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {"users": {name: {"revision": 0, **each} for name, each in content.items()}}
 
 
 def _text(data: bytes) -> str:

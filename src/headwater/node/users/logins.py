@@ -1,4 +1,4 @@
-"""Who may log in to a node, and what each may do: the users of the store's folder, and those given at the start.
+"""The users who may log in to a node, and what each may do: those of the store's folder, and those given at the start.
 
 Without any, everybody may come in and do everything. An unknown user gets a SCRAM challenge like any other (its salt is
 made from the name and a secret of this process) and fails in the last step. Of the users in the folder only keys are
@@ -104,10 +104,10 @@ class Users:
         if self._file is None or self._file.unsure or signature is None or signature == self._signature:
             return False
         self._signature = signature
-        found = self._file.load_list()
-        if found is None:
+        users = self._file.load_list()
+        if users is None:
             return False
-        self._accounts, self.list = self._file.accounts_in(found), found
+        self._accounts, self.list = self._file.accounts_in(users), users
         self._refused.clear()  # of these one may be right by now
         self._reads += 1
         return True
@@ -119,7 +119,7 @@ class Users:
 
     @property
     def required(self) -> bool:
-        """Whether a login is needed at all."""
+        """Return True if a login is needed at all."""
         return bool(self._passwords) or self._accounts is not None
 
     @property
@@ -128,11 +128,12 @@ class Users:
         return sorted({*self._passwords, *(self._accounts or ())} - {CLUSTER_USER})
 
     def knows(self, user: str) -> bool:
-        """Whether there is such a user; without users everybody is."""
+        """Return True if there is such a user; without users everybody is."""
         return not self.required or user in self._passwords or user in (self._accounts or ())
 
     def is_administered(self, accounts: Mapping[str, Account]) -> bool:
-        """Whether anybody administers all buckets when these are the users of the list: nobody else can change it."""
+        """Return True if anybody administers all buckets when these are the users of the list: nobody else can
+        change it."""
         grants = [*(self.grants(name) for name in self._passwords), *(each.grants for each in accounts.values())]
         return any(granted(each, None) & ADMINISTER for each in grants)
 
@@ -140,8 +141,8 @@ class Users:
         """The roles of a user; none for one that is not there."""
         if user in self._passwords:
             return self._roles.get(user, ())
-        found = (self._accounts or {}).get(user)
-        return found.grants if found else ()
+        account = (self._accounts or {}).get(user)
+        return account.grants if account else ()
 
     def rights(self, user: str | None, bucket: str | None) -> int:
         """The privileges of a user in a bucket, or (None) in all of them, as a number of bits; without users everybody
@@ -158,11 +159,11 @@ class Users:
         return Places(self.rights(user, bucket), fine) if fine and self.knows(user) else None
 
     def may_enter(self, user: str | None, bucket: str) -> bool:
-        """Whether a user may do anything in a bucket."""
+        """Return True if a user may do anything in a bucket."""
         return self.rights(user, bucket) > LOGIN or self.places(user, bucket) is not None
 
     def is_trusted(self, user: str | None) -> bool:
-        """Whether a user is a member of the cluster, or administers all of it."""
+        """Return True if a user is a member of the cluster, or administers all of it."""
         return bool(self.rights(user, None) & (REPLICATE | ADMINISTER))
 
     def rights_anywhere(self, user: str | None) -> int:
@@ -199,25 +200,25 @@ class Users:
         return self.keys(hash_name, user)
 
     def remembers(self, user: str, password: str) -> bool:
-        """Whether this password is known to be right without the work of finding out."""
+        """Return True if this password is known to be right without the work of finding out."""
         if not self.required:
             return True
         if user == CLUSTER_USER:
             return False
-        keys, told = self._right.get(user, (None, b""))
+        keys, digest = self._right.get(user, (None, b""))
         if keys is None or not self.knows(user) or keys is not self.keys(_PLAIN_HASH, user):
             return False
-        return hmac.compare_digest(told, self._digest(password))
+        return hmac.compare_digest(digest, self._digest(password))
 
     def was_refused(self, user: str, password: str) -> bool:
-        """Whether this password was found to be wrong a moment ago: a program that goes on with an old one costs no
-        work, keeps nobody waiting, and finds out nothing that it was not told."""
+        """Return True if this password was found to be wrong a moment ago: a program that goes on with an old one
+        costs no work, keeps nobody waiting, and finds out nothing that it was not told."""
         until = self._refused.get(self._digest(f"{user}\0{password}"))
         return until is not None and self._clock() < until
 
     async def is_right(self, user: str, password: str) -> bool:
-        """Whether a user has this password; an unknown user takes as long. The members' secret is none: it is proved
-        by SCRAM alone. Raises TooManyWait."""
+        """Return True if a user has this password; an unknown user takes as long. The members' secret is none: it is
+        proved by SCRAM alone. Raises TooManyWait."""
         if self.remembers(user, password):
             return True
         if user == CLUSTER_USER or self.was_refused(user, password):
@@ -241,8 +242,8 @@ class Users:
 
     def _keys_if_right(self, user: str, password: str) -> Keys | None:
         keys = self.keys(_PLAIN_HASH, user)
-        found = derive(_PLAIN_HASH, password, keys.salt, keys.iterations)
-        return keys if hmac.compare_digest(found.stored_key, keys.stored_key) else None
+        derived = derive(_PLAIN_HASH, password, keys.salt, keys.iterations)
+        return keys if hmac.compare_digest(derived.stored_key, keys.stored_key) else None
 
     def _digest(self, password: str) -> bytes:
         return hmac.digest(self._secret, password.encode(), "sha256")
@@ -252,8 +253,8 @@ class Users:
         return hmac.digest(self._secret, f"{hash_name}/{user}".encode(), "sha256")[:16]
 
     def _derive(self, hash_name: str, user: str, password: str) -> Keys:
-        found = self._derived.get((hash_name, user))
-        if found is None:
-            made = derive(hash_name, password, self._salt(hash_name, user))
-            found = self._derived.setdefault((hash_name, user), made)  # whichever thread was first
-        return found
+        keys = self._derived.get((hash_name, user))
+        if keys is None:
+            derived = derive(hash_name, password, self._salt(hash_name, user))
+            keys = self._derived.setdefault((hash_name, user), derived)  # whichever thread was first
+        return keys

@@ -31,10 +31,10 @@ class Places:
     def __init__(self, rights: int, grants: Iterable[Grant]) -> None:
         self.rights = rights
         self.anywhere: int = rights
-        self._told: dict[tuple[str, str | None], int] = {}
+        self._rights_by_place: dict[tuple[str, str | None], int] = {}
         for each in grants:
             place = each.scope or "", each.collection
-            self._told[place] = self._told.get(place, 0) | int(ROLES[each.role])
+            self._rights_by_place[place] = self._rights_by_place.get(place, 0) | int(ROLES[each.role])
             self.anywhere |= int(ROLES[each.role])
         self._manifest: CollectionsManifest | None = None
         self._collections: dict[int, int] = {}
@@ -51,9 +51,9 @@ class Places:
         return self._scopes.get(scope, self.rights)
 
     def sees_scope(self, manifest: CollectionsManifest, scope: int) -> bool:
-        """Whether there is any right in a scope, or in one of its collections."""
-        found = manifest.scope_by_id(scope)
-        collections = () if found is None else found.collections
+        """Return True if there is any right in a scope, or in one of its collections."""
+        scope_ = manifest.scope_by_id(scope)
+        collections = () if scope_ is None else scope_.collections
         return self.in_scope(manifest, scope) > _LOGIN or any(
             self.in_collection(manifest, each.id) > _LOGIN for each in collections
         )
@@ -70,8 +70,8 @@ class Places:
     def denied(
         self, manifest: CollectionsManifest, collections: Iterable[int] | None, scope: int | None
     ) -> tuple[str, Status] | None:
-        """Why these collections, all of a scope, or (None, None) all of the bucket may not be streamed, and the status
-        that says so; None if they may."""
+        """Return the reason why these collections, all of a scope, or (None, None) all of the bucket may not be
+        streamed, with its status; None if they may."""
         if scope is not None:
             return self._scope_denied(manifest, scope)
         if collections is None:
@@ -101,10 +101,10 @@ class Places:
         """Look the names up, once for each manifest."""
         if manifest is self._manifest:
             return
-        told = self._told
-        self._scopes = {scope.id: self.rights | told.get((scope.name, None), 0) for scope in manifest.scopes}
+        rights_by_place = self._rights_by_place
+        self._scopes = {scope.id: self.rights | rights_by_place.get((scope.name, None), 0) for scope in manifest.scopes}
         self._collections = {
-            each.id: self._scopes[scope.id] | told.get((scope.name, each.name), 0)
+            each.id: self._scopes[scope.id] | rights_by_place.get((scope.name, each.name), 0)
             for scope, each in manifest.each_collection()
         }
         self._manifest = manifest

@@ -81,12 +81,12 @@ _GRANT = re.compile(r"(?P<role>[^\[:]*)(?::(?P<bucket>[^\[\]:]+)|\[(?P<place>[^\
 
 
 def _grant(text: str) -> Grant:
-    found = _GRANT.fullmatch(text)
-    role = text.partition("[")[0].partition(":")[0] if found is None else found["role"]
+    match = _GRANT.fullmatch(text)
+    role = text.partition("[")[0].partition(":")[0] if match is None else match["role"]
     if role not in ROLES:
         raise OptionError("roles", text, f"of {', '.join(ROLES)}; for one bucket as read[BUCKET]")
-    place = [] if found is None else (found["bucket"] or found["place"] or "").split(":")
-    if found is None or len(place) > 3 or (len(place) > 1 and not all(place)):
+    place = [] if match is None else (match["bucket"] or match["place"] or "").split(":")
+    if match is None or len(place) > 3 or (len(place) > 1 and not all(place)):
         raise OptionError("roles", text, "ROLE[BUCKET], ROLE[BUCKET:SCOPE] or ROLE[BUCKET:SCOPE:COLLECTION]")
     if place in ([""], ["*"]):
         return Grant(role)

@@ -74,9 +74,9 @@ def read_first(message: bytes) -> First:
     if len(parts) != 3 or parts[1] or flag not in ("n", "y", "p") or (flag == "p") is not bool(binding):
         raise Malformed("the first message does not begin with n,, or p=KIND,,")
     bare = parts[2]
-    told = _attributes(bare)
-    user, nonce = told.get("n", ""), told.get("r", "")
-    if not user or not nonce or "m" in told:
+    attributes = _attributes(bare)
+    user, nonce = attributes.get("n", ""), attributes.get("r", "")
+    if not user or not nonce or "m" in attributes:
         raise Malformed("the first message needs a name and a nonce")
     return First(user.replace("=2C", ",").replace("=3D", "="), nonce, bare, f"{parts[0]},,", binding)
 
@@ -117,11 +117,11 @@ class Exchange:
         """The server's final message, `v=...`, if the proof is right; None if it is not."""
         text = _text(message)
         without_proof, separator, proof = text.rpartition(",p=")
-        told = _attributes(without_proof)
-        channel, header = _base64(told.get("c", "")), self._first.header.encode()
+        attributes = _attributes(without_proof)
+        channel, header = _base64(attributes.get("c", "")), self._first.header.encode()
         bound = channel.removeprefix(header)
         is_whole = channel.startswith(header) and bool(bound) is bool(self._first.binding)
-        if not separator or not is_whole or told.get("r") != self._nonce:
+        if not separator or not is_whole or attributes.get("r") != self._nonce:
             raise Malformed("the final message does not continue this exchange")
         if bound and not self._sees(bound):
             self.is_for_another, self.bound_to = True, bound

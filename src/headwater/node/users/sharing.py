@@ -57,19 +57,19 @@ class AsMember(Protocol):
     map: ClusterMap | None
 
     def login(self) -> Login:
-        """How to introduce ourselves."""
+        """Return the login by which we introduce ourselves."""
 
     async def call(self, address: Address) -> socket.socket | TlsSocket:
         """Connect to another member."""
 
 
-def outcome(mine: UserList | None, told: UserList, cluster: str) -> UserList | None:
+def outcome(mine: UserList | None, theirs: UserList, cluster: str) -> UserList | None:
     """Return the list of a member of `cluster` ("" for none) after it was told one; None if that is not for it."""
-    if mine is None or mine.cluster == told.cluster:
-        return told if mine is None else mine.merged(told)
+    if mine is None or mine.cluster == theirs.cluster:
+        return theirs if mine is None else mine.merged(theirs)
     if mine.cluster == cluster and cluster:
         return None
-    return told if told.cluster == cluster else None
+    return theirs if theirs.cluster == cluster else None
 
 
 class Sharing:
@@ -98,8 +98,8 @@ class Sharing:
 
     def text(self, known: bytes = b"") -> bytes:
         """The list here; nothing for one who has it already, by its digest."""
-        found = self._users.list or UserList()
-        return b"" if known and known == found.digest().encode() else found.encode()
+        users = self._users.list or UserList()
+        return b"" if known and known == users.digest().encode() else users.encode()
 
     async def take(self, text: bytes) -> None:
         """Take an administrator's list: on disk, and in force, on return.
@@ -109,13 +109,13 @@ class Sharing:
                 administers all buckets.
             DiskFull, StorageError: it could not be written.
         """
-        told = _read(text)
+        users = _read(text)
         if not self._users.required and self._peers() and not self._has_secret:
             raise UserListRefused(
                 "the members let everybody in, and could not log in to each other any more: stop them, add a user to "
                 "the folder of each (headwater user add), start them with --cluster-secret-file"
             )
-        await self._merge(told, strictly=True)
+        await self._merge(users, strictly=True)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -160,59 +160,61 @@ class Sharing:
             while True:
                 digest = "" if self._users.list is None else self._users.list.digest()
                 if text := await self._hear(sock, address, _question(digest.encode())):
-                    await self._told(address, text)
+                    await self._receive_list(address, text)
                 answered()
                 await asyncio.sleep(ASK_SECONDS)
         finally:
             sock.close()
 
-    async def _hear(self, sock: socket.socket | TlsSocket, address: Address, asked: Conversation[Result]) -> Result:
+    async def _hear(
+        self, sock: socket.socket | TlsSocket, address: Address, conversation: Conversation[Result]
+    ) -> Result:
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
-            return await converse(self._loop, sock, asked, str(address))
+            return await converse(self._loop, sock, conversation, str(address))
 
-    async def _told(self, address: Address, text: bytes) -> None:
+    async def _receive_list(self, address: Address, text: bytes) -> None:
         try:
-            told = _read(text)
+            users = _read(text)
         except UserListRefused as error:
             raise RemoteProtocolError(f"{address}: {error}") from None
-        if told.cluster and told.cluster == self._cluster:
-            await self._merge(told)
+        if users.cluster and users.cluster == self._cluster:
+            await self._merge(users)
 
-    async def _merge(self, told: UserList, *, strictly: bool = False) -> None:
+    async def _merge(self, theirs: UserList, *, strictly: bool = False) -> None:
         file, cluster = self._users.file, self._cluster
 
         def wanted(mine: UserList | None) -> UserList | None:
-            made = outcome(mine, told, cluster)
-            if made is None and strictly:
+            merged = outcome(mine, theirs, cluster)
+            if merged is None and strictly:
                 raise UserListRefused("a list of another cluster")
-            if made is not None and self._leaves_nobody(mine, made):
+            if merged is not None and self._leaves_nobody(mine, merged):
                 if strictly:
                     raise UserListRefused("nobody would be left who administers all buckets: give it to another first")
                 told_so = event("users.unadministered")
                 log.warning("of the users nobody is left who administers all buckets: %s", HOW_TO_ADD, extra=told_so)
-            return made
+            return merged
 
         if file is not None:
             before = self._users.list
             await self._loop.run_in_executor(None, file.change, wanted)
             self._changed()
             if not strictly and self._users.list != before:
-                log.info("the users are the cluster's by now", extra=event("users.shared", cluster=told.cluster))
+                log.info("the users are the cluster's by now", extra=event("users.shared", cluster=theirs.cluster))
 
-    def _leaves_nobody(self, mine: UserList | None, made: UserList) -> bool:
-        """Whether somebody administers all buckets by the one list, and nobody by the other."""
+    def _leaves_nobody(self, mine: UserList | None, merged: UserList) -> bool:
+        """Return True if somebody administers all buckets by the one list, and nobody by the other."""
         had = mine is not None and self._users.is_administered(accounts_of(mine))
-        return had and not self._users.is_administered(accounts_of(made))
+        return had and not self._users.is_administered(accounts_of(merged))
 
 
 def _read(text: bytes) -> UserList:
     """Return a list whose roles and keys we understand. Raises UserListRefused."""
-    told = UserList.decode(text)
+    users = UserList.decode(text)
     try:
-        accounts_of(told)
+        accounts_of(users)
     except (ValueError, OptionError) as error:
         raise UserListRefused(str(error)) from None
-    return told
+    return users
 
 
 def _question(known: bytes) -> Conversation[bytes]:

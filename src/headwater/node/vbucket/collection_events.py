@@ -48,7 +48,7 @@ class Wanted:
 
     @property
     def is_everything(self) -> bool:
-        """Whether all collections are wanted."""
+        """Return True if all collections are wanted."""
         return self.aware and self.collections is None and self.scope is None
 
 
@@ -96,10 +96,10 @@ class EventHistory:
         """Return the row with one more event."""
         if self._following is None:
             self._following = WeakValueDictionary()
-        found = self._following.get(event)
-        if found is None:
-            found = self._following[event] = EventHistory(self, event)
-        return found
+        row = self._following.get(event)
+        if row is None:
+            row = self._following[event] = EventHistory(self, event)
+        return row
 
     def cut(self, length: int) -> EventHistory:
         """Return the row of the first so many events."""
@@ -115,16 +115,16 @@ class EventHistory:
     @property
     def folded(self) -> FoldedEvents:
         """The result of the events; to be kept by who may ask again."""
-        found = self._known
-        if found is None:
+        result = self._known
+        if result is None:
             base: EventHistory | None = self.before
             while base is not None and base._known is None:
                 base = base.before
             start = base._known if base is not None else None
-            made = (start.manifest if start is not None else manifest.EMPTY).after(*self._behind(base))
-            found = FoldedEvents(made, {each.id: each.max_ttl for _, each in made.each_collection()})
-            self._folded = ref(found)
-        return found
+            last_manifest = (start.manifest if start is not None else manifest.EMPTY).after(*self._behind(base))
+            result = FoldedEvents(last_manifest, {each.id: each.max_ttl for _, each in last_manifest.each_collection()})
+            self._folded = ref(result)
+        return result
 
     @property
     def _known(self) -> FoldedEvents | None:
@@ -185,13 +185,13 @@ class VBucketCollections:
         return self._all.alive
 
     @property
-    def named(self) -> list[str]:
+    def named_paths(self) -> list[str]:
         """The collections beside the default one, as `scope.collection`."""
         return [f"{scope.name}.{each.name}" for scope, each in self.manifest.each_collection() if each.id]
 
     def at(self, seqno: int) -> CollectionsManifest:
         """The manifest of a seqno."""
-        return self._told(seqno).manifest
+        return self._events_until(seqno).manifest
 
     def steps_to(self, following: CollectionsManifest) -> list[tuple[ManifestEvent, EventParts]]:
         """The events that lead to another manifest, and each as it is stored; made once for all vbuckets."""
@@ -201,19 +201,19 @@ class VBucketCollections:
             folded.next = following, [(event, event_parts(message_of(event))) for event in events]
         return folded.next[1]
 
-    def shown(self, wanted: Wanted, seqno: int) -> Shown:
+    def choice(self, wanted: Wanted, seqno: int) -> Shown:
         """The choice of a reader to whom all up to a durable seqno may be told (kernels/choices.py)."""
         choices, length = self._all.choices, self._length(seqno)
-        found = choices.get((wanted, length))
-        if found is None:
-            found = choices[wanted, length] = self._choose(wanted, seqno)
-        return found
+        choice = choices.get((wanted, length))
+        if choice is None:
+            choice = choices[wanted, length] = self._choose(wanted, seqno)
+        return choice
 
     def is_over(self, wanted: Wanted, seqno: int) -> bool:
-        """Whether of what a stream asked for nothing is left at a seqno, nor can ever come."""
+        """Return True if of what a stream asked for nothing is left at a seqno, nor can ever come."""
         if not self._seqnos:
             return False
-        now = self._told(seqno)
+        now = self._events_until(seqno)
         if not wanted.aware:
             return 0 not in now.alive
         if wanted.scope is not None:
@@ -223,8 +223,8 @@ class VBucketCollections:
     def dropped(self) -> Dropped:
         """The collections that were dropped, and the seqno of each drop; by id."""
         kind, events = EventKind.DROP_COLLECTION, zip(self._seqnos, self._row.events(), strict=True)
-        found = sorted((event.collection_id or 0, seqno) for seqno, event in events if event.kind is kind)
-        return np.array(found, np.uint64).reshape(-1, 2)
+        drops = sorted((event.collection_id or 0, seqno) for seqno, event in events if event.kind is kind)
+        return np.array(drops, np.uint64).reshape(-1, 2)
 
     @property
     def _all(self) -> FoldedEvents:
@@ -233,7 +233,7 @@ class VBucketCollections:
             self._folded = self._row, self._row.folded
         return self._folded[1]
 
-    def _told(self, seqno: int) -> FoldedEvents:
+    def _events_until(self, seqno: int) -> FoldedEvents:
         """The result of the events up to a seqno."""
         length = self._length(seqno)
         return self._all if length == len(self._seqnos) else self._row.cut(length).folded

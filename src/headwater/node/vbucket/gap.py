@@ -36,7 +36,7 @@ class Gap:
         self.changes: int = changes
         self.whole_seqno: int = whole_seqno if changes else 0
         self._seqnos = {Key(collection, b64decode(key)): seqno for collection, key, seqno in refused}
-        self._named = changes if self._seqnos else 0
+        self._named_changes = changes if self._seqnos else 0
 
     def add(self, whole_seqno: int, key: Key | None, seqno: int) -> None:
         """One more change was refused.
@@ -51,15 +51,15 @@ class Gap:
             return
         if key in self._seqnos or len(self._seqnos) < KEYS_MAX:
             self._seqnos[key] = max(seqno, self._seqnos.get(key, 0))
-            self._named += 1
+            self._named_changes += 1
 
     @property
     def is_named(self) -> bool:
-        """Whether the keys of all changes are known."""
-        return 0 < self.changes <= self._named
+        """Return True if the keys of all changes are known."""
+        return 0 < self.changes <= self._named_changes
 
     def is_closed(self, newest: Callable[[Key], int], alive: Container[int]) -> bool:
-        """Whether nothing is lacking any more.
+        """Return True if nothing is lacking any more.
 
         Args:
             newest: the seqno of the newest version of a key, 0 for none.

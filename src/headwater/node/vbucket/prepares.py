@@ -77,27 +77,27 @@ class VBucketPrepares:
     def commit(self, key: Key, now: int, seqno: int | None = None) -> int:
         """Stage the document that a prepare becomes, with a seqno or the next one; returns it. Raises as `add`, and
         CorruptStore where the prepare was found damaged."""
-        found = self._store.prepares.find(self._vbucket, joined(key))
-        if found is None:
+        prepare = self._store.prepares.find(self._vbucket, joined(key))
+        if prepare is None:
             raise self._store.quarantine.error(self._vbucket) if key in self.pending else KeyError(key)
         # The document and the mark behind it go into one batch, or neither does: staged alone, it would come again.
-        self._store.prepares.check_room(len(found.value) + 2 * (FRAME_BYTES + len(key.key)))
-        committed = self._stage(key, found, seqno, now)
-        begun = found.by_seqno
+        self._store.prepares.check_room(len(prepare.value) + 2 * (FRAME_BYTES + len(key.key)))
+        committed = self._stage(key, prepare, seqno, now)
+        begun = prepare.by_seqno
         node_invariant(begun < committed, "vbucket {}: prepare {} commits at {}", self._vbucket, begun, committed)
         self._store.prepares.stage_over(self._vbucket, joined(key), now)
         del self.pending[key]
-        self._note(committed, found.by_seqno)
+        self._note(committed, prepare.by_seqno)
         return committed
 
     def can_commit(self, key: Key) -> bool:
-        """Whether the prepare of a key waits, and can be read."""
+        """Return True if the prepare of a key waits, and can be read."""
         return key in self.pending and self._store.prepares.find(self._vbucket, joined(key)) is not None
 
     def abort(self, key: Key, now: int, seqno: int = 0) -> int:
         """Stage that a prepare did not happen, with a seqno or (0) the next one; returns it. Raises as `add`."""
-        told = dcp.Abort(key=joined(key), prepared_seqno=self.pending.get(key, 0), abort_seqno=seqno)
-        aborted = self._store.prepares.stage_abort(self._vbucket, told, now)
+        message = dcp.Abort(key=joined(key), prepared_seqno=self.pending.get(key, 0), abort_seqno=seqno)
+        aborted = self._store.prepares.stage_abort(self._vbucket, message, now)
         self.pending.pop(key, None)
         return aborted
 
@@ -109,7 +109,7 @@ class VBucketPrepares:
             del self.pending[key]
 
     def is_over(self, key: Key) -> bool:
-        """Whether a prepare is over without a mark that says so, which had no room."""
+        """Return True if a prepare is over without a mark that says so, which had no room."""
         return self._is_over(key, self.pending[key])
 
     def newest(self, upto_seqno: int) -> int:
@@ -121,37 +121,37 @@ class VBucketPrepares:
         return ((at, seqno) for at, seqno in self.commits.items() if after_seqno < at <= upto_seqno)
 
     def _is_over(self, key: Key, seqno: int) -> bool:
-        """Whether its collection was dropped, or the document is newer than its prepare: nobody else changes it in
-        between."""
+        """Return True if its collection was dropped, or the document is newer than its prepare: nobody else changes
+        it in between."""
         if key.collection not in self._alive():
             return True
-        found = self._store.document(self._vbucket, key.key, key.collection)
-        return found is not None and found.seqno > seqno
+        document = self._store.document(self._vbucket, key.key, key.collection)
+        return document is not None and document.seqno > seqno
 
-    def _stage(self, key: Key, found: dcp.Prepare, seqno: int | None, now: int) -> int:
-        if found.deleted:
+    def _stage(self, key: Key, prepare: dcp.Prepare, seqno: int | None, now: int) -> int:
+        if prepare.deleted:
             return self._store.staging.deletion(
                 self._vbucket,
                 key.key,
-                found.value,
+                prepare.value,
                 seqno=seqno,
-                cas=found.cas,
-                rev_seqno=found.rev_seqno,
-                delete_time=found.expiration,
+                cas=prepare.cas,
+                rev_seqno=prepare.rev_seqno,
+                delete_time=prepare.expiration,
                 now=now,
-                datatype=found.datatype,
+                datatype=prepare.datatype,
                 collection=key.collection,
             )
         return self._store.staging.mutation(
             self._vbucket,
             key.key,
-            found.value,
+            prepare.value,
             seqno=seqno,
-            cas=found.cas,
-            rev_seqno=found.rev_seqno,
-            flags=found.flags,
-            expiry=found.expiration,
-            datatype=found.datatype,
+            cas=prepare.cas,
+            rev_seqno=prepare.rev_seqno,
+            flags=prepare.flags,
+            expiry=prepare.expiration,
+            datatype=prepare.datatype,
             collection=key.collection,
         )
 

@@ -59,7 +59,7 @@ class Reader(Protocol):
 
     @property
     def holds_removed_files(self) -> bool:
-        """Whether the store keeps files for it that a compaction has replaced."""
+        """Return True if the store keeps files for it that a compaction has replaced."""
 
     def let_go(self) -> None:
         """Those have been kept for long enough."""
@@ -70,7 +70,7 @@ class Inbound(Protocol):
 
     @property
     def takes_over(self) -> bool:
-        """Whether the vbucket becomes active at the end of the stream."""
+        """Return True if the vbucket becomes active at the end of the stream."""
 
     def prepares_durable(self) -> None:
         """Prepares may be on disk that the producer waits for."""
@@ -130,9 +130,9 @@ class VBucket:
         cls, vbucket: int, store: Storage, wrote: Callable[[], int], *, state: State, new_uuid: Callable[[], int]
     ) -> VBucket:
         """A vbucket that this node did not have: empty, with one branch from seqno 0."""
-        made = cls(vbucket, store, wrote, state=state, failover=FailoverTable(new_uuid=new_uuid))
-        made._stage()
-        return made
+        vbucket_ = cls(vbucket, store, wrote, state=state, failover=FailoverTable(new_uuid=new_uuid))
+        vbucket_._stage()
+        return vbucket_
 
     @classmethod
     def recover(
@@ -151,15 +151,15 @@ class VBucket:
         longer exist. At the high seqno if the snapshot it had received was whole, else where that snapshot began.
         """
         table = FailoverTable(record.failover, new_uuid=new_uuid)
-        found = cls(vbucket, store, wrote, state=State(record.state), failover=table)
-        found._load(record)
-        table.sanitize(found.high_seqno)
-        if found.state is State.ACTIVE and not clean:
-            found.failover.create(found.complete_seqno)
+        vbucket_ = cls(vbucket, store, wrote, state=State(record.state), failover=table)
+        vbucket_._load(record)
+        table.sanitize(vbucket_.high_seqno)
+        if vbucket_.state is State.ACTIVE and not clean:
+            vbucket_.failover.create(vbucket_.complete_seqno)
         if table.entries != record.failover:
-            found._stage()
-        found.show_state()
-        return found
+            vbucket_._stage()
+        vbucket_.show_state()
+        return vbucket_
 
     def restore(self, record: VBucketRecord | None) -> None:
         """Return to the state on disk, for what was staged is lost. Whoever follows or reads it must begin anew."""
@@ -261,22 +261,23 @@ class VBucket:
 
     @property
     def damaged_changes(self) -> int:
-        """How many of its changes are damaged on disk, and can't be read."""
+        """The number of its changes that are damaged on disk, and can't be read."""
         return len(self._store.quarantine.lost(self.id))
 
     @property
     def is_receiving_snapshot(self) -> bool:
-        """Whether the snapshot in hand lacks its end: what is there is no consistent state yet."""
+        """Return True if the snapshot in hand lacks its end: what is there is no consistent state yet."""
         return self.high_seqno < self.snapshot_end
 
     def ends_snapshot(self, seqno: int) -> bool:
-        """Whether what is held is (or will be, at the end of the snapshot in hand) a consistent state at `seqno`."""
+        """Return True if what is held is (or will be, at the end of the snapshot in hand) a consistent state at
+        `seqno`."""
         if self.state is State.ACTIVE and seqno >= self.snapshot_end:
             return True
         return seqno in (self.snapshot_end, self.complete_seqno) or self.consistent.at_or_below(seqno) == seqno
 
     def is_exact(self, seqno: int) -> bool:
-        """Whether the store can show the vbucket as it was at `seqno`.
+        """Return True if the store can show the vbucket as it was at `seqno`.
 
         What was received from a producer is consistent at the ends of its snapshots only, and where those were is not
         kept; what this node wrote itself is, until compaction has dropped the versions of then.
@@ -438,18 +439,19 @@ class VBucket:
 
     @property
     def refused_changes(self) -> int:
-        """How many changes of its producer it refused and lacks."""
+        """The number of its producer's changes that it refused and lacks."""
         return self.gap.changes
 
     @property
     def has_gap(self) -> bool:
-        """Whether there is something behind a change that is missing. Without, what is here ends before it: whole."""
+        """Return True if there is something behind a change that is missing. Without, what is here ends before it:
+        whole."""
         return self.gap.changes > 0 and self.high_seqno > self.gap.whole_seqno
 
     @property
     def needs_all_anew(self) -> bool:
-        """Whether its gap closes only when all behind it comes anew. A damaged vbucket would give up all that it can
-        still show for that (decision 0107), and could be taken over no sooner."""
+        """Return True if its gap closes only when all behind it comes anew. A damaged vbucket would give up all that
+        it can still show for that (decision 0107), and could be taken over no sooner."""
         return self.has_gap and not self.gap.is_named and not self.damaged_changes
 
     @property

@@ -100,7 +100,7 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
 
     @property
     def _writer(self) -> tuple[str | None, str | None]:
-        """Who writes: user and password."""
+        """Return the user who writes, and the password."""
         return (self.user, self.password) if self.target_user is None else (self.target_user, self.target_password)
 
     def buckets(self) -> Iterator[BucketAsked]:

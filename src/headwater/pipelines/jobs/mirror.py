@@ -135,7 +135,7 @@ class Mirror(OnEngines[MirrorProgress]):
 
     @property
     def LEVEL(self) -> str:  # type: ignore[override]  # noqa: N802 - of a mirror it depends on the options
-        """Why a run with --once had nothing to do."""
+        """The reason why a run with --once had nothing to do."""
         return "each table is level with its collection" if self.by_collection else "the table is level with the bucket"
 
     def check(self) -> None:

@@ -39,7 +39,7 @@ def look(opcode: int, path: str, text: str = TEXT) -> str:
 
 def edit(opcode: int, path: str, value: str = "", text: str = TEXT, mkdir_p: bool = False) -> Edit:
     made = EDITS[opcode](text.encode(), parse(path.encode()), value.encode(), mkdir_p)
-    return Edit(made.text.decode(), made.told.decode())
+    return Edit(made.text.decode(), made.result.decode())
 
 
 def refusal(opcode: int, path: str, *rest: Any, **more: Any) -> Status:

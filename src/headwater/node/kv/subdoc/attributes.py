@@ -45,7 +45,7 @@ def name_of(path: Path) -> str:
 
 def document_attribute(document: StoredDocument, body: bytes, vb_uuid: int) -> str:
     """Return `$document`: what is known of a document beside its body."""
-    told = {
+    attribute = {
         "CAS": _hex(document.cas),
         "datatype": _datatypes(document.datatype),
         "deleted": document.deleted,
@@ -58,7 +58,7 @@ def document_attribute(document: StoredDocument, body: bytes, vb_uuid: int) -> s
         "value_crc32c": _crc(body),
         "vbucket_uuid": _hex(vb_uuid),
     }
-    return json.dumps(told)
+    return json.dumps(attribute)
 
 
 def vbucket_attribute(now_seconds: int) -> str:
@@ -72,8 +72,8 @@ def contents_attribute(names: Iterable[str]) -> str:
 
 
 def _datatypes(datatype: int) -> list[str]:
-    found = [each.name.lower() for each in Datatype if datatype & each and each.name]
-    return found or ["raw"]
+    names = [each.name.lower() for each in Datatype if datatype & each and each.name]
+    return names or ["raw"]
 
 
 def _hex(number: int) -> str:
@@ -85,7 +85,7 @@ def _crc(body: bytes) -> str:
 
 
 def needs_body(value: bytes) -> bool:
-    """Whether a macro can be expanded only when all of the body is known."""
+    """Return True if a macro can be expanded only when all of the body is known."""
     return b"crc32c" in value
 
 

@@ -49,7 +49,7 @@ class PathItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathPlace:
-    """Where a path led.
+    """The place to which a path led.
 
     Attributes:
         at: where the value begins; of a path that leads nowhere the last container on its way.
@@ -86,10 +86,10 @@ def find(text: bytes, path: Path) -> PathPlace:
     for depth, component in enumerate(path):
         if text[place.at : place.at + 1] != (b"{" if isinstance(component, str) else b"["):
             raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, f"component {depth + 1} meets another kind of value")
-        found = _child(text, view, place.at, component)
-        if found.item is None:
-            return replace(found, missing=path[depth:])
-        place = found
+        child = _child(text, view, place.at, component)
+        if child.item is None:
+            return replace(child, missing=path[depth:])
+        place = child
     return place
 
 
@@ -106,7 +106,7 @@ def _child(text: bytes, view: View, container: int, component: str | int) -> Pat
     return PathPlace(container, (), None, None if count == 0 else value_end(view, value), count)
 
 
-def _found(text: bytes, path: Path) -> PathPlace:
+def _find_existing(text: bytes, path: Path) -> PathPlace:
     place = find(text, path)
     if place.missing:
         raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the path leads nowhere")
@@ -118,33 +118,33 @@ def _found(text: bytes, path: Path) -> PathPlace:
 
 def get(text: bytes, path: Path) -> bytes:
     """Return the value, as it stands in the document."""
-    _named(path)
+    _check_path(path)
     quick = _steps(path)
     if quick is not None:
         at, end = walk(_view(text), quick)
         if at != NOWHERE:
             return text[at:end]
-    at = _found(text, path).at
+    at = _find_existing(text, path).at
     return text[at : _end(text, at)]
 
 
 def exists(text: bytes, path: Path) -> bytes:
     """Return nothing; CommandRefused as `get` where there is nothing."""
-    _named(path)
-    _found(text, path)
+    _check_path(path)
+    _find_existing(text, path)
     return b""
 
 
 def count(text: bytes, path: Path) -> bytes:
     """Return the number of members or elements; SUBDOC_PATH_MISMATCH for a simple value."""
-    at = _found(text, path).at
+    at = _find_existing(text, path).at
     if text[at : at + 1] not in (b"{", b"["):
         raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to a simple value")
     *_, items = element(_view(text), at, ALL_OF_THEM)
     return b"%d" % items
 
 
-def _named(path: Path) -> None:
+def _check_path(path: Path) -> None:
     if not path:
         raise CommandRefused(Status.EINVAL, "the path is empty")
 
@@ -156,26 +156,26 @@ class Edit(NamedTuple):
     """The document after a change, and what the answer tells."""
 
     text: bytes
-    told: bytes = b""
+    result: bytes = b""
 
 
 def dict_add(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     """Add a member; SUBDOC_PATH_EEXISTS if it is there."""
-    return _put(text, path, _one(value, path), mkdir_p, replaces=False)
+    return _put(text, path, _single_value(value, path), mkdir_p, replaces=False)
 
 
 def dict_upsert(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     """Add a member, or replace its value."""
-    return _put(text, path, _one(value, path), mkdir_p, replaces=True)
+    return _put(text, path, _single_value(value, path), mkdir_p, replaces=True)
 
 
 def _put(text: bytes, path: Path, value: bytes, mkdir_p: bool, replaces: bool) -> Edit:
-    _named(path)
+    _check_path(path)
     if not isinstance(path[-1], str):
         raise CommandRefused(Status.SUBDOC_PATH_EINVAL, "the path ends in no name")
     place = find(text, path)
     if place.missing:
-        return Edit(_made(text, place, value, mkdir_p))
+        return Edit(_add_missing(text, place, value, mkdir_p))
     if not replaces:
         raise CommandRefused(Status.SUBDOC_PATH_EEXISTS, "the path leads to a value")
     return Edit(_replaced(text, place.at, value))
@@ -183,15 +183,15 @@ def _put(text: bytes, path: Path, value: bytes, mkdir_p: bool, replaces: bool) -
 
 def put_over(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
     """Replace a value that is there."""
-    _named(path)
-    value = _one(value, path)
-    return Edit(_replaced(text, _found(text, path).at, value))
+    _check_path(path)
+    value = _single_value(value, path)
+    return Edit(_replaced(text, _find_existing(text, path).at, value))
 
 
 def delete(text: bytes, path: Path, _: bytes, __: bool) -> Edit:
     """Remove a member or an element."""
-    _named(path)
-    item = cast(PathItem, _found(text, path).item)  # a path with components leads into a container
+    _check_path(path)
+    item = cast(PathItem, _find_existing(text, path).item)  # a path with components leads into a container
     end = _end(text, item.value)
     if item.before is not None:
         return Edit(text[: item.before] + text[end:])  # with the comma in front of it
@@ -205,7 +205,7 @@ def push_last(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     value = _elements(value, path)
     place = find(text, path)
     if place.missing:
-        return Edit(_made(text, place, b"[%b]" % value, mkdir_p))
+        return Edit(_add_missing(text, place, b"[%b]" % value, mkdir_p))
     _array(text, place.at)
     return Edit(_appended(text, place.at, value))
 
@@ -215,7 +215,7 @@ def push_first(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     value = _elements(value, path)
     place = find(text, path)
     if place.missing:
-        return Edit(_made(text, place, b"[%b]" % value, mkdir_p))
+        return Edit(_add_missing(text, place, b"[%b]" % value, mkdir_p))
     _array(text, place.at)
     return Edit(_inserted(text, place.at, value))
 
@@ -236,12 +236,12 @@ def insert(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
 
 def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     """Add a simple value to an array of such, unless it is there."""
-    value = _one(value, (*path, 0)).strip()
+    value = _single_value(value, (*path, 0)).strip()
     if value[:1] in (b"{", b"["):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "only simple values can be told apart")
     place = find(text, path)
     if place.missing:
-        return Edit(_made(text, place, b"[%b]" % value, mkdir_p))
+        return Edit(_add_missing(text, place, b"[%b]" % value, mkdir_p))
     _array(text, place.at)
     # Strings are the same by what they say, all others by how they are written.
     is_string = value[:1] == b'"'
@@ -256,14 +256,14 @@ def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     """Add to a whole number of 64 bits, which begins as the difference; tells the sum."""
-    _named(path)
+    _check_path(path)
     if not _INTEGER.fullmatch(value) or len(value) > 20 or int(value) not in INT64 or int(value) == 0:
         raise CommandRefused(Status.SUBDOC_DELTA_EINVAL, "the difference is no whole number of 64 bits, or 0")
     place = find(text, path)
     if place.missing:
         if not isinstance(path[-1], str):
             raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the path leads nowhere")
-        return Edit(_made(text, place, value, mkdir_p), value)
+        return Edit(_add_missing(text, place, value, mkdir_p), value)
     there = text[place.at : _end(text, place.at)]
     if not _INTEGER.fullmatch(there):
         raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to no whole number")
@@ -278,7 +278,7 @@ def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 # --- parts of changes -------------------------------------------------------------------------------------------------
 
 
-def _one(value: bytes, path: Path) -> bytes:
+def _single_value(value: bytes, path: Path) -> bytes:
     """Return the value if it is one JSON value; CommandRefused with SUBDOC_VALUE_CANTINSERT, or ETOODEEP."""
     if not is_json(value):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the value is not JSON")
@@ -307,16 +307,16 @@ def _array(text: bytes, at: int) -> None:
         raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to no array")
 
 
-def _made(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> bytes:
+def _add_missing(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> bytes:
     """Add what the rest of a path leads to: a member, with dictionaries around it where they may be made."""
     names = place.missing
     if any(isinstance(each, int) for each in names) or (len(names) > 1 and not mkdir_p):
         raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the way to the path leads nowhere")
     for name in reversed(names[1:]):
         value = b"{%b:%b}" % (quoted(str(name)), value)
-    made = b"%b:%b" % (quoted(str(names[0])), value)
+    member = b"%b:%b" % (quoted(str(names[0])), value)
     at = place.at + 1 if place.tail is None else place.tail
-    return b"%b%b%b%b" % (text[:at], b"" if place.tail is None else b",", made, text[at:])
+    return b"%b%b%b%b" % (text[:at], b"" if place.tail is None else b",", member, text[at:])
 
 
 def quoted(name: str) -> bytes:

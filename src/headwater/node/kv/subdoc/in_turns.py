@@ -115,8 +115,8 @@ async def edit(
     edits = EditedBody(specs, attempts, queue.large)
     try:
         await queue.turn()
-        if (found := read()) is not None:
-            edits.version, edits.edited = found
+        if (outcome := read()) is not None:
+            edits.version, edits.edited = outcome
             await _edit_all(queue, edits, edits.edited, refused)
     except BaseException:
         edits.drop()

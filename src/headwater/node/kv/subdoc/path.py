@@ -43,18 +43,18 @@ def parse(path: bytes) -> Path:
         text = path.decode()
     except UnicodeDecodeError:
         raise CommandRefused(Status.SUBDOC_PATH_EINVAL, "the path is not UTF-8") from None
-    found: list[Component] = []
+    components: list[Component] = []
     at = 0
     while at < len(text):
         match = _COMPONENT.match(text, at)
         # A dot stands between names, so before each but the first; never before an index.
         if match is None or (match["index"] is None and bool(match["dot"]) == (at == 0)):
             raise CommandRefused(Status.SUBDOC_PATH_EINVAL, f"no name or [index] at character {at} of the path")
-        found.append(_component(match))
+        components.append(_component(match))
         at = match.end()
-    if len(found) > PATH_DEPTH_MAX:
-        raise CommandRefused(Status.SUBDOC_PATH_E2BIG, f"{len(found)} components, {PATH_DEPTH_MAX} are allowed")
-    return tuple(found)
+    if len(components) > PATH_DEPTH_MAX:
+        raise CommandRefused(Status.SUBDOC_PATH_E2BIG, f"{len(components)} components, {PATH_DEPTH_MAX} are allowed")
+    return tuple(components)
 
 
 def _component(match: re.Match[str]) -> Component:
