@@ -154,10 +154,17 @@ def test_the_words_below_a_constant_begin_with_their_subject_as_well(trees: Tree
     assert told == []
 
 
-PLAIN = frozenset(
-    {"backup", "client", "console", "kernels", "lake", "protocol", "spark", "testing", "tls", "transport", "wire"}
+PLAIN = frozenset(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+"""The packages, in which names are nouns and docstrings begin with an effect."""
+UNFINISHED = frozenset(
+    {
+        *("cli/app.py", "cli/guests.py", "cli/listed.py", "cli/making.py", "cli/settings.py"),
+        *("cluster/members.py", "cluster/mover.py", "cluster/plan.py", "cluster/rebalance.py"),
+        "node/storage/compaction.py",
+        *("pipelines/jobs/invalidate.py", "pipelines/ledger_sink.py"),  # fields that users read: `asked`, `found`
+    }
 )
-"""The packages in which names are nouns and docstrings begin with an effect; others join once they are rewritten."""
+"""Files that are not rewritten yet, and those whose names are given away already."""
 NAMELESS = frozenset({"told", "asked", "made", "found", "one", "beside"})
 """Words that do not say what a variable holds: a message, request, result, position, line, error or answer does."""
 PARTICIPLES = frozenset({"named", "told", "shown", "kept", "seen", "beside", "asked", "made", "found", "one"})
@@ -168,7 +175,8 @@ QUESTIONS = frozenset({"Whether", "Who", "Whose", "Whom", "Where", "Why", "When"
 
 
 def _plain_sources() -> list[Path]:
-    return [source for source in SOURCES if source.is_relative_to(PACKAGE) and _package(source) in PLAIN]
+    own = (source for source in SOURCES if source.is_relative_to(PACKAGE) and _package(source) in PLAIN)
+    return [source for source in own if source.relative_to(PACKAGE).as_posix() not in UNFINISHED]
 
 
 def _package(source: Path) -> str:

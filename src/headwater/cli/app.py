@@ -6,7 +6,7 @@ function, help and examples stand in its own file; `failures.py` says how all of
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,7 +20,7 @@ from headwater.cli.profiles import VARIABLES, completed
 from headwater.cli.settings import Settings
 from headwater.errors import OptionError
 
-app = typer.Typer(
+app: Final = typer.Typer(
     name="headwater",
     cls=CommandsAndGuests,
     help="A durable key-value node whose every vbucket is a change log, and the ways to read it: TAP, UPR, DCP, Spark.",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -166,7 +166,7 @@ def _line_of(lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> int
     return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 0)
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for _name, _command, _examples in (
     ("check", check, examples("headwater config check ./node.toml", "headwater config check --skip-files node.toml")),
     (

@@ -414,8 +414,8 @@ class NodeAdmin:
                 return answers.copies({name: value for part in parts for name, value in part.items()})
             except NO_SUCH_GROUP:
                 self._copies_are_old = True
-        found = await asyncio.gather(*map(self._copy, wanted))
-        return {vb: each for vb, each in zip(wanted, found, strict=True) if each is not None}
+        reports = await asyncio.gather(*map(self._copy, wanted))
+        return {vb: each for vb, each in zip(wanted, reports, strict=True) if each is not None}
 
     async def _copy(self, vbucket: int) -> CopyReport | None:
         state = await self.state(vbucket)

@@ -55,10 +55,10 @@ class Inquiry:
             ClusterError: it is not the owner any more.
             TransportError, StatusError: it does not answer.
         """
-        found = await self.copy(owner, vbucket)
-        if found is None or not found.is_active:
+        copy = await self.copy(owner, vbucket)
+        if copy is None or not copy.is_active:
             raise lost(owner, vbucket)
-        return found.seqno
+        return copy.seqno
 
     async def _ask(self, node: Address, vbuckets: set[int]) -> dict[int, CopyReport]:
         async with self._asking.setdefault(node, asyncio.Lock()):

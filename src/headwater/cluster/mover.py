@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -148,7 +148,9 @@ class Mover:
     ) -> None:
         if concurrency < 1:
             raise OptionError("concurrency", concurrency, "a number of 1 or more")
-        self.source, self.target, self.limits = source, target, limits
+        self.source: Final = source
+        self.target: Final = target
+        self.limits: Final = limits
         self.lags: dict[int, int] = {}
         self._source = NodeAdmin(source, limits.connect_seconds)
         self._target = NodeAdmin(target, limits.connect_seconds)

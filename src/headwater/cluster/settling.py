@@ -85,10 +85,10 @@ class Settling:
         Asked without a barrier, which would set a state: with no connection of ours, it may just be becoming active.
         """
         try:
-            found = await self._inquiry.copy(self._target.address, vbucket)
+            copy = await self._inquiry.copy(self._target.address, vbucket)
         except (TransportError, StatusError):
             return None
-        return None if found is None else Held(found.log[0][0], found.seqno)
+        return None if copy is None else Held(copy.log[0][0], copy.seqno)
 
     async def _look(self, vb: int) -> Situation:
         copies = await asyncio.gather(self._copy_at(self._source, vb), self._copy_at(self._target, vb))
@@ -101,16 +101,16 @@ class Settling:
     async def _copy_at(self, node: NodeAdmin, vb: int) -> Seen | TransportError:
         """A node's copy of a vbucket, or why it can't be asked."""
         try:
-            found = await self._inquiry.copy(node.address, vb)
-            if found is not None and found.state in _BETWEEN:
-                await node.set_state(vb, found.state)
-                found = await self._inquiry.copy(node.address, vb)
+            copy = await self._inquiry.copy(node.address, vb)
+            if copy is not None and copy.state in _BETWEEN:
+                await node.set_state(vb, copy.state)
+                copy = await self._inquiry.copy(node.address, vb)
         except TransportError as error:
             return error
-        if found is None:
+        if copy is None:
             return Seen(None)
-        flaw = found.flaw if found.state in _BETWEEN else ""
-        return Seen(found.state, found.seqno, tuple(found.log), flaw)
+        flaw = copy.flaw if copy.state in _BETWEEN else ""
+        return Seen(copy.state, copy.seqno, tuple(copy.log), flaw)
 
     async def _act(self, vb: int, verdict: Verdict, situation: Situation, *, follows: bool = False) -> bool:
         match verdict.action:

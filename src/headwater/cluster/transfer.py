@@ -115,8 +115,8 @@ class Transfer:
 
     async def lag(self) -> int:
         """How many seqnos lie between the two nodes."""
-        found = await asyncio.gather(*(node.copies([self.vb]) for node in (self._source, self._target)))
-        there, here = (copies[self.vb].seqno if self.vb in copies else 0 for copies in found)
+        both = await asyncio.gather(*(node.copies([self.vb]) for node in (self._source, self._target)))
+        there, here = (copies[self.vb].seqno if self.vb in copies else 0 for copies in both)
         return max(0, there - here)
 
     async def _or_end(self, connection: ProxiedConnection, work: Coroutine[None, None, None]) -> None:

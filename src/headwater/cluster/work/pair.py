@@ -30,19 +30,24 @@ class PromoteReplicas(DeclaredWork):
     streamed from the dead node finds out whether it must roll back.
     """
 
-    KIND = "pair-failover"
-    HEADING = "Failover of a pair"
-    TITLE, CONFIRMATION = "Failover to {0.node}, which follows a dead node", "{0.node}"
-    EXAMPLES = (
+    KIND: ClassVar[str] = "pair-failover"
+    HEADING: ClassVar[str] = "Failover of a pair"
+    TITLE: ClassVar[str] = "Failover to {0.node}, which follows a dead node"
+    CONFIRMATION: ClassVar[str] = "{0.node}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
         "headwater failover 10.0.0.2:11210",
         "headwater failover 10.0.0.2:11210 --from 10.0.0.1:11210 --vbuckets 0-511 --yes",
     )
     EXITS: ClassVar[Mapping[int, str]] = {
         1: "the owner lives, or replicas have gaps or damage or are parts, and that is not accepted"
     }
-    REMARKS = ("What the owner had acknowledged, and the replica had not received, is lost.",)
-    HAS_DRY_RUN = ANNOUNCES = ASKS = True
-    QUESTION = "Go on?"
+    REMARKS: ClassVar[tuple[str, ...]] = (
+        "What the owner had acknowledged, and the replica had not received, is lost.",
+    )
+    HAS_DRY_RUN: ClassVar[bool] = True
+    ANNOUNCES: ClassVar[bool] = True
+    ASKS: ClassVar[bool] = True
+    QUESTION: ClassVar[str] = "Go on?"
 
     node: Address = option(
         ...,

@@ -145,8 +145,8 @@ def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
         session.saw(each)
         table = [f"{branch.vb_uuid:x}:{branch.seqno}" for branch in each.failover.entries]
         numbers = each.durable_seqno, each.readable_seqno, each.refused_changes, each.damaged_changes
-        told = each.state.name.lower(), *numbers, bucket.store.index.bytes_of(each.id), *table
-        yield f"vb_{each.id}", " ".join(map(str, told))
+        columns = each.state.name.lower(), *numbers, bucket.store.index.bytes_of(each.id), *table
+        yield f"vb_{each.id}", " ".join(map(str, columns))
 
 
 def _listed(session: Session, arguments: list[str]) -> list[VBucket]:

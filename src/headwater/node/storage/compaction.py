@@ -159,9 +159,9 @@ class Compaction:
         self._publishing = threading.Lock()  # held while the new files come into the log
         self._announced = False
         self._left: dict[int, int] = {}
-        self.stale = False
-        self.is_whole = False
-        self.bytes_needed = 0
+        self.stale: bool = False
+        self.is_whole: bool = False
+        self.bytes_needed: int = 0
 
     def _choose(
         self,

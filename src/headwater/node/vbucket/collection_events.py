@@ -85,8 +85,8 @@ class EventHistory:
     __slots__ = ("__weakref__", "_folded", "_following", "before", "event", "length", "uid")
 
     def __init__(self, before: EventHistory | None = None, event: ManifestEvent | None = None) -> None:
-        self.before = before
-        self.event = event
+        self.before: EventHistory | None = before
+        self.event: Final = event
         self.length: int = 0 if before is None else before.length + 1
         self.uid: int = 0 if before is None or event is None else max(before.uid, event.manifest_uid)
         self._following: WeakValueDictionary[ManifestEvent, EventHistory] | None = None
@@ -131,14 +131,14 @@ class EventHistory:
         return None if self._folded is None else self._folded()
 
     def _behind(self, base: EventHistory | None) -> list[ManifestEvent]:
-        found = []
+        events = []
         row: EventHistory | None = self
         while row is not None and row is not base:
             if row.event is not None:
-                found.append(row.event)
+                events.append(row.event)
             row = row.before
-        found.reverse()
-        return found
+        events.reverse()
+        return events
 
 
 NO_EVENTS: Final = EventHistory()
