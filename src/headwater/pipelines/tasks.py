@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headwater.errors import TableAway, TableChanged
 from headwater.failpoints import failpoint
@@ -146,12 +146,12 @@ class _View:
     """A process's view of a table, kept between tasks."""
 
     def __init__(self, place: str) -> None:
-        self.store = store_of(place)
-        self.log = TableLog(self.store)
+        self.store: Final = store_of(place)
+        self.log: Final = TableLog(self.store)
         state = self.log.refresh()
         if not self.log.exists:
             raise TableAway(place, AWAY)
-        self.indexes = Indexes(self.store, state.id, bytes.fromhex(state.properties[SEED]))
+        self.indexes: Final = Indexes(self.store, state.id, bytes.fromhex(state.properties[SEED]))
 
 
 class _Kept(threading.local):

@@ -86,8 +86,10 @@ class _Reading:
     def __init__(self, settings: SourceSettings, schema: StructType, slots: int | None) -> None:
         self.settings = settings
         wanted = [(column.name, column.dataType.simpleString()) for column in schema.fields]
-        self.names = choose(wanted, settings.key_format, settings.value_format, collections=settings.chooses)
-        self.partitions_wanted = settings.partitions or slots or os.cpu_count() or 1
+        self.names: tuple[str, ...] = choose(
+            wanted, settings.key_format, settings.value_format, collections=settings.chooses
+        )
+        self.partitions_wanted: int = settings.partitions or slots or os.cpu_count() or 1
 
     def packed(self, parts: Sequence[Range], known: Known, coverage: Coverage | None) -> Sequence[InputPartition]:
         """Return the partitions that read these ranges, about as many as there are slots.

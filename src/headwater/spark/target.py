@@ -39,8 +39,8 @@ class _Writing:
             settings = replace(settings, dead_letters=located(settings.dead_letters))
         self.settings: WriteSettings = settings
         columns = [(column.name, column.dataType.simpleString()) for column in schema.fields]
-        self.names = check_columns(columns, with_meta=settings.with_meta)
-        self.job = uuid4().hex
+        self.names: tuple[str, ...] = check_columns(columns, with_meta=settings.with_meta)
+        self.job: str = uuid4().hex
 
     @brief
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
