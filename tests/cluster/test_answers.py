@@ -84,6 +84,11 @@ def test_changes_that_a_copy_lacks_are_counted_where_there_are_any():
     assert (answers.refused(told), answers.damaged(told)) == ({3: 2}, {4: 7})
 
 
+def test_how_far_a_damaged_copy_may_have_acknowledged_is_known_where_a_node_tells():
+    assert answers.acknowledged({"vb_4:damaged_changes": "7", "vb_4:acknowledged_seqno": "30"}) == {4: 30}
+    assert answers.acknowledged({"vb_4:damaged_changes": "7"}) == {}
+
+
 def test_a_flaw_is_told_in_words():
     whole = {"vb_3:high_seqno": "9", "vb_3:complete_seqno": "9"}
     behind = {"vb_3:high_seqno": "9", "vb_3:complete_seqno": "4", "vb_3:refused_changes": "1"}

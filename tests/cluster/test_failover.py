@@ -245,6 +245,34 @@ def test_where_no_copy_is_complete_as_far_as_one_with_a_flaw_it_takes_force(flaw
     assert plan.promotions[0].chosen == B and plan.promotions[0].flaw in told
 
 
+def damaged_replica(acknowledged, sound):
+    """A is dead; B has come to seqno 9, and had acknowledged before its damage was found; C is sound."""
+    found = a_map("ABC", replicas=2)
+    told = {"damaged": {0: 1}, "acknowledged": {0: acknowledged}}
+    return dead(
+        found, A, B=view(B, "r", found, seqnos=[9], complete=[3], **told), C=view(C, "r", found, seqnos=[sound])
+    )
+
+
+def test_a_sound_copy_that_lacks_what_a_damaged_replica_had_acknowledged_is_promoted_by_force_alone():
+    """B and the dead owner were the majority of a durable write before B's damage was found: nobody else has it."""
+    with pytest.raises(ClusterError, match=r"node-c:11210 lacks changes that node-b:11210, whose copy is damaged, has"):
+        plan_failover(damaged_replica(8, 7), [A], LOGS)
+    plan = plan_failover(damaged_replica(8, 7), [A], LOGS, accept=[FailoverRefusal.DAMAGED])
+    assert (plan.promotions[0].chosen, list(plan.losses)) == (C, [0])
+
+
+def test_a_sound_copy_that_has_all_that_a_damaged_replica_acknowledged_is_promoted():
+    """What B received behind that is acknowledged by others, or not durable."""
+    plan = plan_failover(damaged_replica(8, 8), [A], LOGS)
+    assert (plan.promotions[0].chosen, plan.promotions[0].flaw) == (C, "")
+
+
+def test_what_a_damaged_replica_acknowledged_in_a_history_that_was_given_up_stops_nobody():
+    plan = plan_failover(damaged_replica(8, 7), [A], {(B, 0): [(1, 0)], (C, 0): [(2, 5), (1, 0)]})
+    assert (plan.promotions[0].chosen, plan.promotions[0].flaw) == (C, "")
+
+
 def two_histories(**seqnos):
     """A is dead, B and C were each promoted at seqno 90 while the other was away."""
     found = a_map("ABC", replicas=2)

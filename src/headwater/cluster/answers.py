@@ -205,6 +205,12 @@ def damaged(stats: Mapping[str, str]) -> dict[int, int]:
     return _counts(stats, "damaged_changes")
 
 
+def acknowledged(stats: Mapping[str, str]) -> dict[int, int]:
+    """Read out of STAT vbucket-details up to where damaged copies may have acknowledged durable writes, as far as nodes
+    tell that."""
+    return _counts(stats, "acknowledged_seqno")
+
+
 def flaw(vbucket: int, stats: Mapping[str, str]) -> str:
     """Read out of STAT vbucket-details the flaw of a copy, for people; empty for a sound one."""
     if vbucket in damaged(stats):

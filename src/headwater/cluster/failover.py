@@ -36,7 +36,7 @@ from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
 from headwater.cluster.refusals import FailoverRefusal, judge
-from headwater.cluster.survey import Copy, Log, Survey, best, chain_with_owner, rival
+from headwater.cluster.survey import Copy, Log, Survey, best, chain_with_owner, current, rival
 from headwater.errors import ClusterError, OptionError, StatusError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import ClusterMap
@@ -54,8 +54,8 @@ class Promotion:
     """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it.
 
     Attributes:
-        flaw: what is wrong with that copy, for people: it refused changes, is damaged, lacks what the former owner's
-            damaged one has, or was never whole; empty if nothing is.
+        flaw: what is wrong with that copy, for people: it refused changes, is damaged, lacks what a damaged one of the
+            former owner has or that of a replica may have acknowledged, or was never whole; empty if nothing is.
         rival: who has another history of it, with changes that the chosen one lacks.
         complete: up to where that copy is complete. needed: the seqno up to which it had to be.
         unasked: who had a copy and can't be asked for it, though an earlier failover was cut off before it had asked
@@ -324,8 +324,9 @@ def promotion(
 ) -> Promotion:
     """Choose among the copies of a vbucket that nobody owns any more.
 
-    The former owner's damaged copy is complete up to the damage only, and has all that it acknowledged behind it. A
-    copy that is complete up to nothing never had a whole snapshot: it is being made, for instance by a rebalance.
+    A damaged copy is complete up to the damage only, and has all that it acknowledged behind it: as the owner, or as a
+    replica before the damage was found. A copy that is complete up to nothing never had a whole snapshot: it is being
+    made, for instance by a rebalance.
 
     Args:
         known: the map, which tells the former owner and how far the copy must be.
@@ -335,8 +336,8 @@ def promotion(
     lost, needed = known.owner(vbucket), known.needed_at_least(vbucket)
     chosen, other = best(copies), rival(copies)
     rivals = None if other is None else other.address
-    has_more = any(each.address == lost and each.is_damaged and each.seqno > chosen.complete for each in copies)
-    flaw = chosen.flaw or (f"lacks changes that {lost}, whose copy is damaged, has" if has_more else "")
+    damaged = _damaged_with_more(copies, chosen, lost)
+    flaw = chosen.flaw or (f"lacks changes that {damaged}, whose copy is damaged, has" if damaged else "")
     if not flaw and chosen.seqno and not chosen.complete:
         flaw = IS_PART
     answered = {*bare, *(each.address for each in copies)}
@@ -345,6 +346,16 @@ def promotion(
     return Promotion(
         vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked, emptied
     )
+
+
+def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | None) -> Address | None:
+    """Return who has a damaged copy with changes that may have been acknowledged, and that the chosen one lacks."""
+    alive = current(copies)
+    for each in copies:
+        upto = each.seqno if each.address == owner else each.acknowledged if each in alive else 0
+        if each.is_damaged and upto > chosen.complete:
+            return each.address
+    return None
 
 
 def check_asked(promotions: Sequence[Promotion]) -> None:

@@ -246,6 +246,7 @@ class Members:
             items=answers.items(details),
             refused=answers.refused(details),
             damaged=answers.damaged(details),
+            acknowledged=answers.acknowledged(details),
             damaged_batches=answers.number(cluster_stats.get("damaged_batches", "0"), "cluster damaged_batches"),
             fenced=_fence(cluster_stats),
         )

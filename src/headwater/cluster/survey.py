@@ -40,6 +40,7 @@ class Copy:
     Attributes:
         seqno: how far it got. complete: up to where it lacks nothing; as far, unless said otherwise.
         has_gap: it refused changes. is_damaged: some were found damaged on its disk.
+        acknowledged: of a damaged one, up to where it may have acknowledged durable writes before that was found.
     """
 
     address: Address
@@ -48,6 +49,7 @@ class Copy:
     complete: int = -1
     has_gap: bool = False
     is_damaged: bool = False
+    acknowledged: int = 0
 
     @property
     def flaw(self) -> str:
@@ -73,6 +75,7 @@ class NodeView:
             within a snapshot that is where it was before, for it lacks what the rest of that will bring.
         refused, damaged: how many changes of a vbucket it refused, and how many its disk has lost; of those that lack
             any.
+        acknowledged: up to where damaged copies may have acknowledged durable writes before their damage was found.
         damaged_batches: how many batches of its log are damaged, also where no vbucket needs them any more.
         error: why it did not answer; all else is empty then. is_refusal: it did, with this refusal.
         fenced: what it says about waiting for its peers; empty when it serves.
@@ -92,6 +95,7 @@ class NodeView:
     items: Mapping[int, int] = field(default_factory=dict)
     refused: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[int, int] = field(default_factory=dict)
+    acknowledged: Mapping[int, int] = field(default_factory=dict)
     damaged_batches: int = 0
     error: str = ""
     fenced: str = ""
@@ -122,7 +126,8 @@ class NodeView:
         seqno = self.seqnos.get(vbucket, 0)
         complete = self.complete.get(vbucket, seqno)
         has_gap = vbucket in self.refused and complete < seqno
-        return Copy(self.address, seqno, log, complete, has_gap, vbucket in self.damaged)
+        acknowledged = self.acknowledged.get(vbucket, 0)
+        return Copy(self.address, seqno, log, complete, has_gap, vbucket in self.damaged, acknowledged)
 
     @property
     def has_data(self) -> bool:

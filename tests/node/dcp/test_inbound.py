@@ -185,6 +185,23 @@ def test_a_replica_whose_disk_lost_changes_is_not_taken_over(desk: StreamDesk, s
     assert replica.stream.lacks == "1 changes are damaged on its disk" and replica.vbucket.state is State.REPLICA
 
 
+def test_how_far_a_replica_may_have_acknowledged_is_known_when_damage_before_that_is_found(desk: StreamDesk) -> None:
+    """The owner's majorities up to there rest on it; behind that it acknowledges nothing, whatever it receives."""
+    replica = Replica(desk)
+    for seqno in (1, 2, 3):
+        replica.marked(seqno, seqno)
+        replica.changed(seqno)
+        desk.commit()
+        if seqno == 2:
+            spoil(desk)
+    vbucket = replica.vbucket
+    assert (vbucket.readable_seqno, vbucket.acknowledged_seqno, vbucket.high_seqno) == (1, 2, 3)
+    spoil(desk)
+    assert (vbucket.damaged_changes, vbucket.acknowledged_seqno) == (2, 2)
+    replica.stream.roll_back(1)
+    assert (vbucket.damaged_changes, vbucket.acknowledged_seqno) == (0, vbucket.high_seqno)
+
+
 def test_somebody_else_who_makes_it_active_ends_the_stream(desk: StreamDesk) -> None:
     replica = Replica(desk)
     replica.vbucket.set_state(State.ACTIVE)

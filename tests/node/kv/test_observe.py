@@ -58,8 +58,9 @@ def test_a_replica_whose_disk_lost_a_change_is_complete_up_to_before_that(talk: 
     assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 3, 3), "it is the owner"
     talk.one(0x3D, extras=b"\2", vbucket=1)
     assert talk.one(OBSERVE_SEQNO, value=branch, vbucket=1).value[11:] == pack(">QQ", 1, 3)
-    (told,) = (each for each in talk.ask(0x10, key=b"vbucket-details 1") if each.key == b"vb_1:complete_seqno")
-    assert told.value == b"1"
+    details = {each.key: each.value for each in talk.ask(0x10, key=b"vbucket-details")}
+    assert (details[b"vb_1:complete_seqno"], details[b"vb_1:acknowledged_seqno"]) == (b"1", b"2")
+    assert b"vb_0:acknowledged_seqno" not in details
 
 
 def test_unknown_branches_and_wrong_sizes(talk: Talk) -> None:

@@ -261,10 +261,11 @@ class Bucket:
     def take_out(self, damage: Damage) -> set[int] | None:
         """Serve nothing of a damaged range any more, and end the streams of the vbuckets with changes in it: those are
         returned; None if it is known already."""
+        acknowledged = {vb: vbucket.acknowledged_seqno for vb, vbucket in self.vbuckets.items()}
         hit = self.store.take_out(damage)
         for vb in hit or ():
             if vb in self.vbuckets:
-                self.vbuckets[vb].damaged()
+                self.vbuckets[vb].damaged(acknowledged[vb])
         return hit
 
     def lock_of(self, vbucket: int, key: bytes, collection: int = 0) -> DocumentLock | None:

@@ -133,6 +133,8 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
         yield f"vb_{each.id}:damaged_changes", str(each.damaged_changes)
         yield f"vb_{each.id}:complete_seqno", str(each.readable_seqno)
+        if each.damaged_changes:
+            yield f"vb_{each.id}:acknowledged_seqno", str(each.acknowledged_seqno)
         yield from _seqnos(each)
 
 

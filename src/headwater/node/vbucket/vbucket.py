@@ -124,6 +124,7 @@ class VBucket:
         self._store = store
         self._wrote = wrote
         self._complete_seqno = 0
+        self._acknowledged_seqno = 0
 
     @classmethod
     def create(
@@ -258,6 +259,14 @@ class VBucket:
         """The same, up to before the first change that was found damaged: it has a place here, and can't be shown."""
         lost = self._store.quarantine.lost(self.id)
         return min(self.complete_durable_seqno, int(lost[0]) - 1) if len(lost) else self.complete_durable_seqno
+
+    @property
+    def acknowledged_seqno(self) -> int:
+        """Up to where this copy may have acknowledged prepares: as far as it was readable before damage was found.
+
+        What was told to have happened may rest on that, though a failover ranks the copy no higher than it is readable.
+        """
+        return max(self._acknowledged_seqno, self.readable_seqno)
 
     @property
     def damaged_changes(self) -> int:
@@ -534,6 +543,7 @@ class VBucket:
         self.checkpoint = 0
         self.failover.prune(reached)
         self._complete_seqno, self.snapshot_start, self.snapshot_end = reached, reached, reached
+        self._acknowledged_seqno = min(self._acknowledged_seqno, reached)
         self._stage()
         self._tell(lambda reader: reader.rolled_back())
         return reached
@@ -558,8 +568,9 @@ class VBucket:
         """Tell the readers that more is durable."""
         self._tell(lambda reader: reader.advanced())
 
-    def damaged(self) -> None:
-        """Tell the readers that a part of it can't be read any more."""
+    def damaged(self, acknowledged_seqno: int) -> None:
+        """Tell the readers that a part of it can't be read any more; how far it was acknowledged is kept."""
+        self._acknowledged_seqno = acknowledged_seqno
         self._tell(lambda reader: reader.damaged())
 
     def record(self) -> VBucketRecord:
