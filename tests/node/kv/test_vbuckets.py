@@ -107,6 +107,16 @@ def test_seqnos_are_those_on_disk_by_vbucket_and_state(talk: Talk) -> None:
     assert talk.one(SEQNOS, extras=pack(">I", 5)).status == talk.one(SEQNOS, extras=bytes(8)).status == 4
 
 
+def test_what_another_node_may_own_by_now_is_told_to_nobody_who_reads_up_to_now(talk: Talk) -> None:
+    talk.one(1, key=b"k", extras=bytes(8), vbucket=2)
+    talk.desk.committer.commit()
+    talk.desk.bucket.fence([2])
+    assert seqnos(talk, pack(">I", 1)) == {0: 0, 1: 0, 3: 0}
+    assert seqnos(talk) == {0: 0, 1: 0, 2: 1, 3: 0}
+    talk.desk.bucket.unfence(2)
+    assert seqnos(talk, pack(">I", 1)) == {0: 0, 1: 0, 2: 1, 3: 0}
+
+
 def test_a_state_change_is_answered_behind_its_batch(talk: Talk) -> None:
     talk.give(bytes.fromhex("803d0000010000000000000100000000000000000000000002"))
     assert talk.connection.sent[-1][1] == talk.desk.committer.open

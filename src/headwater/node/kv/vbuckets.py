@@ -124,7 +124,11 @@ def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
 
 @handles(admin.GetAllVbSeqnos, anywhere=True)
 def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
-    """The high seqnos in vbucket order; by state, 0 standing for active, replica and pending."""
+    """The high seqnos in vbucket order; by state, 0 standing for active, replica and pending.
+
+    Who asks for active ones reads up to there. So what is behind the fence is not told: another node may own it, and
+    have more.
+    """
     wanted = _collection_asked(session, request)
     number = request.vb_state or _ALIVE
     if number > State.DEAD:
@@ -136,6 +140,8 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
         chosen = [each for each in chosen if wanted.collections <= each.collections.alive.keys()]
         if not chosen:
             raise bucket.collections.unknown_collection(min(wanted.collections))
+    if number == State.ACTIVE:
+        chosen = [each for each in chosen if each.id not in bucket.fenced]
     return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in chosen])
 
 
