@@ -123,6 +123,22 @@ class Histories:
                     found[change.key] = (seqno, change)
         return found
 
+    def is_committed_anew(self, vb: int, log: Log, upto: int, uuid: int, seqno: int) -> bool:
+        """Whether a later branch of a history has the change that an owner before made as uuid@seqno.
+
+        Of a durable write a copy may have the prepare alone when it is promoted: its commit gets a seqno of that copy's
+        branch.
+        """
+        change, ranges = self._branches.get((vb, uuid), {}).get(seqno), list(_ranges(log, upto))
+        known = [each for each, _, _ in ranges]
+        if change is None or uuid not in known:
+            return False
+        return any(
+            first < at <= last and (again.key, again.value, again.cas) == (change.key, change.value, change.cas)
+            for each, first, last in ranges[known.index(uuid) + 1 :]
+            for at, again in self._branches.get((vb, each), {}).items()
+        )
+
     def check_complete(self, who: str, vb: int, log: Log, held: Held, upto: int) -> None:
         """Check that a reader consistent at `upto` holds the newest change of each key up to there, or a newer one."""
         for key, (seqno, change) in self.newest(vb, log, upto).items():

@@ -28,6 +28,20 @@ def test_a_branch_ends_where_the_next_one_begins() -> None:
     assert has(LOG, 20, 0xA, 10) and not has(LOG, 20, 0xA, 11) and not has(LOG, 20, 0xC, 1)
 
 
+def test_a_change_is_committed_anew_by_a_later_owner_of_the_same_history_alone(histories: Histories) -> None:
+    log = ((0xC, 15), (0xB, 2), (0xA, 0))
+    assert not histories.is_committed_anew(0, log, 20, 0xA, 3)
+    histories.wrote("n1", 0, 0xB, 16, change(b"x", b"3"))  # behind the end of that branch
+    histories.wrote("n1", 0, 0xB, 3, change(b"x", b"3", cas=2))
+    histories.wrote("n2", 0, 0xD, 3, change(b"x", b"3"))
+    assert not histories.is_committed_anew(0, log, 20, 0xA, 3)
+    histories.wrote("n1", 0, 0xB, 4, change(b"x", b"3"))
+    assert histories.is_committed_anew(0, log, 20, 0xA, 3)
+    assert not histories.is_committed_anew(0, log, 3, 0xA, 3)
+    assert not histories.is_committed_anew(0, log[:2], 20, 0xA, 3)
+    assert not histories.is_committed_anew(0, log, 20, 0xA, 2) and not histories.is_committed_anew(0, log, 20, 0xA, 9)
+
+
 def test_a_seqno_has_one_content(histories: Histories) -> None:
     histories.shown("c0", 0, LOG, 3, change(b"x", b"3"))
     with pytest.raises(Broken, match="it was"):

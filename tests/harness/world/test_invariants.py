@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from harness.linearizability.record import FaultKind, Kind, Level, Outcome
+from harness.linearizability.record import FaultKind, Kind, Level, Operation, Outcome
 from harness.simulation.histories import Broken, Change
 from harness.simulation.scheduler import NOON_SECONDS
 from harness.world import invariants
@@ -16,6 +17,14 @@ from harness.world.world import World
 from tests.harness.world.resting import resting
 
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
+
+
+def durable_set(world: World) -> Operation:
+    """A durable write that was acknowledged."""
+    operations = world.recorder.history().operations
+    return next(
+        each for each in operations if each.kind is Kind.SET and each.outcome is Outcome.DONE and each.argument.level
+    )
 
 
 @pytest.fixture(name="world")
@@ -34,14 +43,30 @@ def test_each_promise_has_a_name_of_its_own_and_a_judge() -> None:
     assert all(each.by and each.sentence for each in INVARIANTS)
 
 
+def test_a_durable_write_is_kept_where_a_promoted_copy_commits_its_prepare(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = durable_set(world)
+    vb, uuid, seqno = world.vbucket_of(operation.key), operation.result.vb_uuid, operation.result.seqno
+    log = ((0xB, seqno - 1), (uuid, 0))
+    owner = SimpleNamespace(failover=SimpleNamespace(entries=log), high_seqno=seqno + 9)
+    monkeypatch.setattr(world, "owner", lambda _: owner)
+    world.recorder._operations[:] = [operation]
+    with pytest.raises(Broken, match=r"^kept: set of"):
+        invariants.check_kept(world)
+    branches = world.watcher.branches._branches
+    branches[vb, 0xB] = {seqno + 4: branches[vb, uuid][seqno]}
+    invariants.check_kept(world)
+    plain = replace(operation, argument=replace(operation.argument, level=Level.NONE))
+    world.recorder._operations[:] = [plain]
+    with pytest.raises(Broken, match=r"^kept: set of"):
+        invariants.check_kept(world)
+
+
 def test_a_world_without_faults_keeps_all_promises_and_each_that_is_broken_is_found(world: World) -> None:
     judge(world)
-    number, operation = next(
-        (at, each)
-        for at, each in enumerate(world.recorder.history().operations)
-        if each.kind is Kind.SET and each.outcome is Outcome.DONE and each.argument.level
-    )
-    operations = world.recorder._operations
+    operations, operation = world.recorder._operations, durable_set(world)
+    number = operations.index(operation)
 
     operations[number] = replace(operation, result=replace(operation.result, seqno=10_000))
     with pytest.raises(Broken, match=r"^kept: set of"):
