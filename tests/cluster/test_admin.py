@@ -9,7 +9,16 @@ import pytest
 from headwater import testing
 from headwater.client.routing import Address
 from headwater.cluster.admin import Endpoint, NodeAdmin, vbucket_list
-from headwater.errors import AuthError, ConnectionLost, InvalidArguments, KeyNotFound, NotMyVbucket, PeerSilent
+from headwater.cluster.answers import CopyReport
+from headwater.errors import (
+    AuthError,
+    ClusterError,
+    ConnectionLost,
+    InvalidArguments,
+    KeyNotFound,
+    NotMyVbucket,
+    PeerSilent,
+)
 from headwater.testing.embedded import embedded
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.vbucket import State
@@ -89,6 +98,42 @@ def test_copies_are_told_in_one_answer_and_from_a_server_without_it_as_they_are_
             list(same[vb].log),
         )
     assert found[2].state is State.REPLICA and (found[2].bytes, same[2].bytes) == (0, None)
+
+
+class OldNode(NodeAdmin):
+    """A server without STAT vbucket-copies; its one vbucket has the next of `states` each time that it is asked."""
+
+    def __init__(self, states, **details):
+        super().__init__(Endpoint(Address("old", 11210)))
+        self.states, self.details = states, {f"vb_0:{name}": value for name, value in details.items()}
+
+    async def stats(self, group=""):
+        if group.startswith("vbucket-details"):
+            return self.details
+        raise KeyNotFound("node", "there is no such group")
+
+    async def state(self, vbucket):
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    async def seqnos(self, state=None):
+        return {0: 10} if state is self.states[0] else {}
+
+    async def failover_log(self, vbucket):
+        return [(1, 0)]
+
+
+def test_an_older_servers_copy_has_the_flaw_that_it_tells():
+    old = OldNode([State.PENDING], high_seqno="10", complete_seqno="4", damaged_changes="3", refused_changes="2")
+    assert asyncio.run(old.copies([0])) == {0: CopyReport(State.PENDING, 10, 4, [(1, 0)], refused=2, damaged=3)}
+
+
+def test_an_older_servers_copy_that_changes_its_state_between_two_answers_is_looked_at_again():
+    """It would be an owner without any change, and every copy level with it."""
+    old = OldNode([State.ACTIVE, State.DEAD], high_seqno="10")
+    assert asyncio.run(old.copies([0]))[0].state is State.DEAD
+    restless = OldNode([State.ACTIVE, State.DEAD] * 20, high_seqno="10")
+    with pytest.raises(ClusterError, match="changes its state all the time"):
+        asyncio.run(restless.copies([0]))
 
 
 def test_a_vbucket_that_is_not_there_has_no_failover_log(node):

@@ -23,6 +23,7 @@ class Node:
     found: list
     logs: list = field(default_factory=lambda: [[(1, 0)]])
     complete_to: list = field(default_factory=list)
+    states: list = field(default_factory=lambda: [State.ACTIVE])
 
     async def seqnos(self, state=None):
         return {0: _next(self.found)}
@@ -30,7 +31,7 @@ class Node:
     async def copies(self, vbuckets):
         seqno, log = _next(self.found), _next(self.logs)
         complete = self.complete_to.pop(0) if self.complete_to else seqno
-        return {vb: CopyReport(State.ACTIVE, seqno, complete, log) for vb in vbuckets if vb == 0}
+        return {vb: CopyReport(_next(self.states), seqno, complete, log) for vb in vbuckets if vb == 0}
 
 
 def _next(values):
@@ -77,6 +78,12 @@ def test_a_copy_that_does_not_come_on_is_given_up_with_its_numbers():
 def test_a_copy_that_comes_on_slowly_is_not_given_up():
     now = iter(range(100_000))
     wait(Node([200]), Node([*range(200), 200]), clock=lambda: float(next(now)), still_seconds_max=20.0)
+
+
+def test_a_dead_copy_is_not_level_for_it_follows_nobody():
+    copy = Node([9], states=[State.DEAD, State.DEAD, State.REPLICA])
+    wait(Node([9]), copy)
+    assert copy.states == [State.REPLICA]
 
 
 def test_an_owner_that_is_none_any_more_is_told():

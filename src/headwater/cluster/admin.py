@@ -69,6 +69,9 @@ NO_LEASES = (*NO_SUCH_GROUP, NoAccess)
 COPIES_AT_ONCE = 32
 """So many vbuckets are named in one question, whose key has 250 bytes."""
 
+COPY_ATTEMPTS = 5
+"""So often is an older server's vbucket looked at that changes its state between two answers."""
+
 PERSISTENCE_SECONDS_MAX = 30.0
 """The node gives up waiting for its disk after so long, and may be asked again (failover 5, step 4)."""
 
@@ -418,13 +421,25 @@ class NodeAdmin:
         return {vb: each for vb, each in zip(wanted, reports, strict=True) if each is not None}
 
     async def _copy(self, vbucket: int) -> CopyReport | None:
-        state = await self.state(vbucket)
-        if state is None:
-            return None
-        log = await self.failover_log(vbucket)
-        seqnos, complete = await self.seqnos(state), await self.complete(vbucket)
-        seqno = seqnos.get(vbucket, 0)
-        return CopyReport(state, seqno, complete.get(vbucket, seqno), log)
+        for _ in range(COPY_ATTEMPTS):
+            state = await self.state(vbucket)
+            if state is None:
+                return None
+            log = await self.failover_log(vbucket)
+            seqnos, details = await self.seqnos(state), await self._details(vbucket)
+            if vbucket in seqnos:  # else it has another state by now
+                seqno = seqnos[vbucket]
+                complete = answers.complete(details).get(vbucket, seqno)
+                refused, damaged = answers.refused(details), answers.damaged(details)
+                return CopyReport(state, seqno, complete, log, refused.get(vbucket, 0), damaged.get(vbucket, 0))
+        raise ClusterError(f"vbucket {vbucket} of {self.address} changes its state all the time", "type this again")
+
+    async def _details(self, vbucket: int) -> dict[str, str]:
+        """STAT vbucket-details of a vbucket; empty where it is not here, or the server has no such statistics."""
+        try:
+            return await self.stats(f"vbucket-details {vbucket}")
+        except (NotMyVbucket, *NO_SUCH_GROUP):
+            return {}
 
     async def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """A vbucket's failover log, newest history first, as (vb uuid, seqno).

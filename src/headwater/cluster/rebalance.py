@@ -19,7 +19,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from headwater.client.routing import Address
@@ -34,7 +34,7 @@ from headwater.cluster.proxied import Limits
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.repair import repair
 from headwater.cluster.watch import Watch
-from headwater.errors import HeadwaterError, MoveError
+from headwater.errors import HeadwaterError, MoveError, TransportError
 from headwater.failpoints import failpoint
 from headwater.tracing import span
 from headwater.wire.cluster_map import ClusterMap
@@ -226,8 +226,10 @@ class Rebalance:
 
     async def _size(self, move: Move) -> int | None:
         """How many bytes a move copies from node to node, about; None if nobody tells."""
-        found = await self._inquiry.copy(move.source, move.vbucket) if move.source is not None else None
-        return None if found is None else found.bytes
+        with suppress(TransportError):  # whether the move goes without an answer of the source is for the move to say
+            if move.source is not None and (copy := await self._inquiry.copy(move.source, move.vbucket)) is not None:
+                return copy.bytes
+        return None
 
     async def _traced(self, move: Move, movers: AsyncExitStack) -> None:
         with span("rebalance.move", vbucket=move.vbucket, source=str(move.source), target=str(move.target)):

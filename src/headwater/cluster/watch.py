@@ -107,9 +107,10 @@ class Watch:
     async def _is_level(self, vbucket: int, owner: Address, theirs: CopyReport, goal: int) -> bool:
         """Return True if a copy, as it was at one moment, has all up to a seqno, and the owner's history.
 
-        A copy within a snapshot is not level: what is there by then lacks keys that its rest brings.
+        A copy within a snapshot is not level: what is there by then lacks keys that its rest brings. Nor is a dead one,
+        as a former owner's is until it takes its role of a replica: it follows nobody.
         """
-        if min(theirs.seqno, theirs.complete) < goal:
+        if theirs.state is State.DEAD or min(theirs.seqno, theirs.complete) < goal:
             return False
         ours = await self._inquiry.copy(owner, vbucket)
         if ours is None:
