@@ -6,6 +6,7 @@ from headwater.client import bulk
 from headwater.client.cluster import Cluster
 from headwater.client.settings import settings_for
 from headwater.errors import (
+    BucketNotFound,
     ConnectionLost,
     InternalError,
     NotMyVbucket,
@@ -42,6 +43,16 @@ class Node(Peer):
 
     def keys(self) -> list[bytes]:
         return [request.key for request in self.seen if request.opcode in QUIET]
+
+
+class Emptied(Peer):
+    """Has no bucket."""
+
+    def answers(self, request: Frame):
+        if request.opcode == Opcode.SELECT_BUCKET:
+            yield response(request, Status.KEY_ENOENT)
+        else:
+            yield from super().answers(request)
 
 
 def a_node(vbuckets: int = 4, **said: list[int]) -> Node:
@@ -161,6 +172,23 @@ def test_what_has_moved_is_sent_once_more_to_the_node_of_the_new_map(connected):
         owners[:] = [1]
         assert run(bulk.set_many(cluster, [("a", "1"), ("b", "2")], 0, 0)) == {}
     assert (old.keys(), new.keys()) == ([b"a", b"b"], [b"a"])
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_where_a_node_has_no_such_bucket_the_others_are_asked_who_took_its_place(connected, taken_over):
+    """Its disk was replaced, and it waits to join again: it knows of no bucket, and the bucket is there."""
+    emptied, left = Emptied(vbuckets=1), a_node(1)
+    owners = [0]
+    left.config = lambda own: cluster_map([emptied.address, own], owners, rev=1 + owners[0])
+    with serve(emptied), serve(left) as address:
+        cluster = connected(f"{address}/beer")
+        if taken_over:
+            owners[:] = [1]
+            assert run(bulk.set_many(cluster, [("a", "1")], 0, 0)) == {}
+            assert left.keys() == [b"a"]
+        else:
+            with pytest.raises(BucketNotFound, match='select bucket "beer"'):
+                run(bulk.set_many(cluster, [("a", "1")], 0, 0))
 
 
 def test_what_moves_again_and_again_is_followed(connected):
