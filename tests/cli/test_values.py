@@ -19,6 +19,14 @@ def coerced(made: Any, value: Any) -> Any:
     return made.get_runtime_param().coerce(value, param=made, ctx=None)
 
 
+def doubled(text: Any) -> int:
+    return int(text) * 2
+
+
+def capital(text: Any) -> str:
+    return str(text).upper()
+
+
 CASES: list[tuple[Any, Any, dict[str, Any], list[Any]]] = [
     (str, "", {}, ["", "a text", None, 7]),
     (str | None, None, {}, [None, "x"]),
@@ -28,12 +36,12 @@ CASES: list[tuple[Any, Any, dict[str, Any], list[Any]]] = [
     (Path | None, None, {}, [None, "there"]),
     (list[str] | None, None, {}, [None, ["a", "b"], []]),
     (Literal["mild", "black"], "mild", {}, ["mild", "black", None]),
-    (int, 5, {"parser": lambda text: int(text) * 2}, ["3", 5]),
-    (str, "x", {"parser": lambda text: str(text).upper()}, ["x", "y"]),
+    (int, 5, {"parser": doubled}, ["3", 5]),
+    (str, "x", {"parser": capital}, ["x", "y"]),
 ]
 
 
-@pytest.mark.parametrize(("kind", "default", "about", "values"), CASES, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("kind", "default", "about", "values"), CASES, ids=range(len(CASES)))
 def test_every_value_comes_out_as_typer_reads_it(
     kind: Any, default: Any, about: dict[str, Any], values: list[Any]
 ) -> None:
