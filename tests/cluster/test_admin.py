@@ -128,7 +128,7 @@ def test_an_older_servers_copy_has_the_flaw_that_it_tells():
 
 
 def test_an_older_servers_copy_that_changes_its_state_between_two_answers_is_looked_at_again():
-    """It would be an owner without any change, and every copy level with it."""
+    """Such an owner would have no change at all, and every copy would be level with it."""
     old = OldNode([State.ACTIVE, State.DEAD], high_seqno="10")
     assert asyncio.run(old.copies([0]))[0].state is State.DEAD
     restless = OldNode([State.ACTIVE, State.DEAD] * 20, high_seqno="10")

@@ -263,7 +263,7 @@ def test_a_sound_copy_that_lacks_what_a_damaged_replica_had_acknowledged_is_prom
 
 
 def test_a_sound_copy_that_has_all_that_a_damaged_replica_acknowledged_is_promoted():
-    """What B received behind that is acknowledged by others, or not durable."""
+    """Others acknowledged what B received behind that, or it is not durable."""
     plan = plan_failover(damaged_replica(8, 8), [A], LOGS)
     assert (plan.promotions[0].chosen, plan.promotions[0].flaw) == (C, "")
 

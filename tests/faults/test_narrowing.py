@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterable
 
 import pytest
 
+from headwater.cluster.answers import CopyReport
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.errors import HeadwaterError
 from headwater.testing.node import Node
 from headwater.wire.cluster_map import ClusterMap
-from headwater.wire.vbucket import State
 from tests.cluster.nodes import at
 from tests.faults.test_promotion import fail_over, three
 from tests.node.test_durable_writes import Writer
@@ -41,12 +42,13 @@ def test_a_copy_goes_only_when_the_one_that_stays_has_what_was_acknowledged_whil
             stays, goes = (second, third) if move.after[1] == at(second)[0] else (third, second)
             assert move.dropped_from == tuple(at(goes))
             asked, leaves = members.admin(at(owner)[0]), members.admin(at(goes)[0])
-            set_config, seqnos, delete = asked.set_config, asked.seqnos, leaves.delete
+            set_config, copies, delete = asked.set_config, asked.copies, leaves.delete
+            narrowed: list[int] = []
 
             async def narrow(epoch: int, rev: int, bucket: str, config: bytes) -> None:
-                copies = ClusterMap.from_json(config, at(owner)[0]).copies(0)
-                is_narrower = at(goes)[0] not in copies and owner.is_running
+                is_narrower = at(goes)[0] not in ClusterMap.from_json(config, at(owner)[0]).copies(0) and not narrowed
                 if is_narrower:
+                    narrowed.append(rev)
                     os.kill(stays.pid, signal.SIGSTOP)
                     assert set(await asyncio.to_thread(write_durably, owner)) == {0}
                 await set_config(epoch, rev, bucket, config)
@@ -54,17 +56,17 @@ def test_a_copy_goes_only_when_the_one_that_stays_has_what_was_acknowledged_whil
                     os.kill(owner.pid, signal.SIGSTOP)
                     os.kill(stays.pid, signal.SIGCONT)
 
-            async def wake_and_ask(state: State | None = None) -> dict[int, int]:
+            async def wake_and_ask(vbuckets: Iterable[int]) -> dict[int, CopyReport]:
                 if owner.is_running:
                     os.kill(owner.pid, signal.SIGCONT)
-                return await seqnos(state)
+                return await copies(vbuckets)
 
             async def delete_and_kill(vbucket: int) -> None:
                 await delete(vbucket)
                 owner.kill()
 
             monkeypatch.setattr(asked, "set_config", narrow)
-            monkeypatch.setattr(asked, "seqnos", wake_and_ask)
+            monkeypatch.setattr(asked, "copies", wake_and_ask)
             monkeypatch.setattr(leaves, "delete", delete_and_kill)
             with pytest.raises(HeadwaterError):  # it goes on to the last map, and the owner is dead
                 await run.run()

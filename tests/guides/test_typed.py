@@ -96,7 +96,7 @@ def addresses(nodes: list[testing.Node]) -> dict[str, str]:
 
 @pytest.mark.battery
 def test_the_guide_of_clusters(tmp_path: Path) -> None:
-    begin, join, look, grow, dead, again = typed("docs/howto/cluster.md")
+    begin, join, look, grow, _, dead, again = typed("docs/howto/cluster.md")
     with ExitStack() as stack:
         nodes = trio(stack, vbucket_state="none")
         terminal = stack.enter_context(Terminal(tmp_path, {**addresses(nodes), "1,024 vbuckets": "16 vbuckets"}))
@@ -122,7 +122,7 @@ def test_the_guide_of_clusters(tmp_path: Path) -> None:
 
 @pytest.mark.battery
 def test_a_node_with_data_becomes_a_cluster_as_the_guide_says(tmp_path: Path) -> None:
-    _, join, _, _, dead, _ = typed("docs/howto/cluster.md")
+    _, join, _, _, _, dead, _ = typed("docs/howto/cluster.md")
     with ExitStack() as stack:
         first = stack.enter_context(testing.node(vbuckets=16))
         nodes = [first, *trio(stack, vbucket_state="none")[:2]]

@@ -8,7 +8,7 @@ from harness.world.meetings import met, told
 from harness.world.plan import WorldPlan, plan_of
 from harness.world.steps import Fault, Step
 
-EXCLUSIVE = ["anew and flip", "flip and orders_add", "flip and orders_failover", "flip and rights"]
+EXCLUSIVE = ["anew and flip", "flip and rights"]
 
 
 def plan_with(*steps: Step) -> WorldPlan:
