@@ -156,8 +156,8 @@ class PeerSilent(TransportError):
         self.outcome: str = outcome
 
     def __str__(self) -> str:
-        told = self.outcome or "is it a node's port? A reader goes on from its last position"
-        return f"{self.peer}: silent for {self.quiet_seconds:.3g} s; {told}"
+        outcome = self.outcome or "is it a node's port? A reader goes on from its last position"
+        return f"{self.peer}: silent for {self.quiet_seconds:.3g} s; {outcome}"
 
 
 class ConnectionLost(TransportError):
@@ -262,8 +262,8 @@ class StatusError(HeadwaterError):
 
     def __str__(self) -> str:
         meaning = (type(self).__doc__ or "").partition("\n")[0] if type(self) is not StatusError else ""
-        told = f"{self.context}: " if self.context else ""
-        return f"{told}{self.name} (status 0x{self.status:02x})" + (f": {meaning}" if meaning else "")
+        context = f"{self.context}: " if self.context else ""
+        return f"{context}{self.name} (status 0x{self.status:02x})" + (f": {meaning}" if meaning else "")
 
 
 class KeyNotFound(StatusError, status=0x01):
@@ -409,8 +409,8 @@ def error_for(status: int, context: str = "") -> StatusError:
         status: bytes 6-7 of the response, anything but 0.
         context: what was asked of whom, e.g. 'get "k1" (vbucket 7)'.
     """
-    found = StatusError.registered.get(status)
-    return found(context) if found else StatusError(context, status)
+    kind = StatusError.registered.get(status)
+    return kind(context) if kind else StatusError(context, status)
 
 
 def name_statuses(names: Mapping[int, str]) -> None:
@@ -461,9 +461,9 @@ class DataLoss(RollbackRequired):
         self.args: tuple[Any, ...] = (self.purged, requested)
 
     def __str__(self) -> str:
-        told = _some([f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())])
+        vbuckets = _some([f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())])
         return (
-            f"data loss: deletions were purged before they were read, in vbuckets {told}; reading went on from "
+            f"data loss: deletions were purged before they were read, in vbuckets {vbuckets}; reading went on from "
             f"seqno {self.requested}. Read them again from the beginning and drop what they no longer have: so do "
             '--on-data-loss warn, failOnDataLoss=false in Spark (behind a rollback row), on_data_loss="read_again"'
         )
@@ -485,9 +485,9 @@ class HistoryChanged(HeadwaterError):
     def __str__(self) -> str:
         failed_over = [str(vb) for vb in self.vbuckets if vb not in self.purged]
         purged = [f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())]
-        told = [f"a failover changed the history of vbucket {_some(failed_over)}"] if failed_over else []
-        told += [f"deletions were purged in vbucket {_some(purged)}"] if purged else []
-        return f"{', '.join(told)} after this read was planned: read again"
+        reasons = [f"a failover changed the history of vbucket {_some(failed_over)}"] if failed_over else []
+        reasons += [f"deletions were purged in vbucket {_some(purged)}"] if purged else []
+        return f"{', '.join(reasons)} after this read was planned: read again"
 
 
 class BucketMadeAnew(HeadwaterError):
@@ -691,8 +691,8 @@ class RowsRefused(HeadwaterError):
         self.advice: str = advice
 
     def __str__(self) -> str:
-        told = f"{self.count} rows were refused for good, the first has the key {self.first!r}: {self.reason}"
-        return f"{told}. {self.advice}"
+        sentence = f"{self.count} rows were refused for good, the first has the key {self.first!r}: {self.reason}"
+        return f"{sentence}. {self.advice}"
 
 
 _WORD = re.compile(r"[^\s\"']+")

@@ -45,8 +45,8 @@ def first_line(error: BaseException) -> str | None:
     """
     if isinstance(error, HeadwaterError):
         name, text = type(error).__name__, str(error)
-    elif type(error).__module__.startswith(_OF_SPARK) and (found := OURS.findall(str(error))):
-        name, text = found[-1]
+    elif type(error).__module__.startswith(_OF_SPARK) and (texts := OURS.findall(str(error))):
+        name, text = texts[-1]
     else:
         return None
     return f"headwater: {hide_logins(' '.join(text.split()))}{next_step(name, text)}"

@@ -24,7 +24,7 @@ def test_the_list_has_the_first_paragraph_of_each_commands_own_help(listed: List
 def test_names_are_known_before_any_command_is_made() -> None:
     commands = ListedCommands([LISTED[1]._replace(place="cli.nowhere:nothing")])
     assert list(commands) == ["set"] and "set" in commands and len(commands) == 1
-    assert commands.shown()["set"].help == escaped(LISTED[1].line)
+    assert commands.stand_ins()["set"].help == escaped(LISTED[1].line)
     assert commands.get("get") is None
     with pytest.raises(ModuleNotFoundError):
         commands.get("set")
@@ -43,7 +43,7 @@ def test_a_key_error_while_a_command_is_imported_does_not_mean_that_there_is_non
 
 def test_a_command_is_made_once_and_others_are_put_beside_it() -> None:
     commands: Any = ListedCommands()
-    assert commands["get"] is commands.get("get") is commands.shown()["get"]
+    assert commands["get"] is commands.get("get") is commands.stand_ins()["get"]
     commands["brew"] = commands["get"]
     assert list(commands)[-1] == "brew" and len(commands) == len(LISTED) + 1
     del commands["brew"]

@@ -114,8 +114,8 @@ def _begin(
         _tell_what_comes_before(context, profile)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-    elif _is_traced(context) and (told := tracing.begin()):
-        remark(told)
+    elif _is_traced(context) and (problem := tracing.begin()):
+        remark(problem)
 
 
 def main() -> int:

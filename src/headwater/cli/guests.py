@@ -51,17 +51,17 @@ class CommandsAndGuests(Commands):
         """Print the list of commands, and on stderr why others are not in it."""
         for problem in self._faults():
             remark(problem)
-        Commands.format_help(self._shown(), ctx, formatter)
+        Commands.format_help(self._shown_group(), ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return what the shell can complete a word to: of commands no more than the list has."""
-        ctx.command = self._shown()  # where typer looks for the names
+        ctx.command = self._shown_group()  # where typer looks for the names
         return Commands.shell_complete(ctx.command, ctx, incomplete)
 
-    def _shown(self) -> Any:
+    def _shown_group(self) -> Any:
         """Return the group with a stand-in for each of our commands, which a list can show."""
         group: Any = copy(self)
-        group.commands = self._listed.shown()
+        group.commands = self._listed.stand_ins()
         return group
 
     def _faults(self) -> Iterator[str]:

@@ -227,7 +227,7 @@ class ListedCommands(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def shown(self) -> dict[str, Any]:
+    def stand_ins(self) -> dict[str, Any]:
         """Return what a list shows of each: a stand-in where the command was not made."""
         return {
             name: entry.stand_in() if isinstance(entry, ListedCommand) else entry

@@ -70,18 +70,18 @@ class Settings:
         import tomllib
 
         try:
-            found = tomllib.loads(read_settings(path))
+            content = tomllib.loads(read_settings(path))
         except tomllib.TOMLDecodeError as error:
             raise OptionError("config", str(path), f"TOML: {error}") from None
-        for place, problem in (*table_faults(group, command_tables(found)), *profile_faults(found, path, group)):
+        for place, problem in (*table_faults(group, command_tables(content)), *profile_faults(content, path, group)):
             raise OptionError(".".join(place), str(path), f"right: {problem}; see headwater config check")
-        if any(name.endswith("password") for name in _names({**command_tables(found), **found.get(PROFILES, {})})):
+        if any(name.endswith("password") for name in _names({**command_tables(content), **content.get(PROFILES, {})})):
             from headwater.node.config import refuse_readable_by_others
 
             refuse_readable_by_others(path, "config")
-        yield _of_tables(group, command_tables(found)), ()
+        yield _of_tables(group, command_tables(content)), ()
         if self.profile:
-            table, place = profile(found, self.profile, path), (PROFILES, self.profile)
+            table, place = profile(content, self.profile, path), (PROFILES, self.profile)
             yield client_options(name, child_of(group, name), table), place
             yield _of_tables(group, tables(table)), place
 
@@ -95,10 +95,10 @@ class Settings:
     def defaults(self, group: Any, name: str) -> dict[str, Any]:
         """Return what the file and the profile say about a command, in the form in which the command-line library takes
         defaults. Raises as `layers`."""
-        made: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for layer, _ in self.layers(group, name):
-            _lay_over(made, layer)
-        return made
+            _lay_over(merged, layer)
+        return merged
 
 
 def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -118,9 +118,9 @@ def read_settings(path: Path) -> str:
         raise OptionError("config", str(path), f"a file that can be read ({reason})") from None
 
 
-def command_tables(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of commands in a file; what is no command is found out later."""
-    return {name: value for name, value in found.items() if name != PROFILES and isinstance(value, dict)}
+def command_tables(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of commands in a file; what is no command is refused later."""
+    return {name: value for name, value in content.items() if name != PROFILES and isinstance(value, dict)}
 
 
 def _names(table: Mapping[str, Any]) -> Iterator[str]:
@@ -130,8 +130,8 @@ def _names(table: Mapping[str, Any]) -> Iterator[str]:
             yield from _names(value)
 
 
-def _of_tables(group: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _defaults(group.commands[name], table) for name, table in found.items()}
+def _of_tables(group: Any, tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _defaults(group.commands[name], table) for name, table in tables.items()}
 
 
 def _defaults(command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,13 +155,13 @@ def child_of(group: Any, name: str) -> Any:
 def known_options(command: Any) -> dict[str, Any]:
     """A command's parameters by the names that a file has for them: of options without dashes, of arguments as in its
     help, in small letters."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for each in command.params:
         names = [each.metavar or each.name] if each.param_type_name == "argument" else names_of(each)
-        found |= {
+        defaults |= {
             plain_name(name.removeprefix("--")): each for name in names if not name.startswith("-") or name[:2] == "--"
         }
-    return found
+    return defaults
 
 
 def plain_name(name: str) -> str:
@@ -170,11 +170,11 @@ def plain_name(name: str) -> str:
 
 
 def profile_faults(
-    found: Mapping[str, Any], path: Path, group: Any, *, with_files: bool = False
+    content: Mapping[str, Any], path: Path, group: Any, *, with_files: bool = False
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) for what can't stand in the profiles of a file."""
-    yield from faults(found, path, with_files=with_files)
-    known = found.get(PROFILES, {})
+    yield from faults(content, path, with_files=with_files)
+    known = content.get(PROFILES, {})
     for name, table in known.items() if isinstance(known, dict) else ():
         if isinstance(table, dict):
             yield from table_faults(group, tables(table), (PROFILES, name))
@@ -205,10 +205,10 @@ def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
     if parameter.multiple or parameter.nargs == -1:
         good = isinstance(value, list) and all(isinstance(each, str) for each in value)
         return None if good else f"{value!r} is not a list of texts"
-    types, told = _KINDS.get(_kind(command, parameter), ((str,), "a text"))
+    types, expected = _KINDS.get(_kind(command, parameter), ((str,), "a text"))
     is_measure = parameter.metavar in (TIME, SIZE) and isinstance(value, str)  # "5m", which the option reads itself
     if type(value) not in types and not is_measure:
-        return f"{value!r} is not {told}"
+        return f"{value!r} is not {expected}"
     if parameter.param_type_name == "argument" or value is False:
         return None
     typed = [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]

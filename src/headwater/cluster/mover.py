@@ -71,7 +71,7 @@ _COPY, _HAND_OVER = "copy", HAND_OVER.decode().removeprefix(":")
 
 
 class MoveStage(Enum):
-    """Where a vbucket is on its way."""
+    """The stages of a vbucket on its way."""
 
     COPYING = "copying"
     TAKING_OVER = "taking over"
@@ -113,10 +113,10 @@ async def copying_peer(source: NodeAdmin, target: Endpoint) -> str | None:
     Movers that take vbuckets over wait for each other's lease; those that copy end each other's connections.
     """
     try:
-        told = await source.stats("dcp")
+        statistics = await source.stats("dcp")
     except (StatusError, ProtocolError):
         return None
-    return told.get(f"eq_dcpq:{connection_name(source.endpoint, target, _COPY)}:peer")
+    return statistics.get(f"eq_dcpq:{connection_name(source.endpoint, target, _COPY)}:peer")
 
 
 class Mover:
@@ -302,14 +302,14 @@ class Mover:
         self._progress(MoveEvent(vb, MoveStage.COPYING))
         follows = vb in self._settling.followed  # then nothing is copied by us, and nobody's turn is in the way
         async with nullcontext() if follows else self._alternation.copying():
-            with span("move.copy", vbucket=vb) as told:
+            with span("move.copy", vbucket=vb) as trace:
                 if follows:
                     await transfer.follow()
                 else:
                     await transfer.copy(self._connections[_COPY])
-                if told.is_heard:
+                if trace.is_heard:
                     changes, count = self.passed(vb)
-                    told.tell(changes=changes, bytes=count)
+                    trace.tell(changes=changes, bytes=count)
         patience.copied(time.monotonic())
         if not takeover:
             self._progress(MoveEvent(vb, MoveStage.COPIED))
@@ -334,9 +334,9 @@ class Mover:
             await self._settling.let_go(vb)
         failpoint("move.closed")
         try:
-            with span("move.take_over", vbucket=vb) as told:
+            with span("move.take_over", vbucket=vb) as trace:
                 await transfer.take_over(connection)
-                told.tell(ownerless_seconds=transfer.ownerless_seconds)
+                trace.tell(ownerless_seconds=transfer.ownerless_seconds)
         except BaseException:
             known = transfer.active_sent or connection.proxy.fallen is not Side.PRODUCER
             self._settling.active_sent[vb] = transfer.active_sent if known else None

@@ -113,11 +113,11 @@ def make_plan(
     return Plan(before, after, moves(before, after), settlement, strays(survey, after), behind)
 
 
-def settled(found: ClusterMap, settlement: Settlement) -> ClusterMap:
+def settled(known: ClusterMap, settlement: Settlement) -> ClusterMap:
     """The map once the settlement is carried out; a takeover that was cut counts as not begun."""
     owners = {**settlement.handed_over, **{vb: copies[0] for vb, copies in settlement.unowned.items()}}
-    changed = {vb: chain_with_owner(found.copies(vb), owner) for vb, owner in owners.items()}
-    return found.with_chains(changed) if changed else found
+    changed = {vb: chain_with_owner(known.copies(vb), owner) for vb, owner in owners.items()}
+    return known.with_chains(changed) if changed else known
 
 
 def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
@@ -160,8 +160,10 @@ def _check_members(survey: Survey) -> None:
 def _check_answers(survey: Survey) -> None:
     silent = [node for node in survey.nodes.values() if not node.answers]
     if silent:
-        told = "; ".join(node.complaint for node in silent)
-        raise ClusterError(told, "start it and type this again, or, if it is gone for good, headwater cluster failover")
+        complaints = "; ".join(node.complaint for node in silent)
+        raise ClusterError(
+            complaints, "start it and type this again, or, if it is gone for good, headwater cluster failover"
+        )
 
 
 def _check_joins(survey: Survey, node: NodeView) -> None:
@@ -246,7 +248,7 @@ def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> Non
 
 def strays(survey: Survey, after: ClusterMap) -> dict[Address, list[int]]:
     """Return the copies on nodes to which neither the map as it is nor the one to come gives them."""
-    found = {
+    copies = {
         node.address: [
             vb
             for vb in sorted(node.states)
@@ -256,4 +258,4 @@ def strays(survey: Survey, after: ClusterMap) -> dict[Address, list[int]]:
         ]
         for node in survey.nodes.values()
     }
-    return {address: vbuckets for address, vbuckets in found.items() if vbuckets}
+    return {address: vbuckets for address, vbuckets in copies.items() if vbuckets}

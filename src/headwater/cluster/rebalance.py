@@ -117,11 +117,11 @@ class Rebalance:
             ClusterError, TransportError, StatusError: a node does not do its part. What is under way comes to its end
                 first; run it again to go on. Another operator is at work.
         """
-        with span("rebalance") as told:
+        with span("rebalance") as trace:
             survey = await self._members.survey((*self._seeds, *self._add))
             async with self._members.alone("rebalance", survey.nodes):
                 after = await self._run()
-            told.tell(moves=self._done)
+            trace.tell(moves=self._done)
             return after
 
     async def _run(self) -> ClusterMap | None:
@@ -149,9 +149,9 @@ class Rebalance:
     # ------------------------------------------------------------------ before and after
 
     async def _look(self) -> tuple[Plan, int]:
-        with span("rebalance.plan") as told:
+        with span("rebalance.plan") as trace:
             plan, rev = await self._planned()
-            told.tell(moves=len(plan.moves), servers=len(plan.after.servers))
+            trace.tell(moves=len(plan.moves), servers=len(plan.after.servers))
             return plan, rev
 
     async def _planned(self) -> tuple[Plan, int]:
@@ -272,7 +272,7 @@ class Rebalance:
             failpoint("rebalance.narrowed")
             needed = await self._held(vb, target)
             copies = await asyncio.gather(*(self._inquiry.copy(node, vb) for node in replicas))
-            if min(0 if found is None else found.complete for found in copies) < needed:
+            if min(0 if copy is None else copy.complete for copy in copies) < needed:
                 await publisher.change(vb, move.after, needed=needed)
             await self._watch.until_level(vb, target, replicas)
             await publisher.change(vb, move.after, needed=0)
@@ -293,18 +293,18 @@ class Rebalance:
         others = [node for node in known.copies(vb) if node != owner]
         copies = asyncio.gather(*(self._inquiry.copy(node, vb) for node in others))
         seqno, found_copies = await asyncio.gather(self._held(vb, owner), copies)
-        replicas = [found.complete for found in found_copies if found is not None and found.complete]
+        replicas = [copy.complete for copy in found_copies if copy is not None and copy.complete]
         return max(min([seqno, *replicas]), known.needed.get(vb, 0))
 
     async def _held(self, vb: int, owner: Address) -> int:
         """How far a vbucket is at its owner."""
-        found = await self._inquiry.copy(owner, vb)
-        return found.seqno if found is not None and found.is_active else 0
+        copy = await self._inquiry.copy(owner, vb)
+        return copy.seqno if copy is not None and copy.is_active else 0
 
     async def _hand_over(self, move: Move, owner: Address, target: Address, movers: AsyncExitStack) -> None:
         pair = (owner, target)
         if pair not in self._movers:
-            made = Mover(
+            mover = Mover(
                 self._members.endpoint(owner),
                 self._members.endpoint(target),
                 concurrency=self._at_once,
@@ -312,8 +312,8 @@ class Rebalance:
                 on_owned=self._owned,
                 operator=self._members.operator,
             )
-            self._movers[pair] = made
-            await movers.enter_async_context(made)
+            self._movers[pair] = mover
+            await movers.enter_async_context(mover)
         async with self._handing_over:
             await self._movers[pair].move(move.vbucket, takeover=True)
 
@@ -389,6 +389,6 @@ def _joining(move: Move, copies: int) -> list[Address]:
     return list(move.copied_to) if majority_of(copies + len(move.copied_to)) <= allowed else others
 
 
-def _is_of(one: ClusterMap | None, other: ClusterMap) -> bool:
+def _is_of(map_: ClusterMap | None, other: ClusterMap) -> bool:
     """Return True if a map is one of the same cluster's."""
-    return one is not None and one.uuid == other.uuid
+    return map_ is not None and map_.uuid == other.uuid

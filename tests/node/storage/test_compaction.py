@@ -498,7 +498,7 @@ def test_where_there_is_no_room_for_all_that_stays_a_part_is_rewritten_and_then_
         job.copy()
         list(job.swap())
         job.remove()
-        made.update(job.made)
+        made.update(job.written)
         stretches += 1
     assert job is not None
     job.cancel()

@@ -227,11 +227,11 @@ class Compaction:
         enough = best_stretch(live, np.where(spared, -(1 << 62) // len(live), dead), 1 << 62)
         if enough is None:
             return None
-        found = best_stretch(np.where(spared, room + 1, live), dead, room)
-        if found is None:
+        stretch = best_stretch(np.where(spared, room + 1, live), dead, room)
+        if stretch is None:
             least = int(live[(dead > live // GAIN_PARTS) & ~spared].min(initial=1 << 62))
             raise DiskFull(self._log.folder, least, room)
-        return self._wanted[slice(*found)]
+        return self._wanted[slice(*stretch)]
 
     def _take(self, chosen: range) -> None:
         """Make these segments (of the sealed ones) those that are rewritten, and find what of them stays."""
@@ -295,7 +295,7 @@ class Compaction:
                 kernels.taken_back(self._slots.table, segment.slot, bodies, self._taken_back)
 
     def spare_tombstones(self) -> bool:
-        """Whether a stream that began during `survey` has yet to send tombstones that were to go: survey again then.
+        """Return True if a stream that began during `survey` has yet to send tombstones that go: survey again then.
 
         They stay. Loop thread, right before `announce`. Who begins later is held against the purge seqno it raises.
         """
@@ -448,7 +448,7 @@ class Compaction:
             row[count] = int(row[count]) - gone
 
     @property
-    def made(self) -> list[int]:
+    def written(self) -> list[int]:
         """Numbers of the segments it wrote."""
         return [segment.header.id for segment in self._writer.segments] if self._writer is not None else []
 
@@ -462,11 +462,11 @@ class Compaction:
     def forget(self) -> None:
         """Give back what the removed files still held: 0.2 s/GB. Any thread; compaction
         is over by then, the store may be written, read and compacted."""
-        with pool_or_inline(2, "headwater-compaction") as beside:
+        with pool_or_inline(2, "headwater-compaction") as pool:
             if self._writer is not None:
-                beside.submit(self._writer.touch)
+                pool.submit(self._writer.touch)
             while self._old:
-                beside.submit(_forget, [self._old.pop()])
+                pool.submit(_forget, [self._old.pop()])
 
     def cancel(self) -> None:
         """Give up, and remove what was written; when `copy` had succeeded already, do the swap instead. Loop thread.

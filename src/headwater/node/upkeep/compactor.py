@@ -176,7 +176,7 @@ class Compactor:
             await self._exchange(job)
             if job.is_whole or enough() or self._stopping:
                 return
-            new_segments.update(job.made)
+            new_segments.update(job.written)
             await self._forgotten()
 
     async def _readers_let_go(self) -> bool:
