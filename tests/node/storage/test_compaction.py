@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from random import Random
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from headwater.failpoints import InjectedFault, armed
 from headwater.kernels import compact as kernels
 from headwater.kernels import index
 from headwater.node.storage import compaction as module
-from headwater.node.storage.compaction import best_stretch
+from headwater.node.storage.compaction import Compaction, best_stretch
 from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.segment import Segment
 from headwater.node.storage.store import Store
@@ -34,6 +35,16 @@ from tests.node.storage.model import (
     frames,
     open_store,
 )
+
+
+def announced(store: Store, **options: Any) -> Compaction:
+    """A compaction that knows what goes, and has that on disk; its files are not written yet."""
+    job = store.compact(**options)
+    assert job is not None
+    job.survey()
+    job.announce()
+    commit(store)
+    return job
 
 
 def overwritten(store: Store, rounds: int = 6) -> History:
@@ -119,11 +130,7 @@ def test_no_tombstone_goes_that_a_stream_has_yet_to_send() -> None:
     store.staging.mutation(0, b"last", b"", cas=1, rev_seqno=1)
     commit(store)
     store.log.seal()
-    job = store.compact(purge_before=100, purge_limit=lambda vb: 61, history_rows=lambda vb: 0)
-    assert job is not None
-    job.survey()
-    job.announce()
-    commit(store)
+    job = announced(store, purge_before=100, purge_limit=lambda vb: 61, history_rows=lambda vb: 0)
     job.copy()
     list(job.swap())
     assert store.index.purge_seqno(0) == 61
@@ -221,11 +228,7 @@ def test_a_compaction_that_fails_leaves_everything_as_it_was(number: int) -> Non
         history = overwritten(store)
         store.log.seal()
         before = set(disk.files())
-        job = store.compact()
-        assert job is not None
-        job.survey()
-        job.announce()
-        commit(store)
+        job = announced(store)
         disk.fail(nth, number)
         try:
             job.copy()
@@ -325,11 +328,7 @@ def test_cancelling_or_closing_waits_for_the_thread_that_copies_and_leaves_one_w
         store = open_store(disk)
         history = overwritten(store)
         store.log.seal()
-        job = store.compact()
-        assert job is not None
-        job.survey()
-        job.announce()
-        commit(store)
+        job = announced(store)
         with ThreadPoolExecutor(1) as pool:
             copying = pool.submit(job.copy)
             if turn % 2:
@@ -350,11 +349,7 @@ def test_a_swap_that_was_left_half_done_is_finished_by_cancelling() -> None:
     store.staging.mutation(1, b"k", b"", cas=1, rev_seqno=1)
     commit(store)
     store.log.seal()
-    job = store.compact()
-    assert job is not None
-    job.survey()
-    job.announce()
-    commit(store)
+    job = announced(store)
     job.copy()
     next(job.swap())
     job.cancel()
@@ -376,11 +371,7 @@ def test_a_rollback_that_is_lost_between_two_steps_of_a_swap_leaves_every_docume
         for number in range(20):
             store.staging.mutation(vb, b"late %d" % number, b"", cas=1, rev_seqno=1)
         commit(store)
-    job = store.compact(history_rows=lambda vb: 0)
-    assert job is not None
-    job.survey()
-    job.announce()
-    commit(store)
+    job = announced(store, history_rows=lambda vb: 0)
     job.copy()
     swap = job.swap()
     next(swap)
@@ -400,11 +391,7 @@ def test_changes_of_after_a_lost_batch_stay_where_the_new_files_were_published_b
     store = open_store(disk)
     history = overwritten(store)
     store.log.seal()
-    job = store.compact()
-    assert job is not None
-    job.survey()
-    job.announce()
-    commit(store)
+    job = announced(store)
     job.copy()
     if rolls_back:
         store.rollback(0, 0)
@@ -428,11 +415,7 @@ def test_a_rollback_that_is_lost_while_the_new_files_come_into_the_log_takes_no_
     store = open_store(FaultyDisk())
     history = overwritten(store)
     store.log.seal()
-    job = store.compact()
-    assert job is not None
-    job.survey()
-    job.announce()
-    commit(store)
+    job = announced(store)
     store.rollback(0, 0)
     batch = store.freeze()
     assert batch is not None
