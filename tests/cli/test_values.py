@@ -76,3 +76,11 @@ def test_a_parameter_that_is_taken_twice_is_taken_once() -> None:
     made = take_as_it_is(parameter(str, ""))
     first = made.get_runtime_param()
     assert take_as_it_is(made).get_runtime_param() is first
+
+
+def test_a_parameter_of_another_release_of_typer_is_left_to_it() -> None:
+    class Other:
+        """A parameter that reads its values in another way."""
+
+    other = Other()
+    assert take_as_it_is(other) is other and vars(other) == {}

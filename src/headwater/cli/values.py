@@ -11,7 +11,12 @@ __all__ = ["take_as_it_is"]
 
 
 def take_as_it_is(parameter: Any) -> Any:
-    """Let a parameter of a command have typer look only at values that may be wrong; returns it (twice is once)."""
+    """Let a parameter of a command have typer look only at values that may be wrong; returns it (twice is once).
+
+    Where a release of typer reads values in another way, it looks at all of them.
+    """
+    if not (hasattr(parameter, "get_runtime_param") and hasattr(parameter, "type_descriptor")):
+        return parameter
     if not isinstance(getattr(parameter.get_runtime_param, "__self__", None), _Values):
         parameter.get_runtime_param = _Values(parameter).itself
     return parameter
