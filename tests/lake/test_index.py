@@ -1,3 +1,4 @@
+import resource
 import weakref
 from pathlib import Path
 from typing import Any
@@ -141,13 +142,35 @@ def test_a_batch_over_many_files_maps_none_of_them_again(tmp_path: Path, monkeyp
     assert len(mapped) == len(paths)
 
 
+def test_more_indexes_are_kept_mapped_than_a_process_may_have_files_open(tmp_path: Path) -> None:
+    """Python's own mmap keeps a descriptor for each: a batch over as many files ended, and so did each after it."""
+    paths = [f"part-{number}.parquet" for number in range(300)]
+    first, second = (Indexes(TableStore(tmp_path), "table", SEED) for _ in range(2))
+    for number, path in enumerate(paths):
+        first.write(path, index_of(words((1, number)), np.array([0])), 1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, before[0]), before[1]))
+    try:
+        kept = [second.of(path) for path in paths]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert all(second.of(path) is index for path, index in zip(paths, kept, strict=True))
+    assert {index.rows.tolist()[0] for index in kept} == {0}
+
+
+def test_an_index_that_this_process_has_written_is_mapped_too(tmp_path: Path) -> None:
+    indexes = Indexes(TableStore(tmp_path), "table", SEED)
+    written = index_of(words((1, 7), (2, 9)), np.array([3, 5]))
+    indexes.write("part-1.parquet", written, 6)
+    kept = indexes.of("part-1.parquet")
+    assert kept is not written and not kept.rows.flags.owndata and kept.rows.tolist() == [3, 5]
+
+
 def test_indexes_of_files_that_left_the_table_are_let_go(tmp_path: Path) -> None:
     indexes = Indexes(TableStore(tmp_path), "table", SEED)
-    kept, gone = (index_of(words((1, number)), np.array([0])) for number in range(2))
-    indexes.write("kept.parquet", kept, 1)
-    indexes.write("gone.parquet", gone, 1)
-    left = weakref.ref(gone.rows)
-    del gone
+    for number, path in enumerate(("kept.parquet", "gone.parquet")):
+        indexes.write(path, index_of(words((1, number)), np.array([0])), 1)
+    kept, left = indexes.of("kept.parquet"), weakref.ref(indexes.of("gone.parquet").rows)
     indexes.forget_others({"kept.parquet", "not-there.parquet"})
     assert left() is None and indexes.of("kept.parquet") is kept
 

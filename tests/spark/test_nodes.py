@@ -331,6 +331,57 @@ def test_a_failover_of_a_vbucket_that_was_just_read_is_seen_though_its_seqno_is_
     assert client.asked == ["seqnos", "stats of 3", "log 3", "seqnos", "stats"]
 
 
+def test_a_look_at_some_does_not_put_off_the_next_look_at_all() -> None:
+    client, clock, nodes = many()
+    client.vbuckets[5] = FakeVbucket(NEW, range(1, 10))
+    clock.now += WHOLE_LOOK_SECONDS - 0.1
+    nodes.observe(resting=set(range(16)) - {3})
+    clock.now += 0.1
+    assert nodes.observe(idle=True, resting=range(16))[5] == BranchHistory(NEW, 9)
+
+
+def lost_at(client: FakeClient, number: int, question: str) -> None:
+    """The connection is lost when a question is put for this time."""
+    left = [number]
+
+    def lose(asked: str) -> None:
+        left[0] -= asked == question
+        if asked == question and not left[0]:
+            raise ConnectionLost("n0:11210", "away")
+
+    client.before = lose
+
+
+def test_another_try_after_a_failover_was_seen_looks_at_all() -> None:
+    client, _, nodes = many()
+    client.vbuckets[3] = client.vbuckets[5] = FakeVbucket(NEW, range(1, 10))
+    lost_at(client, 2, "seqnos")
+    with pytest.raises(ConnectionLost):
+        nodes.observe(resting=set(range(16)) - {3})
+    assert nodes.observe(resting=set(range(16)) - {3})[5] == BranchHistory(NEW, 9)
+
+
+def test_a_look_at_all_that_was_lost_halfway_is_due_again() -> None:
+    client, clock, nodes = many()
+    client.vbuckets[5] = FakeVbucket(NEW, range(1, 10))
+    clock.now += WHOLE_LOOK_SECONDS
+    lost_at(client, 1, "log 5")
+    with pytest.raises(ConnectionLost):
+        nodes.observe(resting=range(16))
+    assert nodes.observe(resting=range(16))[5] == BranchHistory(NEW, 9)
+
+
+def test_a_vbucket_that_had_no_node_for_one_try_does_not_rest() -> None:
+    client, _, nodes = many()
+    away = client.vbuckets.pop(5)
+    client.vbuckets[3] = FakeVbucket(NEW, range(1, 10))
+    lost_at(client, 2, "seqnos")
+    with pytest.raises(ConnectionLost):
+        nodes.observe(resting=set(range(16)) - {3})
+    client.vbuckets[5] = away
+    assert nodes.observe(resting=set(range(16)) - {3})[5] == BranchHistory(OLD, 9)
+
+
 def test_a_vbucket_that_has_moved_has_all_looked_at() -> None:
     client, _, nodes = many()
 

@@ -32,11 +32,6 @@ _HEADER = struct.Struct("<8sQQQQ")
 
 _ROW_BYTES = 20
 _COMPRESS, _FINISH = 1, 3
-KEPT_OPEN = 8192
-"""The number of indexes that a process keeps mapped; others are mapped again when they are needed. A batch asks for all
-of a table in one order, so with one file more than this each batch would map and read all of them again. A mapping
-takes no memory of its own, and Linux allows a process 65,530."""
-
 Words = NDArray[np.uint64]
 Rows = NDArray[np.uint32]
 
@@ -162,13 +157,15 @@ class Indexes:
         store: the table's place.
         table: the table's id; indexes that came with a copied folder have another one and are not used.
         seed: seed of the hash.
-        keep: number of indexes that stay mapped.
+        keep: number of indexes that stay mapped, others are mapped again when they are needed; None for as many as the
+            store lets. A batch asks for all of a table in one order, so with one file more than this each batch maps
+            and reads all of them again.
     """
 
-    def __init__(self, store: TableStore, table: str, seed: bytes, keep: int = KEPT_OPEN) -> None:
+    def __init__(self, store: TableStore, table: str, seed: bytes, keep: int | None = None) -> None:
         self.store: TableStore = store
         self.seed: bytes = seed
-        self._table, self._keep = table, keep
+        self._table, self._keep = table, store.MAPPED_MAX if keep is None else keep
         self._open: OrderedDict[str, KeyIndex] = OrderedDict()
         self.rebuilt: int = 0
 
@@ -193,7 +190,8 @@ class Indexes:
         header = _HEADER.pack(_MAGIC, len(index.rows), rows, self._owner(path), checksum.intdigest())
         with self.store.output(place_of(path), durable=False) as out:
             out.writelines([header, *parts])
-        self._remember(path, index)
+        # What is mapped takes no memory of its own; thousands that this process has written would.
+        self._remember(path, (self.store.maps_files and self._mapped(path)) or index)
 
     def forget_others(self, paths: Collection[str]) -> None:
         """Unmap all indexes but those of these data files: a removed file takes room on the disk while it is mapped."""
@@ -218,7 +216,7 @@ class Indexes:
         if content is None or len(content) < _HEADER.size:
             return None
         magic, count, _, owner, checksum = _HEADER.unpack_from(content)
-        body = memoryview(content)[_HEADER.size :]
+        body = content[_HEADER.size :]
         if magic != _MAGIC or owner != self._owner(path) or len(body) != count * _ROW_BYTES:
             return None
         if xxhash.xxh3_64_intdigest(body) != checksum:

@@ -14,7 +14,6 @@ Refused credentials and a missing bucket are not outages: they end a mirror.
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import re
 import shutil
@@ -29,11 +28,11 @@ from functools import cached_property
 from importlib import import_module
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 from urllib.parse import urlsplit
 
 from headwater.errors import ConnectionLost, OptionError, TableError
-from headwater.lake.store import DRAFT_PREFIX, Before, Listed, TableStore
+from headwater.lake.store import DRAFT_PREFIX, Before, Listed, TableStore, mapped_file
 
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
 """Scheme of a url -> the package that fsspec needs for it; each of them has a conditional put (`mode="create"`)."""
@@ -95,7 +94,10 @@ class ObjectStore(TableStore):
         with self._own_errors():
             return _Opened(self._files.open(self._key(path), "rb", block_size=READ_BYTES), self.root, self._own_errors)
 
-    def mapped(self, path: str) -> mmap.mmap | None:
+    MAPPED_MAX: ClassVar[int] = 512
+    maps_files: ClassVar[bool] = False
+
+    def mapped(self, path: str) -> memoryview | None:
         """Return an object's bytes, mapped from a local file without a name; None if it is missing or empty."""
         try:
             content = self.read(path)
@@ -103,10 +105,10 @@ class ObjectStore(TableStore):
             return None
         if not content:
             return None
-        with tempfile.TemporaryFile() as local:
+        with tempfile.NamedTemporaryFile() as local:
             local.write(content)
             local.flush()
-            return mmap.mmap(local.fileno(), 0, access=mmap.ACCESS_READ)
+            return mapped_file(local.name)
 
     @cached_property
     def _drafts(self) -> str:

@@ -10,16 +10,16 @@ succeeds and nobody ever reads a part of the file. Both sync a temporary file fi
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater.errors import DiskFull, OptionError
@@ -72,6 +72,20 @@ def reading_parquet(source: Any) -> Iterator[pq.ParquetFile]:
         opened.close(force=True)
 
 
+def mapped_file(path: str) -> memoryview | None:
+    """Return a file's bytes as mapped memory; None if there is no such file, or it is empty.
+
+    The file is closed: Python's own mmap keeps a descriptor for each mapping, and a process has a thousand of them.
+    """
+    try:
+        if not Path(path).stat().st_size:
+            return None
+        with pa.memory_map(path) as opened:
+            return memoryview(opened.read_buffer())
+    except FileNotFoundError:
+        return None
+
+
 class TableStore:
     """A folder, created when something is first written to it.
 
@@ -79,6 +93,11 @@ class TableStore:
         place: a path or a file: url.
         is_private: True if files are readable by their owner only; otherwise the process's umask decides.
     """
+
+    MAPPED_MAX: ClassVar[int] = 8192
+    """The number of its files that a process keeps mapped at most. Linux allows a process 65,530 mappings."""
+    maps_files: ClassVar[bool] = True
+    """True if a mapping is of the file itself, and takes no memory or disk of its own."""
 
     def __init__(self, place: str | Path, *, is_private: bool = False) -> None:
         self.root: str = folder_of(place)
@@ -111,15 +130,9 @@ class TableStore:
         with reading_parquet(self.opened(path)) as opened:
             yield opened
 
-    def mapped(self, path: str) -> mmap.mmap | None:
+    def mapped(self, path: str) -> memoryview | None:
         """Return a file's bytes as mapped memory; None if there is no such file, or it is empty."""
-        try:
-            with Path(self.full(path)).open("rb") as opened:
-                if not os.fstat(opened.fileno()).st_size:
-                    return None
-                return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            return None
+        return mapped_file(self.full(path))
 
     def draft(self, path: str) -> str:
         """Return the local path to write to, from which `publish` makes a file of the table."""

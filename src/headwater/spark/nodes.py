@@ -132,7 +132,7 @@ class SourceNodes:
         self._logs: dict[int, FailoverLog] = {}
         self._histories: dict[int, BranchHistory] = {}
         self._purged: dict[int, int] = {}
-        self._seen_at = self._whole_at = float("-inf")
+        self._whole_at = float("-inf")
         self._silence, self._lack = Remarks(clock), Remarks(clock)
 
     def close(self) -> None:
@@ -280,14 +280,13 @@ class SourceNodes:
                 self._check_whole(client, highs)
             known, self._logs = self._logs, self._look(client, highs, resting)
             if all(known.get(vb) == log for vb, log in self._logs.items()):
-                self._seen_at = self._clock()
                 on_disk = self._on_disk(client)
                 self._histories = {
                     vb: BranchHistory(log, highs[vb], self._purged[vb], on_disk.get(vb))
                     for vb, log in self._logs.items()
                 }
                 return self._histories
-            resting = ()  # a failover has come in between: all are looked at
+            self._whole_at = float("-inf")  # a failover has come in between: all are looked at, also by another try
 
     def _look(self, client: Client, highs: Mapping[int, int], resting: Collection[int]) -> dict[int, FailoverLog]:
         """Read the failover logs and purge seqnos: of all vbuckets, or of those that do not rest.
@@ -300,15 +299,18 @@ class SourceNodes:
         if rest and len(wanted) <= min(SINGLY_MAX, len(highs) // 4):
             with suppress(StatusError):  # one has moved
                 return self._logs_of(client, highs, client.vbucket_stats(STATS, wanted) if wanted else {}, rest)
-        stats, self._whole_at = client.vbucket_stats(STATS), self._clock()
-        return self._logs_of(client, highs, stats, frozenset())
+        began = self._clock()
+        logs = self._logs_of(client, highs, client.vbucket_stats(STATS), frozenset())
+        self._whole_at = began
+        return logs
 
     def _at_rest(self, highs: Mapping[int, int], resting: Collection[int]) -> frozenset[int]:
         """Return the vbuckets that are as they were when all were looked at, which was not long ago."""
         if self._clock() >= self._whole_at + WHOLE_LOOK_SECONDS:
             return frozenset()
         known = self._histories
-        return frozenset(vb for vb in resting if vb in known and highs.get(vb) == known[vb].high_seqno)
+        looked_at = known.keys() & self._logs.keys()
+        return frozenset(vb for vb in resting if vb in looked_at and highs.get(vb) == known[vb].high_seqno)
 
     def _on_disk(self, client: Client) -> dict[int, int]:
         wanted = self._settings.min_persisted
@@ -317,10 +319,10 @@ class SourceNodes:
         return client.persisted_seqnos({vb: log[0][0] for vb, log in self._logs.items()}, wanted)
 
     def _is_seen(self, highs: Mapping[int, int]) -> bool:
-        """Return True if nothing has changed since the last full observation, which was not long ago."""
+        """Return True if nothing has changed since the last observation, and all were looked at not long ago."""
         # Changes that wait for other copies become readable though no seqno changes.
         same = highs == {vb: history.readable_seqno for vb, history in self._histories.items()}
-        return same and self._clock() < self._seen_at + WHOLE_LOOK_SECONDS
+        return same and self._clock() < self._whole_at + WHOLE_LOOK_SECONDS
 
     def _wanted(self, highs: Mapping[int, int]) -> dict[int, int]:
         wanted = self._settings.vbuckets
