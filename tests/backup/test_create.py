@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from harness.nodes import call, cluster, diverge, keep, return_to
-from headwater.backup import manifest
+from headwater.backup import create, manifest
 from headwater.backup.archive import Archive, folder
 from headwater.backup.manifest import BACKUPS, MANIFEST, BackupManifest, RolledBack
 from headwater.backup.place import Folder, place_of
@@ -47,6 +47,24 @@ def test_a_full_backup_and_its_increments_restore_every_key_as_it_was(
     assert verify(Archive(Folder(tmp_path))).problems == []
     restored(tmp_path, empty)
     assert held(empty) == held(bucket)
+
+
+def test_a_backup_that_was_lost_during_a_run_is_not_forgotten(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is written anew by what is there; it alone tells that something is missing."""
+    fill(bucket, "a")
+    first, second = backed_up(bucket, tmp_path), backed_up(bucket, tmp_path)
+
+    def damage(place: str) -> None:
+        if place == "backup.before_manifest":
+            (tmp_path / BACKUPS / first.id / MANIFEST).unlink(missing_ok=True)
+
+    monkeypatch.setattr(create, "failpoint", damage)
+    with pytest.raises(BackupError, match=f"{first.id}/{MANIFEST}: the file is missing"):
+        backed_up(bucket, tmp_path)
+    assert {first.id, second.id} <= Archive(Folder(tmp_path)).index.backups.keys()  # type: ignore[union-attr]
+    assert any("the file is missing" in problem for problem in verify(Archive(Folder(tmp_path))).problems)
 
 
 def test_the_files_are_plain_parquet_for_polars_and_duckdb(bucket: Node, tmp_path: Path) -> None:

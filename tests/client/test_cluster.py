@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.client.cluster import Cluster
+from headwater.client.cluster import Cluster, tried
 from headwater.client.routing import Address, map_of_one
 from headwater.client.settings import settings_for
 from headwater.errors import BucketNotFound, NoAccess, PeerSilent, TemporaryFailure
@@ -39,6 +39,37 @@ def test_where_the_owner_has_no_such_bucket_the_others_are_asked_who_took_its_pl
         owners[:] = [1]
         assert run(client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True)).value == b"v"
         client.close()
+
+
+def test_a_bucket_that_is_missing_is_no_missing_document_however_often_that_was_tried():
+    assert type(tried(BucketNotFound("get"), 3, 1.0)) is BucketNotFound
+
+
+def test_the_seqnos_of_an_emptied_node_are_those_of_who_took_its_place():
+    emptied, left = a_node({Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), a_node(vbuckets=1)
+    owners = [0]
+    left.config = lambda own: cluster_map([emptied.address, own], owners, rev=1 + owners[0])
+    with serve(emptied), serve(left) as address:
+        client = cluster(f"{address}/beer")
+        run(client.connect())
+        with pytest.raises(BucketNotFound, match='select bucket "beer"'):
+            run(client.seqnos())
+        owners[:] = [1]
+        assert list(run(client.seqnos())) == [0]
+        client.close()
+
+
+def test_a_seed_without_the_bucket_leaves_it_to_the_others():
+    emptied, left = a_node({Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), a_node(vbuckets=1)
+    with serve(emptied) as without, serve(left) as address:
+        client = cluster(f"{without},{address}/beer")
+        run(client.connect())
+        assert run(client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True)).value == b"v"
+        client.close()
+        alone = cluster(f"{without},127.0.0.1:{address_of(refusing_port())[1]}/beer")
+        with pytest.raises(BucketNotFound, match='select bucket "beer"'):
+            run(alone.connect())
+        alone.close()
 
 
 @pytest.mark.parametrize("opcode", [Opcode.HELLO, Opcode.SELECT_BUCKET, Opcode.GET_CLUSTER_CONFIG])

@@ -66,3 +66,10 @@ def test_nodes_that_are_put_into_groups_are_spread_by_the_next_rebalance():
         assert groups_of_chains(survey(nodes[0]).map) == {("east", "west")}
         assert command("cluster", "status", nodes[0].address)[0] == 0
         check(nodes, DOCUMENTS)
+        nodes[0].stop()
+        del nodes[0].options["group"]
+        nodes[0].restart()
+        until_level(*nodes)
+        rebalance(nodes[0])
+        assert {node.port for node in survey(nodes[1]).map.groups} == {nodes[1].port, nodes[2].port}
+        assert command("cluster", "rebalance", nodes[0].address, "--yes")[1] == "there is nothing to do\n"

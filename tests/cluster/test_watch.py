@@ -18,14 +18,19 @@ class Node:
     """Stands for a NodeAdmin; each look takes the next of `found`, the seqnos, and of `logs`; the last one stays.
 
     `complete_to`: up to where it is complete, each time that it is asked; as far as its seqno if there are none left.
+    `silent_for`: how often it leaves the vbucket out, as a member does that does not serve yet.
     """
 
     found: list
     logs: list = field(default_factory=lambda: [[(1, 0)]])
     complete_to: list = field(default_factory=list)
     states: list = field(default_factory=lambda: [State.ACTIVE])
+    silent_for: int = 0
 
     async def seqnos(self, state=None):
+        if self.silent_for:
+            self.silent_for -= 1
+            return {}
         return {0: _next(self.found)}
 
     async def copies(self, vbuckets):
@@ -92,6 +97,23 @@ def test_an_owner_that_is_none_any_more_is_told():
 
     with pytest.raises(ClusterError, match="does not own vbucket 1"):
         asyncio.run(work())
+
+
+def all_level(owner):
+    now = iter(range(1000))
+    watch = Watch(Members({A: owner, B: Node([9])}), pause_seconds=0.0, clock=lambda: float(next(now)))
+    asyncio.run(watch.until_all_level(a_map("AB", servers=(A, B))))
+
+
+def test_an_owner_that_has_just_started_serves_in_a_moment():
+    owner = Node([9], silent_for=3)
+    all_level(owner)
+    assert not owner.silent_for
+
+
+def test_an_owner_that_serves_nothing_for_long_is_none():
+    with pytest.raises(ClusterError, match="does not own vbucket 0"):
+        all_level(Node([9], silent_for=1000))
 
 
 def test_all_replicas_of_a_map_are_waited_for():

@@ -56,6 +56,12 @@ def test_a_node_is_in_a_group_where_the_sdks_look_for_it():
     assert known.with_chains({0: (B, A)}).groups == known.groups, "its successors keep them"
 
 
+def test_a_group_that_is_no_text_is_none():
+    told = json.loads(plain().to_json(B))
+    told["nodesExt"][0]["serverGroup"], told["nodesExt"][1]["serverGroup"] = 7, {"name": "east"}
+    assert ClusterMap.from_json(json.dumps(told).encode()).groups == {}
+
+
 def test_rows_are_as_long_as_the_longest_chain():
     told = json.loads(plain(chains=((0,), (0, 1, 2))).to_json(A))
     assert told["vBucketServerMap"]["vBucketMap"] == [[0, -1, -1], [0, 1, 2]]
@@ -177,7 +183,6 @@ def table(servers, rows):
         (table(["a:1", "b:1"], [[0], [0, 0]]), "vbucket 1 has the chain"),
         ({"nodesExt": [{"thisNode": True}] * 2}, "2 entries say thisNode"),
         ({"nodesExt": [7]}, "can not be read"),
-        ({"nodesExt": [{"serverGroup": 7}]}, "7 where the name of a group belongs"),
         ({"neededSeqnos": [1]}, "neededSeqnos has no seqno for each of some vbuckets"),
         ({"neededSeqnos": {"1": 7}, **table(["a:1"], [[0]])}, "neededSeqnos has seqno 7 for vbucket 1, of 1"),
         ({"neededSeqnos": {"0": -1}}, "neededSeqnos has seqno -1 for vbucket 0"),

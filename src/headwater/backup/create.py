@@ -476,6 +476,7 @@ class _Run:
     def _finish(self, begun: _Begun) -> BackupManifest:
         """Write the manifest, which makes this a finished backup of the archive."""
         now_there = Archive(self.place, self.archive)
+        now_there.require_sound()
         newest = now_there.newest
         mine = self.archive.newest
         if (newest and newest.id) != (mine and mine.id):
@@ -499,7 +500,9 @@ class _Run:
         self.place.write(folder(begun.id, MANIFEST), manifest.to_bytes())
         self._require_ours(begun)  # who did not see the manifest yet may have removed it
         failpoint("backup.after_manifest")
-        Archive(self.place, now_there).enter()
+        whole = Archive(self.place, now_there)
+        whole.require_sound()  # the index is written by what is there, and it alone tells what was
+        whole.enter()
         failpoint("backup.entered")
         for name in (BEGUN, *(note for note, _ in begun.parts)):
             self.place.remove(folder(begun.id, name))

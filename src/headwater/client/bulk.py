@@ -24,7 +24,6 @@ from headwater.client.kv import U32_MAX, Document, Expiry, Value, as_expiry, as_
 from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
 from headwater.errors import (
-    BucketNotFound,
     KeyNotFound,
     NotMyVbucket,
     RemoteProtocolError,
@@ -263,7 +262,8 @@ class BulkWriter:
         try:
             link = yield from self._cluster.link(owner)
         except (TransportError, StatusError) as error:
-            if not error.retriable and not (yield from self._was_replaced(owner, chunk, error)):
+            until = self._cluster.deadline()
+            if not error.retriable and not (yield from self._cluster.was_replaced(owner, chunk.vbuckets, error, until)):
                 raise
             for item in chunk.items:
                 self._put_off(item, error)
@@ -282,13 +282,6 @@ class BulkWriter:
             self._lost(chunk.items, error)
         while len(self._sent) > CHUNKS_AHEAD:
             yield from self._settle()
-
-    def _was_replaced(self, owner: Address, chunk: Chunk, error: Failure) -> Steps[bool]:
-        """Return True if a node without the bucket was emptied, and waits to join again: the others name new owners."""
-        if not isinstance(error, BucketNotFound):
-            return False
-        yield from self._cluster.look_around(owner, self._cluster.clock() + self._cluster.settings.timeout_seconds)
-        return any(self._cluster.map.owner(vbucket) != owner for vbucket in chunk.vbuckets)
 
     def _put_off_misplaced(self, owner: Address, chunk: Chunk) -> None:
         """Keep items whose vbuckets were counted in another bucket than that of their connection."""

@@ -7,7 +7,7 @@ attempts and the time.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from headwater.client.durability import check_granted, within
 from headwater.client.nodes import Nodes
@@ -87,12 +87,9 @@ class Cluster(Nodes):
         try:
             link = yield from self.link(owner, deadline)
         except (TransportError, StatusError) as error:
-            # A node that was emptied, and waits to join again, has no such bucket. If the others neither, there is
-            # none.
-            if not error.retriable and not isinstance(error, BucketNotFound):
-                raise
-            yield from self.look_around(without=owner, until=deadline)  # the others may know who has taken its place
-            if not error.retriable and self.map.owner(vbucket) == owner:
+            if error.retriable:
+                yield from self.look_around(without=owner, until=deadline)  # the others may know who took its place
+            elif not (yield from self.was_replaced(owner, (vbucket,), error, deadline)):
                 raise
             return error
         self._check_bucket(planned)
@@ -100,6 +97,16 @@ class Cluster(Nodes):
             yield from self.look_around(without=owner, until=deadline)
             return self.misplaced(vbucket, what, owner)
         return link
+
+    def was_replaced(
+        self, owner: Address, vbuckets: Iterable[int], error: TransportError | StatusError, until: float
+    ) -> Steps[bool]:
+        """Return True if a node without the bucket was emptied, and waits to join again: the others name another owner
+        for any of these vbuckets. If they name none, there is no such bucket."""
+        if not isinstance(error, BucketNotFound):
+            return False
+        yield from self.look_around(without=owner, until=until)
+        return any(self.map.owner(vbucket) != owner for vbucket in vbuckets)
 
     def _attempt(
         self, link: Pipeline, vbucket: int, request: Frame, what: str, deadline: float, *, reads: bool
@@ -177,7 +184,7 @@ class Cluster(Nodes):
                 until=until
             )  # nobody else would be asked for what had no owner when the map was made
         while True:
-            highs, trouble = yield from self._seqnos_of_owners(collection)
+            highs, trouble = yield from self._seqnos_of_owners(collection, until)
             owned = [vb for vb, chain in enumerate(self.map.chains) if chain[0] != NOBODY]
             needed = owned if wanted is None else wanted
             missing = [vb for vb in needed if vb not in highs]
@@ -193,7 +200,7 @@ class Cluster(Nodes):
             yield from self.look_around(until=until)
 
     def _seqnos_of_owners(
-        self, collection: int | None
+        self, collection: int | None, until: float
     ) -> Steps[tuple[dict[int, int], TransportError | StatusError | None]]:
         """Ask every node that owns a vbucket; leave out the vbuckets that they do not report."""
         highs: dict[int, int] = {}
@@ -204,7 +211,8 @@ class Cluster(Nodes):
                 link = yield from self.link(address)
                 answer = yield from self.seqnos_of(link, collection)
             except (TransportError, StatusError) as error:
-                if not error.retriable:
+                owned = (vb for vb in range(known.vbuckets) if known.owner(vb) == address)
+                if not error.retriable and not (yield from self.was_replaced(address, owned, error, until)):
                     raise
                 trouble = error
             else:
@@ -216,5 +224,7 @@ def tried(error: TransportError | StatusError, attempts: int, seconds: float) ->
     """Return an error with the number of attempts and their time added."""
     effort = f"{attempts} attempts in {seconds:.1f} s"
     if isinstance(error, StatusError):
-        return error_for(error.status, f"{error.context} ({effort})")
+        context = f"{error.context} ({effort})"
+        # Both have one number, and a missing bucket must not pass for a missing document.
+        return BucketNotFound(context) if isinstance(error, BucketNotFound) else error_for(error.status, context)
     return ConnectionLost(error.peer, f"{error.reason} ({effort})") if isinstance(error, ConnectionLost) else error

@@ -20,6 +20,7 @@ from headwater.client.pipeline import Pipeline
 from headwater.client.routing import Address, ClusterMap, Target, map_of_one
 from headwater.errors import (
     BucketMadeAnew,
+    BucketNotFound,
     ConnectionLost,
     LocalProtocolError,
     OptionError,
@@ -193,9 +194,12 @@ class Nodes:
 
         Raises:
             TransportError: no node of the connection string could be reached; the error is that of the last.
+            BucketNotFound: no node that could be reached has the bucket; one that was emptied, and waits to join again,
+                leaves it to the others.
             StatusError: a node refused us.
         """
         lost: TransportError | None = None
+        missing: BucketNotFound | None = None
         for seed in self.settings.target.seeds:
             try:
                 link = yield from self.link(seed)
@@ -203,9 +207,11 @@ class Nodes:
                     self._map = map_of_one(seed, (yield from self._count_vbuckets(link)))
             except TransportError as error:
                 lost = error
+            except BucketNotFound as error:
+                missing = error
             else:
                 return
-        raise lost or OptionError("connection", "", "a list of nodes")
+        raise missing or lost or OptionError("connection", "", "a list of nodes")
 
     def _count_vbuckets(self, link: Pipeline) -> Steps[int]:
         if self.settings.vbuckets is not None:

@@ -182,7 +182,7 @@ class Rebalance:
         """The last map: only those who stay; then copies that nobody counts are deleted, once all others are level."""
         self._tell("the last map")
         leaving = [node for node in self._publisher.current.servers if node not in plan.after.servers]
-        final = self._publisher.current.with_servers(plan.after.servers)
+        final = self._publisher.current.with_servers(plan.after.servers).with_groups(plan.after.groups)
         await self._members.send(final, also=leaving)
         self._tell("waiting for the last replicas")
         await self._watch.until_all_level(final)

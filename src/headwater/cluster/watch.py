@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from headwater.client.routing import Address
 from headwater.cluster.answers import CopyReport
@@ -26,6 +26,8 @@ PAUSE_SECONDS = 0.025
 PAUSE_SECONDS_MAX = 0.25
 STILL_SECONDS_MAX = 60.0
 VBUCKETS_AT_ONCE = 32
+START_SECONDS_MAX = 10.0
+"""The time in which a member that starts has heard from the others that it is still an owner, and serves again."""
 
 
 class Watch:
@@ -65,19 +67,32 @@ class Watch:
 
         Raises: as `until_level`.
         """
-        seqnos = {node: await self._members.admin(node).seqnos(State.ACTIVE) for node in wanted.servers}
+        owned = {node: [vb for vb in range(wanted.vbuckets) if wanted.owner(vb) == node] for node in wanted.servers}
+        seqnos = {node: await self._owned_seqnos(node, vbuckets) for node, vbuckets in owned.items() if vbuckets}
         gate = asyncio.Semaphore(VBUCKETS_AT_ONCE)
 
         async def wait(vbucket: int) -> None:
             owner = wanted.owner(vbucket)
             if owner is not None:
-                goal = _goal(vbucket, owner, seqnos[owner])
+                goal = seqnos[owner][vbucket]
                 async with gate:
                     await asyncio.gather(
                         *(self._until(vbucket, owner, each, goal) for each in wanted.replicas(vbucket))
                     )
 
         await asyncio.gather(*map(wait, range(wanted.vbuckets)))
+
+    async def _owned_seqnos(self, owner: Address, vbuckets: Iterable[int]) -> dict[int, int]:
+        """Return the seqnos of an owner's vbuckets; one that has just started may serve them in a moment."""
+        began = self._clock()
+        while True:
+            seqnos = await self._members.admin(owner).seqnos(State.ACTIVE)
+            missing = [vb for vb in vbuckets if vb not in seqnos]
+            if not missing:
+                return seqnos
+            if self._clock() - began > START_SECONDS_MAX:
+                raise lost(owner, missing[0])
+            await asyncio.sleep(self._until_next(began))
 
     async def _until(self, vbucket: int, owner: Address, copy: Address, goal: int) -> None:
         seen, changed_at = -1, self._clock()
@@ -116,9 +131,3 @@ class Watch:
         if ours is None:
             raise lost(owner, vbucket)
         return ours.log[0] == theirs.log[0]
-
-
-def _goal(vbucket: int, owner: Address, seqnos: Mapping[int, int]) -> int:
-    if vbucket not in seqnos:
-        raise lost(owner, vbucket)
-    return seqnos[vbucket]

@@ -398,13 +398,11 @@ def _tls_ports(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict
 
 
 def _groups(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Address, str]:
-    """The failure domains in a map, by the node's address; `serverGroup` is the SDKs' name of them."""
+    """The failure domains in a map, by the node's address; `serverGroup` is the SDKs' name of them. What is no text is
+    none: a map does not become unreadable for that."""
     entries = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
-    named = {server: entry["serverGroup"] for server, entry in entries if entry.get("serverGroup")}
-    for group in named.values():
-        if not isinstance(group, str):
-            raise TypeError(f"{group!r:.40} where the name of a group belongs")
-    return named
+    named = ((server, entry.get("serverGroup")) for server, entry in entries)
+    return {server: group for server, group in named if isinstance(group, str) and group}
 
 
 def _tls_port(entry: Mapping[str, Any]) -> int | None:

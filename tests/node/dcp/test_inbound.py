@@ -202,6 +202,23 @@ def test_how_far_a_replica_may_have_acknowledged_is_known_when_damage_before_tha
     assert (vbucket.damaged_changes, vbucket.acknowledged_seqno) == (0, vbucket.high_seqno)
 
 
+def test_a_damaged_owner_that_is_none_any_more_tells_all_that_it_acknowledged(desk: StreamDesk) -> None:
+    """Whoever looks at it later does not know by the map that it was the owner."""
+    replica = Replica(desk)
+    replica.marked(1, 1)
+    replica.changed(1)
+    desk.commit()
+    vbucket = replica.vbucket
+    spoil(desk)
+    vbucket.set_state(State.ACTIVE)
+    desk.set(vbucket.id, "k")
+    desk.commit()
+    assert vbucket.acknowledged_seqno < vbucket.high_seqno
+    vbucket.set_state(State.DEAD)
+    desk.commit()
+    assert (vbucket.damaged_changes, vbucket.acknowledged_seqno) == (1, vbucket.high_seqno)
+
+
 def test_somebody_else_who_makes_it_active_ends_the_stream(desk: StreamDesk) -> None:
     replica = Replica(desk)
     replica.vbucket.set_state(State.ACTIVE)

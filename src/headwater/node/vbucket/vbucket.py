@@ -593,6 +593,8 @@ class VBucket:
         self.is_backed_up = False
         if self.state is State.ACTIVE:
             self.consistent.note(self.snapshot_end, self.high_seqno)
+            if self.damaged_changes:  # it acknowledged all that it wrote, however little of that can be read now
+                self._acknowledged_seqno = max(self._acknowledged_seqno, self.high_seqno)
 
     def _stage(self) -> None:
         self._store.staging.record(self.id, self.record())
