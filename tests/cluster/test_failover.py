@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from headwater.cluster.failover import Failover, orphans, plan_failover
+from headwater.cluster.publisher import Publisher
 from headwater.cluster.refusals import FailoverRefusal
-from headwater.cluster.survey import Survey
+from headwater.cluster.repair import repair
+from headwater.cluster.survey import Survey, settle
 from headwater.errors import ClusterError, OptionError
 from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
@@ -347,6 +349,10 @@ class Out(FakeMembers):
             self.until_heard()
         self.known = wanted
 
+    async def tell(self, address, wanted):
+        await super().tell(address, wanted)
+        self.known = wanted
+
 
 def fail_over(members, seed, **options):
     return asyncio.run(Failover(members, [seed], [A], **options).run())
@@ -513,6 +519,29 @@ def test_what_is_found_behind_the_first_map_alone_is_refused_though_another_refu
     with pytest.raises(ClusterError, match="has damaged changes of the vbuckets 0, and no other"):
         fail_over(members, B, accept=[FailoverRefusal.BEHIND])
     assert not any("set_state" in call for call in members.calls)
+
+
+@pytest.mark.parametrize("dead_one", ["A", "d"])
+def test_a_refusal_behind_the_first_map_leaves_the_dead_node_a_member_that_may_come_back(dead_one):
+    """The vbuckets stayed without an owner, and the dead node out of the map: nothing could use what it alone had."""
+    known = a_map("ABC", replicas=2)
+    gone, one, two = FakeNode(A, dead_one, seqnos=[10]), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[2])
+    for node in (gone, one, two):
+        node.given = known.to_json(node.address)
+    gone.is_gone = True
+    members = Out(known, gone, one, two)
+    members.until_heard = lambda: (one.damage.update({0: 1}), one.within.update({0: 4}))
+    with pytest.raises(ClusterError, match=r"start the dead node, which has them; .* failover --accept damaged"):
+        fail_over(members, B)
+    assert members.known.copies(0) == (A, B, C) and members.known.version > members.sent[0].version
+    assert [call[0] for call in members.calls if call[1:2] == ("map",)] == [B, C], "who does not answer hears later"
+    gone.is_gone, members.calls[:] = False, []
+    found = asyncio.run(members.survey([B]))
+    if dead_one == "A":
+        assert settle(found).is_settled
+    else:
+        asyncio.run(repair(members, Publisher(members, members.known), found, settle(found)))
+        assert (A, "set_state", 0, State.ACTIVE) in members.calls, "the best copy of all"
 
 
 def test_how_far_a_copy_must_have_come_is_known_behind_a_failover_that_accepted_less_and_was_cut_off():

@@ -186,6 +186,16 @@ def test_a_sound_copy_is_not_promoted_without_a_word_where_the_damaged_owners_ha
     assert repaired(members, survey(LEVEL, A="d . r"), unowned={0: [A, B]})[0] == [(B, "set_state", 0, State.ACTIVE)]
 
 
+def test_a_refusal_leaves_the_map_as_it_was_so_that_the_next_run_knows_whose_copy_was_the_owners():
+    members, publisher = three(a="d . r"), Publisher(LEVEL)
+    members.nodes[A].high[0], members.nodes[A].within[0], members.nodes[A].damage = 12, 4, {0: 1}
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="whose copy is damaged"):
+            found = survey(publisher.current, A="d . r")
+            asyncio.run(repair(members, publisher, found, Settlement(unowned={0: [A, B]})))
+        assert publisher.current.chains == LEVEL.chains
+
+
 def test_of_two_histories_none_is_promoted_without_a_word():
     members = three(a="d . r")
     members.nodes[A].log, members.nodes[B].log = [(2, 5), (1, 0)], [(3, 6), (1, 0)]

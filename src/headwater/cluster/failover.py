@@ -17,7 +17,8 @@ with each replica that has not heard yet it is a majority, and what the two ackn
 
 The map goes first: a dead node that comes back asks the others before it serves, and from step 2 on they know better.
 Killed after that, the next run finds vbuckets without an owner, and goes on with step 3. What the dead node had
-acknowledged and no replica had received yet is lost.
+acknowledged and no replica had received yet is lost. Where step 3 finds what the operator must decide first, as damage
+that step 1 did not see, nobody was promoted: the map of before is sent once more, and the dead node may be started.
 
 One that came back between steps 1 and 2 asked when they did not know better yet. It serves what it owned until it
 hears, and of two members it could take over from the other, without all that this one acknowledged alone. So step 6
@@ -438,7 +439,7 @@ class Failover:
     """One run.
 
     Args:
-        seeds: nodes to start from. dead: who is to be taken out.
+        seeds: nodes to start from. dead: who is to be taken out; nobody, where vbuckets without an owner are to go on.
         force: all refusals are accepted. accept: those that are; with FailoverRefusal.ALIVE, a dead node that answers
             is fenced first.
         lose_data: as `plan_failover`.
@@ -508,18 +509,36 @@ class Failover:
         return plan
 
     async def _tell(self, node: Address, wanted: ClusterMap) -> None:
-        """Give a dead node the map, if it answers as one of this cluster by now; if not, it hears when it asks."""
+        """Give a node the map, if it answers as one of this cluster; if not, it hears when it asks."""
         view = await self._members.view(node)
         if view.map is not None and view.map.is_same_bucket(wanted):
             with suppress(ClusterError, TransportError, StatusError):
                 await self._members.tell(node, wanted)
 
     async def _chosen_now(self, first: FailoverPlan, before: Survey) -> tuple[FailoverPlan, Survey]:
-        """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been."""
-        plan, survey = await self._look(is_out=True, begun=first.anew, shrunk=first.shrunk, before=before)
+        """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been.
+
+        Raises:
+            ClusterError: what is found now is refused, and the map is that of before again; or a member does not
+                answer.
+        """
+        survey, logs = await self._sighting(is_out=True)
+        try:
+            plan = self._planned(survey, logs, begun=first.anew, shrunk=first.shrunk, before=before)
+        except ClusterError:
+            await self._take_back(first, survey)
+            raise
         lost = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
         accepted = {**first.accepted, **plan.accepted}
         return replace(plan, before=first.before, promotions=lost, accepted=accepted), survey
+
+    async def _take_back(self, first: FailoverPlan, survey: Survey) -> None:
+        """Send the map of before once more: nobody was promoted, so who has what the copies lack may come back with it.
+
+        A node that does not take it is told by the others; if none does, the next run finds vbuckets without an owner.
+        """
+        wanted = first.before.after(survey.latest_rev())
+        await asyncio.gather(*(self._tell(node, wanted) for node in dict.fromkeys((*wanted.servers, *self._dead))))
 
     async def _fence(self) -> None:
         """A node that answers gives up what it owns before anybody takes it: its vbuckets are dead, on its disk."""
@@ -531,15 +550,14 @@ class Failover:
             owned = {vb: State.DEAD for vb, state in states.items() if state is State.ACTIVE}
             await self._members.set_states(node, owned)
 
-    async def _look(
-        self,
-        *,
-        is_out: bool = False,
-        begun: Mapping[int, Address] = MappingProxyType({}),
-        shrunk: Collection[int] = (),
-        before: Survey | None = None,
-    ) -> tuple[FailoverPlan, Survey]:
-        """Survey and plan; `is_out`: the dead are out of the map, and may answer again by now."""
+    async def _look(self) -> tuple[FailoverPlan, Survey]:
+        """Survey and plan."""
+        survey, logs = await self._sighting()
+        return self._planned(survey, logs), survey
+
+    async def _sighting(self, *, is_out: bool = False) -> tuple[Survey, dict[tuple[Address, int], Log]]:
+        """Survey all that live, and the logs of what nobody owns; `is_out`: the dead are out of the map, and may answer
+        again by now."""
         seeds = [node for node in self._seeds if node not in self._dead]
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
@@ -554,7 +572,18 @@ class Failover:
         for node, vbuckets in wanted.items():
             logs_of_node = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in logs_of_node.items()}
-        plan = plan_failover(
+        return survey, logs
+
+    def _planned(
+        self,
+        survey: Survey,
+        logs: dict[tuple[Address, int], Log],
+        *,
+        begun: Mapping[int, Address] = MappingProxyType({}),
+        shrunk: Collection[int] = (),
+        before: Survey | None = None,
+    ) -> FailoverPlan:
+        return plan_failover(
             survey,
             self._dead,
             logs,
@@ -564,14 +593,13 @@ class Failover:
             shrunk=shrunk,
             before=before,
         )
-        return plan, survey
 
     async def _check(self, survey: Survey, dead: Sequence[Address]) -> None:
         others = [node for node in survey.silent if node.address not in self._dead]
         if others:
             raise ClusterError(
                 "; ".join(f"{node.address} does not answer either ({node.error})" for node in others),
-                "start it, or name it with --node as well",
+                "start it, or name it with --dead as well",
             )
         for node in dead:
             view = await self._members.view(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from headwater.client.routing import Address
 from headwater.cluster.failover import check_asked, check_flaws, check_needed, check_rivals, needed_seqnos, promotion
@@ -15,7 +16,7 @@ from headwater.cluster.members import Members
 from headwater.cluster.mover import Mover
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.survey import Copy, Settlement, Survey, chain_with_owner
-from headwater.errors import ClusterError, MoveError
+from headwater.errors import ClusterError, MoveError, StatusError, TransportError
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
@@ -75,7 +76,11 @@ async def _promote(
 
     How far the copies are is asked when nobody follows anybody any more: who followed an owner that is out of sight may
     have come on since the survey, and been part of its majorities.
+
+    Raises:
+        ClusterError: the operator must say; the map names who it named before, and the next run finds what this found.
     """
+    before = {vb: _chain(publisher.current, vb) for vb in unowned}
     await asyncio.gather(*(publisher.change(vb, (None, *publisher.current.copies(vb))) for vb in unowned))
     nodes = {node: [vb for vb in unowned if node in unowned[vb]] for each in unowned.values() for node in each}
     copies = {node: await copies_on(members, node, vbuckets) for node, vbuckets in nodes.items()}
@@ -84,13 +89,20 @@ async def _promote(
         order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
         # Members that answer, as all have: a rebalance is refused else.
         chosen.append(promotion(known, vb, [copies[node][vb] for node in order], running=known.servers))
-    check_flaws(chosen)
-    check_rivals(chosen)
-    check_asked(chosen)
-    check_needed(chosen)
+    try:
+        for check in (check_flaws, check_rivals, check_asked, check_needed):
+            check(chosen)
+    except ClusterError:
+        with suppress(ClusterError, TransportError, StatusError):  # then nobody owns them, which is settled as well
+            await asyncio.gather(*(publisher.change(vb, chain) for vb, chain in before.items()))
+        raise
     await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in chosen))
     for each in chosen:
         await members.admin(each.chosen).set_state(each.vbucket, State.ACTIVE)
+
+
+def _chain(known: ClusterMap, vb: int) -> tuple[Address | None, ...]:
+    return (known.owner(vb), *known.replicas(vb))
 
 
 async def copies_on(members: Members, node: Address, vbuckets: Sequence[int]) -> dict[int, Copy]:

@@ -1,7 +1,7 @@
 """Work on where vbuckets are."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from headwater.cluster.work import FailOver, SpreadVbuckets
 from tests.cluster.fakes import FakeMembers, FakeNode
@@ -39,3 +39,14 @@ def test_a_refusal_is_accepted_by_its_name_and_the_plan_tells_what_may_be_lost()
 def test_a_failover_is_confirmed_by_the_names_of_the_dead() -> None:
     assert FailOver((A, B)).confirmation("orders") == "node-a:11210 node-b:11210"
     assert FailOver((A,)).title == "Failover of node-a:11210"
+
+
+def test_what_nobody_owns_goes_on_without_a_dead_node() -> None:
+    """A refusal names `headwater cluster failover --accept damaged`, also where all members are alive."""
+    told = {B: view(B, "r A r", LEVEL, damaged={0: 1}, complete=[4, 10, 10]), C: view(C, ". r A", LEVEL)}
+    nodes = [FakeNode(A, "d . r"), FakeNode(B, "r A r"), FakeNode(C, ". r A")]
+    found = survey(LEVEL, A=view(A, "d . r", LEVEL, seqnos=[2, 10]), B=told[B], C=told[C])
+    work, members = FailOver(accept=("damaged",)), FakeMembers(*nodes, found=found)
+    assert (work.title, work.confirmation("orders")) == ("Failover of what nobody owns", "orders")
+    plan = asyncio.run(work.plan(cast(Any, members), [B]))
+    assert plan.facts["promoted"] == {"0": "node-b:11210"} and plan.facts["out"] == []

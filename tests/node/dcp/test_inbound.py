@@ -203,7 +203,7 @@ def test_how_far_a_replica_may_have_acknowledged_is_known_when_damage_before_tha
 
 
 def test_a_damaged_owner_that_is_none_any_more_tells_all_that_it_acknowledged(desk: StreamDesk) -> None:
-    """Whoever looks at it later does not know by the map that it was the owner."""
+    """The map does not tell a later look that it was the owner."""
     replica = Replica(desk)
     replica.marked(1, 1)
     replica.changed(1)

@@ -162,7 +162,10 @@ class FailOver(DeclaredWork):
     QUESTION: ClassVar[str] = "Go on?"
 
     dead: Sequence[Address] = option(
-        ..., "Who is dead; may be given more than once.", metavar=NODE, many=True, allowed="at least one node"
+        (),
+        "Who is dead; may be given more than once. Without it, vbuckets that nobody owns go on from their best copies.",
+        metavar=NODE,
+        many=True,
     )
     force: bool = option(
         False, "Go on in spite of whatever is refused; the plan says what, and what each vbucket may lose."
@@ -178,11 +181,11 @@ class FailOver(DeclaredWork):
     @property
     def title(self) -> str:
         """The work in a few words."""
-        return f"Failover of {', '.join(map(str, self.dead))}"
+        return f"Failover of {', '.join(map(str, self.dead)) or 'what nobody owns'}"
 
     def confirmation(self, bucket: str) -> str:
-        """Return the nodes that are dead."""
-        return " ".join(map(str, self.dead))
+        """Return the nodes that are dead, or the bucket whose vbuckets nobody owns."""
+        return " ".join(map(str, self.dead)) or bucket
 
     def _work(self, members: Members, seeds: Sequence[Address]) -> Failover:
         from headwater.cluster.failover import Failover
