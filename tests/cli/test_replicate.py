@@ -10,7 +10,9 @@ from headwater.cli.failures import CommandError
 from headwater.cli.replicate import FollowingWatch
 from headwater.cluster.admin import NodeAdmin
 from headwater.cluster.answers import FollowingReport as Told
+from headwater.errors import TemporaryFailure
 from headwater.testing.peers import serve
+from headwater.wire.vbucket import State
 from tests.cli.test_app import invoke
 from tests.cluster.fakes import FakeNode
 from tests.cluster.views import A, B
@@ -145,6 +147,29 @@ def test_once_ends_with_a_node_that_follows_no_more(connected):
     assert (status, problems) == (0, "") and said.startswith("2 vbuckets level, 0 changes in 0.")
     assert said.endswith(" s; node-b:11210/default follows no more\n")
     assert new.calls[:2] == [(B, "replicate", FOLLOWED, [0, 1]), (B, "stop_replicating", FOLLOWED, [0, 1])]
+
+
+class Starting(FakeNode):
+    """Refuses to tell what it owns, as a member does that has just started; `silent_for` so many times."""
+
+    silent_for = 3
+
+    async def seqnos(self, state=None):
+        if state is State.ACTIVE and self.silent_for:
+            self.silent_for -= 1
+            raise TemporaryFailure("ask for the seqnos")
+        return await super().seqnos(state)
+
+
+def test_all_that_a_node_owns_is_followed_though_it_has_just_started(connected, monkeypatch):
+    new = FakeNode(B, "r r", seqnos=[3, 4])
+    connected(Starting(A, "A A", seqnos=[3, 4]), new)
+    assert invoke(*A_TO_B, "--once")[0] == 0
+    assert new.calls[0] == (B, "replicate", FOLLOWED, [0, 1])
+    monkeypatch.setattr(replicate, "PATIENCE_SECONDS", 0.0)
+    connected(Starting(A, "A A", seqnos=[3, 4]), new)
+    status, _, problems = invoke(*A_TO_B, "--once")
+    assert status == 1 and "ask for the seqnos" in problems
 
 
 def test_only_what_the_first_node_owns_can_be_followed(connected):

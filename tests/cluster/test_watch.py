@@ -7,7 +7,7 @@ import pytest
 
 from headwater.cluster.answers import CopyReport
 from headwater.cluster.watch import Watch
-from headwater.errors import ClusterError
+from headwater.errors import ClusterError, TemporaryFailure
 from headwater.wire.vbucket import State
 
 from .views import A, B, a_map
@@ -18,7 +18,7 @@ class Node:
     """Stands for a NodeAdmin; each look takes the next of `found`, the seqnos, and of `logs`; the last one stays.
 
     `complete_to`: up to where it is complete, each time that it is asked; as far as its seqno if there are none left.
-    `silent_for`: how often it leaves the vbucket out, as a member does that does not serve yet.
+    `silent_for`: how often it does not serve yet, and `refuses` to say what it owns or leaves the vbucket out.
     """
 
     found: list
@@ -26,10 +26,13 @@ class Node:
     complete_to: list = field(default_factory=list)
     states: list = field(default_factory=lambda: [State.ACTIVE])
     silent_for: int = 0
+    refuses: bool = False
 
     async def seqnos(self, state=None):
         if self.silent_for:
             self.silent_for -= 1
+            if self.refuses:
+                raise TemporaryFailure("ask for the seqnos")
             return {}
         return {0: _next(self.found)}
 
@@ -105,8 +108,9 @@ def all_level(owner):
     asyncio.run(watch.until_all_level(a_map("AB", servers=(A, B))))
 
 
-def test_an_owner_that_has_just_started_serves_in_a_moment():
-    owner = Node([9], silent_for=3)
+@pytest.mark.parametrize("refuses", [False, True])
+def test_an_owner_that_has_just_started_serves_in_a_moment(refuses):
+    owner = Node([9], silent_for=3, refuses=refuses)
     all_level(owner)
     assert not owner.silent_for
 

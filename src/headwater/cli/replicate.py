@@ -81,12 +81,26 @@ async def _look(source: "Endpoint", target: "Endpoint", wanted: list[int] | None
 
 async def _owned(old: "NodeAdmin", source: "Endpoint", wanted: list[int] | None) -> dict[int, int]:
     """Return the vbuckets that are to be followed and their seqnos; raises CommandError for one that is not owned."""
-    from headwater.wire.vbucket import State
-
-    owned = await old.seqnos(State.ACTIVE)
+    owned = await _owned_seqnos(old)
     if missing := set(wanted or ()) - set(owned):
         raise CommandError(f"{source} does not own vbucket {min(missing)}, nor {len(missing) - 1} others asked for")
     return {vb: seqno for vb, seqno in owned.items() if wanted is None or vb in wanted}
+
+
+async def _owned_seqnos(old: "NodeAdmin") -> dict[int, int]:
+    """Return the seqnos of all that a node owns. One that has just started does not know yet what that is, and would be
+    followed in a part."""
+    from headwater.errors import TemporaryFailure
+    from headwater.wire.vbucket import State
+
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await old.seqnos(State.ACTIVE)
+        except TemporaryFailure:
+            if time.monotonic() >= until:
+                raise
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] | None, *, once: bool) -> None:

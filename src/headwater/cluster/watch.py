@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from headwater.client.routing import Address
 from headwater.cluster.answers import CopyReport
 from headwater.cluster.inquiry import Inquiry, lost
 from headwater.cluster.members import Members
-from headwater.errors import ClusterError
+from headwater.errors import ClusterError, TemporaryFailure
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
@@ -86,7 +87,9 @@ class Watch:
         """Return the seqnos of an owner's vbuckets; one that has just started may serve them in a moment."""
         began = self._clock()
         while True:
-            seqnos = await self._members.admin(owner).seqnos(State.ACTIVE)
+            seqnos: dict[int, int] = {}
+            with suppress(TemporaryFailure):
+                seqnos = await self._members.admin(owner).seqnos(State.ACTIVE)
             missing = [vb for vb in vbuckets if vb not in seqnos]
             if not missing:
                 return seqnos

@@ -127,7 +127,7 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
     """The high seqnos in vbucket order; by state, 0 standing for active, replica and pending.
 
     Who asks for active ones reads up to there. So what is behind the fence is not told: another node may own it, and
-    have more.
+    have more. Nor is it left out where the map names this node: a reader would take the rest for all there is.
     """
     wanted = _collection_asked(session, request)
     number = request.vb_state or _ALIVE
@@ -141,8 +141,18 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
         if not chosen:
             raise bucket.collections.unknown_collection(min(wanted.collections))
     if number == State.ACTIVE:
+        if waiting := [each for each in chosen if each.id in bucket.fenced and _is_ours(session, each.id)]:
+            cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now"
+            raise CommandRefused(Status.ETMPFAIL, cause)
         chosen = [each for each in chosen if each.id not in bucket.fenced]
     return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in chosen])
+
+
+def _is_ours(session: Session, vbucket: int) -> bool:
+    """Return True unless the map names another node as the owner of a vbucket: readers are sent there by it."""
+    known = session.server.membership.map
+    owner = None if known is None else known.owner(vbucket)
+    return known is None or owner in (None, known.here)
 
 
 def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
