@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import CorruptStore, StorageError
+from headwater.node.storage.compaction import Compaction
 from headwater.node.storage.quarantine import LOST
 from headwater.node.storage.scrub import Damage
 from headwater.node.storage.store import Store
@@ -104,13 +105,64 @@ def test_a_compaction_that_is_under_way_copies_none_of_it(store: Store) -> None:
     job.survey()
     store.take_out(spoil(store, 1))
     job.announce()
-    if (batch := store.freeze()) is not None:
-        store.write(batch)
-        store.settle(batch)
+    settle_all(store)
     with pytest.raises(StorageError):
         job.copy()
     job.cancel()
     assert (store.index.columns[1].loc[:1] == LOST).all()
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_damage_in_a_new_file_of_a_compaction_is_not_forgotten_by_the_exchange_that_is_under_way(
+    store: Store, steps: int
+) -> None:
+    """Of each vbucket the rows were to point into the damaged file later on: the damage was known, and served."""
+    job = copied(store)
+    exchange = job.swap()
+    for _ in range(steps):
+        next(exchange)
+    flip(store, store.log.segments[0].end - 100)
+    (found,) = damage(store)
+    assert store.take_out(found) == {0, 1}
+    list(exchange)
+    for vb, keys in ((0, (b"k0", b"k2")), (1, (b"k1",))):
+        for key in keys:
+            with pytest.raises(CorruptStore):
+                store.document(vb, key)
+    assert (store.slots.readers, store.slots.oldest_retired, store.compact() is None) == (0, None, False)
+
+
+def test_damage_that_is_copied_is_found_before_the_copy_takes_the_place_of_the_file(store: Store) -> None:
+    """Its bytes would have a good checksum from then on."""
+    job = store.compact()
+    assert job is not None
+    job.survey()
+    job.announce()
+    settle_all(store)
+    place = starts(store)[1] + 100
+    flip(store, place)
+    with pytest.raises(CorruptStore, match="the checksum of batch"):
+        job.copy()
+    job.cancel()
+    flip(store, place)
+    assert store.document(1, b"k1") is not None
+
+
+def copied(store: Store) -> Compaction:
+    """A compaction whose new files are those of the store, with no row exchanged."""
+    job = store.compact()
+    assert job is not None
+    job.survey()
+    job.announce()
+    settle_all(store)
+    job.copy()
+    return job
+
+
+def settle_all(store: Store) -> None:
+    if (batch := store.freeze()) is not None:
+        store.write(batch)
+        store.settle(batch)
 
 
 def test_damage_in_a_file_that_the_log_has_left_behind_is_counted_no_more(store: Store) -> None:

@@ -155,6 +155,7 @@ class Compaction:
         self._taken_back: NDArray[np.uint8] = np.zeros(len(into.table), np.uint8)
         self._writer: CompactedWriter | None = None
         self._published = False
+        self._is_over = False
         self._busy = threading.Lock()  # held while another thread works on this
         self._publishing = threading.Lock()  # held while the new files come into the log
         self._announced = False
@@ -330,7 +331,7 @@ class Compaction:
         """Write what stays to new segments and make them the store's. Any thread; announce must be durable.
 
         Raises:
-            DiskFull, StorageError: nothing has changed; `cancel`.
+            DiskFull, StorageError, CorruptStore: nothing has changed; `cancel`.
         """
         failpoint("compact.planned")
         with self._busy, self._log.making_room(self.bytes_needed):
@@ -352,6 +353,10 @@ class Compaction:
             node_invariant(kept <= rows, "compaction keeps {} rows of {}", kept, rows)
             writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
         writer.write_out()
+        # What rotted between the first look and the copy was copied, and would have a good checksum from now on.
+        for segment in self._old:
+            self._check_wanted()
+            recovery.verify(segment)
         failpoint("compact.copied")
         writer.finish()
         with self._publishing:
@@ -399,6 +404,8 @@ class Compaction:
         """Exchange the columns, a vbucket at each step: yields it. Loop thread; other work may go on between steps."""
         if self._writer is None or not self._published:
             raise StorageError(f"{self._log.folder}: compaction has nothing to swap")
+        if self._is_over:
+            return
         for segment in self._writer.segments:
             self._slots.register(segment)
         slots = np.array([segment.slot for segment in self._writer.segments], np.int64)
@@ -408,6 +415,19 @@ class Compaction:
             vb, share = self._shares.popitem()
             self._exchange(vb, share, slots)
             yield vb
+        self._end()
+
+    def finish_swap(self) -> None:
+        """Exchange all columns now, if the new files are the store's: rows point to where they stay. Loop thread."""
+        if self._published:
+            with self._busy:  # the thread that copied lets go in a moment
+                for _ in self.swap():
+                    pass
+
+    def _end(self) -> None:
+        if self._is_over:  # what was found damaged meanwhile has brought it to its end
+            return
+        self._is_over = True
         self._shares.clear()
         self._sealed.clear()  # the last mention of a removed file is `_old`, see `forget`
         self._slots.leave(self._ticket)

@@ -53,6 +53,10 @@ class Quarantine:
         if place in self.damage:
             return None
         self.damage[place] = damage
+        return self.mark(damage)
+
+    def mark(self, damage: Damage) -> set[int]:
+        """Let the rows that point into a damaged range now point to nothing; returns their vbuckets."""
         if damage.segment.slot == UNREGISTERED:
             return set()
         self._place_tombstone()

@@ -409,9 +409,15 @@ class Store:
 
     def take_out(self, damage: Damage) -> set[int] | None:
         """Serve nothing of a damaged range any more; the vbuckets with changes in it, None if it is known already."""
-        if self._compaction is not None:
-            self._compaction.overtake()  # before the rows change, so that it can't copy them and forget the damage
-        return self.quarantine.add(damage)
+        compaction = self._compaction
+        if compaction is not None:
+            compaction.overtake()  # before the rows change, so that it can't copy them and forget the damage
+        hit = self.quarantine.add(damage)
+        if hit is not None and compaction is not None:
+            # Rows that are to point into its new files do so now, for one of these may be what is damaged.
+            compaction.finish_swap()
+            hit |= self.quarantine.mark(damage)
+        return hit
 
     @property
     def damaged_batches(self) -> int:
