@@ -28,7 +28,12 @@ def replayed(build: Any, data: bytes, end: int) -> tuple[tuple[int, ...], list[l
     segments[2] = (memory.ctypes.data, len(memory))
     arrays = [array for one in made.columns for array in (one.block, one.slots)]
     with registered(memory, *arrays):
-        told = build.replay(made.table, segments, 2, np.array([[0, end]], np.int64), 0, 0)
+        counts, bodies = np.zeros(2, np.int64), np.array([[0, end]], np.int64)
+        build.count_rows(segments, 2, bodies, counts)
+        told = build.replay(made.table, segments, 2, bodies, 0, 0, 0, 2)
+        assert (made.table[:, index.ROWS] <= counts).all()
+        for vb in (0, 1):
+            assert build.link(made.table, vb, segments, 0) == made.rows(vb)
     return tuple(int(number) for number in told), made.table[:, [0, 11, 13, 16, 18, 19, 20]].tolist()
 
 
@@ -50,8 +55,34 @@ def test_replay_says_which_vbucket_must_grow() -> None:
     made, segments = Index(2, (1, 2)), np.zeros((4, 2), np.uint64)
     memory = np.frombuffer(DATA, np.uint8).copy()
     segments[2] = (memory.ctypes.data, len(memory))
-    told = history.replay(made.table, segments, 2, np.array([[0, len(DATA)]], np.int64), 0, 0)
+    told = history.replay(made.table, segments, 2, np.array([[0, len(DATA)]], np.int64), 0, 0, 0, 2)
     assert [int(number) for number in told] == [history.GROW, 0, 0, 0]
+
+
+def test_replay_passes_over_the_frames_of_other_vbuckets() -> None:
+    made, segments = Index(2, (1, 2)), np.zeros((4, 2), np.uint64)
+    memory = np.frombuffer(DATA, np.uint8).copy()
+    segments[2] = (memory.ctypes.data, len(memory))
+    made.grow(0, 16, 16)
+    told = history.replay(made.table, segments, 2, np.array([[0, len(DATA)]], np.int64), 0, 0, 0, 1)
+    assert (int(told[0]), made.rows(0), made.rows(1)) == (history.DONE, 3, 0)
+
+
+def test_rows_are_linked_as_far_as_there_is_room_for_keys() -> None:
+    made, segments = Index(1, (1, 2)), np.zeros((4, 2), np.uint64)
+    memory = np.frombuffer(
+        b"".join(mutation_frame(0, b"k%d" % n, b"", seqno=n, cas=1, rev_seqno=1) for n in range(1, 41)), np.uint8
+    )
+    segments[2] = (memory.ctypes.data, len(memory))
+    made.make_room(0, 40)
+    history.replay(made.table, segments, 2, np.array([[0, len(memory)]], np.int64), 0, 0, 0, 1)
+    assert (made.rows(0), history.link(made.table, 0, segments, 0)) == (40, 0)
+    made.make_room_for_keys(0, 20)
+    assert history.link(made.table, 0, segments, 0) == made.table[0, index.KEYS] == made.table[0, index.KEYS_MAX] == 24
+    made.make_room_for_keys(0, 16)
+    assert history.link(made.table, 0, segments, 24) == 40
+    for n in range(1, 41):
+        assert index.lookup(made.table, 0, segments, np.frombuffer(b"k%d" % n, np.uint8), 0) == n - 1
 
 
 @given(st.lists(st.integers(0, (1 << 32) - 1), max_size=40), st.data())

@@ -24,6 +24,7 @@ from headwater.kernels.index import (
     HASH,
     HIGH,
     KEYS,
+    KEYS_MAX,
     LOC,
     MASK,
     NEXT,
@@ -34,19 +35,19 @@ from headwater.kernels.index import (
     SEQ,
     TABLE,
     Table,
-    append_row,
+    add_row,
     count_in,
     count_out,
-    find,
     frame_bytes,
     frame_of,
-    has_room,
     is_named,
     is_system,
     key_address,
     key_hash,
+    link_row,
     location,
     opcode,
+    same_bytes,
 )
 from headwater.kernels.intrinsics import (
     load8,
@@ -80,7 +81,7 @@ _ZERO, _ONE, _FOUR, _EIGHT = U(0), U(1), U(4), U(8)
 
 # What replay() stops for
 DONE = 0
-GROW = 1  # the vbucket must grow, then go on at the same frame
+GROW = 1  # the vbucket has no room for a row, then go on at the same frame
 CONTROL = 2  # a control frame is for Python
 BAD_LENGTH = 3  # a frame does not fit its batch, or its parts do not fit the frame
 BAD_VBUCKET = 4  # a vbucket the store does not have
@@ -89,6 +90,7 @@ BAD_KIND = 6  # an opcode, or extras of a length, that this version never wrote
 CONTROL_FIRST = U(0xF0)
 
 AHEAD_FRAMES = 8
+AHEAD_ROWS = U(16)
 
 
 @kernel
@@ -229,13 +231,33 @@ def check_frame(frame: Any, end: Any) -> Any:
 
 
 @kernel
-def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, offset: Any) -> Any:
-    """Index the frames of many batches of one segment.
+def count_rows(segments: Table, slot: Any, bodies: Any, counts: Any) -> None:
+    """Add to `counts` (int64, by vbucket) the rows that replay() may make of a segment; stops where it will."""
+    base = segments[slot, 0]
+    for batch in range(len(bodies)):
+        at, end = base + U(bodies[batch, 0]), base + U(bodies[batch, 1])
+        while at < end:
+            code, vb = check_frame(at, end), U(load16(at + VBUCKET_AT))
+            if code == DONE and vb < U(len(counts)):
+                counts[vb] += 1
+            elif code != CONTROL:
+                return
+            length = frame_bytes(at)
+            prefetch(at + U(AHEAD_FRAMES) * length)
+            at = at + length
+
+
+@kernel
+def replay(
+    table: Table, segments: Table, slot: Any, bodies: Any, first: Any, offset: Any, first_vb: Any, end_vb: Any
+) -> Any:
+    """Add the rows of the frames of many batches of one segment; link() makes keys lead to them.
 
     Args:
         slot: the segment's.
         bodies: int64[n, 2], where the frames of each batch begin and end.
         first, offset: the batch and byte to start at.
+        first_vb, end_vb: the vbuckets whose frames count; those of others are passed over.
 
     Returns: (why it stopped, batch, offset of the frame it stopped at, its length when it is a CONTROL frame).
     """
@@ -246,13 +268,18 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
         while at < end:
             frame = base + at
             code = check_frame(frame, base + end)
-            if code == CONTROL:
-                return CONTROL, batch, np.int64(at), np.int64(frame_bytes(frame))
-            if code != DONE:
+            if code != DONE and code != CONTROL:
                 return code, batch, np.int64(at), np.int64(0)
             vb = np.int64(load16(frame + VBUCKET_AT))
             if vb >= len(table):
                 return BAD_VBUCKET, batch, np.int64(at), vb
+            length = frame_bytes(frame)
+            prefetch(frame + U(AHEAD_FRAMES) * length)
+            if vb < first_vb or vb >= end_vb:
+                at = at + length
+                continue
+            if code == CONTROL:
+                return CONTROL, batch, np.int64(at), np.int64(length)
             seqno, rows = U(load64(frame + SEQNO_AT)), table[vb, ROWS]
             if rows > _ZERO:
                 last = U(load64_native(table[vb, SEQ] + (rows - _ONE) * _EIGHT))
@@ -260,14 +287,50 @@ def replay(table: Table, segments: Table, slot: Any, bodies: Any, first: Any, of
                 ends = is_system(frame) and opcode(frame) != MUTATION
                 if seqno < last or (seqno == last and not ends):
                     return BAD_SEQNO, batch, np.int64(at), vb
-            if not has_room(table, vb):
+            if rows >= table[vb, CAPACITY]:
                 return GROW, batch, np.int64(at), vb
-            key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
-            hashed = key_hash(table, vb, key, length)
-            into, old = find(table, vb, segments, key, length, hashed, is_named(frame))
-            append_row(table, vb, segments, frame, location(U(slot), at), hashed, into, old)
-            at = at + frame_bytes(frame)
+            hashed = key_hash(table, vb, key_address(frame), U(load16(frame + KEY_LENGTH_AT)))
+            add_row(table, vb, frame, location(U(slot), at), hashed)
+            at = at + length
     return DONE, np.int64(len(bodies)), np.int64(0), np.int64(0)
+
+
+@inline_kernel
+def _same_key(frame: Any, other: Any) -> Any:
+    """Return True if two frames are of one key."""
+    length = U(load16(frame + KEY_LENGTH_AT))
+    alike = U(load16(other + KEY_LENGTH_AT)) == length and is_named(other) == is_named(frame)
+    return alike and same_bytes(key_address(frame), key_address(other), length)
+
+
+@inline_kernel
+def _find_row(table: Table, vb: Any, segments: Table, row: Any) -> Any:
+    """Return (slot, row) of the key of an added row, as find() does; frames are read only where hashes are equal."""
+    slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
+    hashed = U(load32_native(hashes + row * _FOUR))
+    slot = hashed & mask
+    while True:
+        other = U(load32_native(slots + slot * _FOUR))
+        if other == NIL:
+            return slot, np.int64(-1)
+        if U(load32_native(hashes + other * _FOUR)) == hashed:
+            if _same_key(frame_of(table, vb, segments, row), frame_of(table, vb, segments, other)):
+                return slot, np.int64(other)
+        slot = (slot + _ONE) & mask
+
+
+@kernel
+def link(table: Table, vb: Any, segments: Table, first: Any) -> Any:
+    """Link the rows of a vbucket from `first` on; return the first that is not, for want of room for one more key."""
+    row, rows, hashes = U(first), table[vb, ROWS], table[vb, HASH]
+    while row < rows and table[vb, KEYS] < table[vb, KEYS_MAX]:
+        if row + AHEAD_ROWS < rows:
+            ahead = U(load32_native(hashes + (row + AHEAD_ROWS) * _FOUR))
+            prefetch(table[vb, TABLE] + (ahead & table[vb, MASK]) * _FOUR)
+        slot, old = _find_row(table, vb, segments, row)
+        link_row(table, vb, segments, row, slot, old)
+        row = row + _ONE
+    return np.int64(row)
 
 
 @kernel
@@ -306,5 +369,7 @@ def warm_up() -> None:
     prepare(undo_rows, table, 0, segments, 0)
     prepare(undo_staged, table, segments)
     prepare(count_frames, np.zeros(0, np.uint8), 0)
-    prepare(replay, table, segments, 0, pairs, 0, 0)
+    prepare(count_rows, segments, 0, pairs, np.zeros(0, np.int64))
+    prepare(replay, table, segments, 0, pairs, 0, 0, 0, 0)
+    prepare(link, table, 0, segments, 0)
     prepare(find_expired, table, 0, segments, 0, np.zeros(0, np.uint64), np.zeros(0, np.int64))

@@ -100,6 +100,7 @@ FIELDS = 27
 
 # ------------------------------------------------------------------ places
 NIL = np.uintp(0xFFFFFFFF)
+UNLINKED = np.uintp(0)  # the NEXT of a row that is the newest of no key yet: no row comes before row 0
 ROWS_MAX = 0xFFFFFFFE
 OFFSET_BITS = np.uintp(40)
 OFFSET_MASK = np.uintp((1 << 40) - 1)
@@ -320,19 +321,18 @@ def append_row(
     The caller has seen has_room() and uses the slot and row that find() gave after it; the frame is complete.
     """
     row = table[vb, ROWS]
+    add_row(table, vb, frame, place, hashed)
+    link_row(table, vb, segments, row, slot, old)
+
+
+@inline_kernel
+def add_row(table: Table, vb: Any, frame: Any, place: Any, hashed: Any) -> None:
+    """Add a row for the frame, and count it as the newest of its key. Until link_row() no key leads to it."""
+    row = table[vb, ROWS]
     store64_native(table[vb, SEQ] + row * _EIGHT, load64(frame + SEQNO_AT))
     store64_native(table[vb, LOC] + row * _EIGHT, place)
     store32_native(table[vb, HASH] + row * _FOUR, np.uint32(hashed))
-    store32_native(table[vb, NEXT] + row * _FOUR, np.uint32(NIL))
-    if old >= 0:
-        before = U(old)
-        count_out(table, vb, frame_of(table, vb, segments, before))
-        store32_native(table[vb, PREV] + row * _FOUR, np.uint32(before))
-        store32_native(table[vb, NEXT] + before * _FOUR, np.uint32(row))
-    else:
-        store32_native(table[vb, PREV] + row * _FOUR, np.uint32(NIL))
-        table[vb, KEYS] += _ONE
-    store32_native(table[vb, TABLE] + slot * _FOUR, np.uint32(row))
+    store32_native(table[vb, NEXT] + row * _FOUR, np.uint32(UNLINKED))
     count_in(table, vb, frame)
     table[vb, ROWS] = row + _ONE
     table[vb, HIGH] = load64(frame + SEQNO_AT)
@@ -343,6 +343,21 @@ def append_row(
         table[vb, CAS] = cas
     if is_named(frame) != _ZERO:
         table[vb, MIXED] = _ONE
+
+
+@inline_kernel
+def link_row(table: Table, vb: Any, segments: Table, row: Any, slot: Any, old: Any) -> None:
+    """Make an added row the newest of its key: in the slot of that key, and behind row `old` (-1: it is the first)."""
+    store32_native(table[vb, NEXT] + row * _FOUR, np.uint32(NIL))
+    if old >= 0:
+        before = U(old)
+        count_out(table, vb, frame_of(table, vb, segments, before))
+        store32_native(table[vb, PREV] + row * _FOUR, np.uint32(before))
+        store32_native(table[vb, NEXT] + before * _FOUR, np.uint32(row))
+    else:
+        store32_native(table[vb, PREV] + row * _FOUR, np.uint32(NIL))
+        table[vb, KEYS] += _ONE
+    store32_native(table[vb, TABLE] + slot * _FOUR, np.uint32(row))
 
 
 @kernel

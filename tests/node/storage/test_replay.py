@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwater.errors import CorruptStore
 from headwater.kernels import index
@@ -28,15 +31,14 @@ FIRST = mutation_frame(0, b"k", b"1", seqno=1, cas=5, rev_seqno=1)
 SECOND = mutation_frame(0, b"k", b"2", seqno=2, cas=6, rev_seqno=2)
 
 
-def replayed(*frames: bytes) -> tuple[Replay, Index]:
+def replayed(*frames: bytes, vbuckets: int = 2, threads: int | None = None) -> tuple[Replay, Index]:
     body = b"".join(frames)
-    segment = Segment.create(FaultyDisk(), Path("/store"), SegmentHeader(bytes(16), 1, 2, 0), 4096, 64)
+    segment = Segment.create(FaultyDisk(), Path("/store"), SegmentHeader(bytes(16), 1, 2, 0), 1 << 20, 64)
     segment.writable().write([body], 112)
     segment.end = 112 + len(body)
-    into = Index(2, (1, 2))
-    replay = Replay(into, Slots())
-    replay.segment(OpenedSegment(segment, np.array([[112, 112 + len(body)]], np.int64)))
-    replay.finish()
+    into = Index(vbuckets, (1, 2))
+    replay = Replay(into, Slots(), threads)
+    replay.run([OpenedSegment(segment, np.array([[112, 112 + len(body)]], np.int64))])
     return replay, into
 
 
@@ -88,3 +90,49 @@ def test_only_the_very_last_frame_can_say_that_the_store_was_closed_in_order() -
     assert replayed(FIRST, clean_frame())[0].clean
     assert not replayed(clean_frame(), FIRST)[0].clean
     assert not replayed(clean_frame(), rollback_frame(0, 0, 0))[0].clean
+
+
+def _frames(changes: list[tuple[int, int, int]]) -> Iterator[bytes]:
+    """Frames of (vbucket, kind, number) with seqnos that rise in each vbucket."""
+    highs = [0] * 5
+    for vb, kind, number in changes:
+        if kind == 0:
+            highs[vb] = number % (highs[vb] + 1)
+            yield rollback_frame(vb, highs[vb], highs[vb])
+        elif kind == 1:
+            highs[vb] = 0
+            yield drop_frame(vb)
+        elif kind == 2:
+            yield record_frame(vb, VBucketRecord(1, ((9, 0),), high_seqno=highs[vb]))
+        else:
+            highs[vb] += 1
+            yield mutation_frame(vb, b"k%d" % (number % 7), b"v" * number, seqno=highs[vb], cas=1, rev_seqno=1)
+
+
+def _facts(replay: Replay, into: Index) -> object:
+    """All that an index says, but for addresses, and for where a hash table has a row."""
+    fields = [index.ROWS, index.KEYS, index.HIGH, index.ITEMS, index.LIVE_BYTES, index.DURABLE_ROWS, index.CAS]
+    rows = [
+        tuple(getattr(into.columns[vb], name)[: into.rows(vb)].tolist() for name in ("seq", "loc", "prev", "next"))
+        for vb in range(5)
+    ]
+    newest = [sorted(set(into.columns[vb].slots.tolist()) - {0xFFFFFFFF}) for vb in range(5)]
+    return into.table[:, fields].tolist(), rows, newest, replay.records, replay.clean
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, *[3] * 12]), st.integers(0, 50)), max_size=80))
+def test_several_threads_find_what_one_does(changes: list[tuple[int, int, int]]) -> None:
+    frames = [*_frames(changes), clean_frame()]
+    alone = _facts(*replayed(*frames, vbuckets=5, threads=1))
+    for threads in (2, 3, 8):
+        assert _facts(*replayed(*frames, vbuckets=5, threads=threads)) == alone
+    rows, newest = alone[1], alone[2]  # type: ignore[index]
+    for (_, _, _, nexts), held in zip(rows, newest, strict=True):
+        assert held == [row for row, after in enumerate(nexts) if after == 0xFFFFFFFF]
+
+
+def test_of_what_several_threads_find_wrong_the_first_in_the_log_is_raised() -> None:
+    fifth = mutation_frame(4, b"k", b"1", seqno=1, cas=5, rev_seqno=1)
+    with pytest.raises(CorruptStore, match="vbucket 4 is not above") as caught:
+        replayed(FIRST, fifth, fifth, FIRST, vbuckets=5, threads=2)
+    assert caught.value.offset == 112 + len(FIRST) + len(fifth)

@@ -143,6 +143,19 @@ class Index:
         room = self.columns[vbucket].capacity
         node_invariant(need <= room, "vbucket {}: room for {} rows, {} are needed", vbucket, room, need)
 
+    def make_room(self, vbucket: int, rows: int) -> None:
+        """Give a vbucket without rows columns for so many, as sized() has them, and no room for keys."""
+        self.adopt(vbucket, Columns(min(rows + rows // 8 + ROWS_FIRST // 2, index.ROWS_MAX), 1))
+
+    def make_room_for_keys(self, vbucket: int, keys: int) -> None:
+        """Make room for `keys` more keys in columns that nobody else reads yet."""
+        columns, slots = self.columns[vbucket], _slots_for(int(self.table[vbucket, index.KEYS]) + keys)
+        if slots > len(columns.slots):
+            columns.slots = _array(slots, np.uint32)
+            columns.slots.fill(_NIL)
+            fill_slots(columns.slots, columns.hash, columns.next, self.rows(vbucket))
+            self.adopt(vbucket, columns)
+
     def sized(self, rows: int, keys: int) -> Columns:
         """New columns for so many rows and keys and some more."""
         return Columns(rows + rows // 8 + ROWS_FIRST // 2, _slots_for(keys + keys // 16)) if rows else self._none

@@ -134,7 +134,4 @@ class Committing:
         self._index.table[:, index.STATE] = 0
         for vb in range(len(self._index.table)):
             self._index.reset(vb)
-        replay = Replay(self._index, self._slots)
-        for segment in self._log.segments:
-            replay.segment(recovery.reread(segment))
-        replay.finish()
+        Replay(self._index, self._slots).run([recovery.reread(segment) for segment in self._log.segments])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import CorruptStore
+from headwater.invariants import node_invariant
 from headwater.kernels import history, index
 from headwater.node.storage.columns import Index
 from headwater.node.storage.records import ControlOpcode, VBucketRecord, control_of
@@ -18,6 +24,9 @@ from headwater.wire.header import HEADER
 __all__ = ["Bodies", "OpenedSegment", "Replay", "current", "restore"]
 
 Bodies = NDArray[np.int64]
+
+ROWS_BESIDE_MIN: Final = 500_000
+THREADS_MAX: Final = 4
 
 _REASONS = {
     history.BAD_LENGTH: "a frame is longer than its batch",
@@ -41,27 +50,88 @@ class OpenedSegment:
 class Replay:
     """Puts the frames of segments into an index, in order.
 
+    What a log says about one vbucket is independent of what it says about others. So large logs are read by several
+    threads, each for a stretch of vbuckets.
+
     Attributes:
         records: the newest record of each vbucket.
-        clean: the last frame so far says that the store was closed in order.
+        clean: the last frame says that the store was closed in order.
     """
 
-    def __init__(self, into: Index, slots: Slots) -> None:
+    def __init__(self, into: Index, slots: Slots, threads: int | None = None) -> None:
+        """`into` has no rows. `threads`: how many may run; None for one a processor, if the log is long."""
         self.records: dict[int, VBucketRecord] = {}
         self.clean: bool = False
         self._index = into
         self._slots = slots
+        self._threads = threads
 
-    def segment(self, opened: OpenedSegment) -> None:
-        """Index one segment. Raises CorruptStore when a frame makes no sense."""
+    def run(self, opened: Sequence[OpenedSegment]) -> None:
+        """Index the segments.
+
+        Raises:
+            CorruptStore: a frame makes no sense; the first in the log.
+        """
+        counts = np.zeros(len(self._index.table), np.int64)
+        for each in opened:
+            self._slots.register(each.segment)
+            history.count_rows(self._slots.table, each.segment.slot, each.bodies, counts)
+        for vb in counts.nonzero()[0].tolist():
+            self._index.make_room(vb, int(counts[vb]))
+        bounds = _bounds(counts, self._threads or _threads_for(int(counts.sum())))
+        stretches = [_Stretch(self._index, self._slots, opened, first, end) for first, end in pairwise(bounds)]
+        _run_all(stretches)
+        self.clean = any(stretch.clean for stretch in stretches)  # one has the vbucket of the frame that says so
+        for stretch in stretches:
+            self.records |= stretch.records
+        self._finish()
+
+    def _finish(self) -> None:
+        """Mark all that was read as durable."""
+        table = self._index.table
+        for durable, frozen, now in (
+            (index.DURABLE_ROWS, index.FROZEN_ROWS, index.ROWS),
+            (index.DURABLE_HIGH, index.FROZEN_HIGH, index.HIGH),
+        ):
+            table[:, durable] = table[:, now]
+            table[:, frozen] = table[:, now]
+
+
+class _Stretch:
+    """The replay of the vbuckets from `first` to before `end`.
+
+    Rows are added in the order of the log, and linked vbucket by vbucket, whose hash table the processor's cache holds:
+    behind the last frame, or before a rollback, which goes by the links.
+    """
+
+    def __init__(self, into: Index, slots: Slots, opened: Sequence[OpenedSegment], first: int, end: int) -> None:
+        self.records: dict[int, VBucketRecord] = {}
+        self.clean: bool = False
+        self.failure: tuple[int, int, CorruptStore] | None = None  # number of the segment, offset
+        self._index, self._slots, self._opened = into, slots, opened
+        self._first, self._end = first, end
+        self._linked: dict[int, int] = {}  # rows by vbucket
+
+    def run(self) -> None:
+        """Index all segments, or note the failure."""
+        for number, opened in enumerate(self._opened):
+            try:
+                self._segment(opened)
+            except CorruptStore as error:
+                self.failure = number, error.offset, error
+                return
+        for vb in range(self._first, self._end):
+            if self._index.rows(vb):
+                self._link(vb)
+                self._index.fit(vb)
+
+    def _segment(self, opened: OpenedSegment) -> None:
         segment, bodies = opened.segment, opened.bodies
-        self._slots.register(segment)
+        table, segments, stretch = self._index.table, self._slots.table, (self._first, self._end)
         self.clean = self.clean and not len(bodies)
         batch, offset = 0, int(bodies[0, 0]) if len(bodies) else 0
         while batch < len(bodies):
-            code, batch, offset, more = history.replay(
-                self._index.table, self._slots.table, segment.slot, bodies, batch, offset
-            )
+            code, batch, offset, more = history.replay(table, segments, segment.slot, bodies, batch, offset, *stretch)
             if code == history.GROW:
                 self._index.grow(int(more), factor=2.0)
             elif code == history.CONTROL:
@@ -71,19 +141,6 @@ class Replay:
             elif code != history.DONE:
                 raise CorruptStore(segment.path, int(offset), _REASONS[int(code)].format(int(more)))
 
-    def finish(self) -> None:
-        """Mark all that was read as durable, and give back what growing left over."""
-        table = self._index.table
-        for vb in range(len(table)):
-            if self._index.rows(vb):
-                self._index.fit(vb)
-        for durable, frozen, now in (
-            (index.DURABLE_ROWS, index.FROZEN_ROWS, index.ROWS),
-            (index.DURABLE_HIGH, index.FROZEN_HIGH, index.HIGH),
-        ):
-            table[:, durable] = table[:, now]
-            table[:, frozen] = table[:, now]
-
     def _control(self, segment: Segment, offset: int, length: int) -> None:
         frame = bytes(segment.memory[offset : offset + length])
         vb: int = HEADER.unpack_from(frame)[5]
@@ -91,8 +148,6 @@ class Replay:
             control, content = control_of(frame)
         except ValueError as error:
             raise CorruptStore(segment.path, offset, str(error)) from None
-        if vb >= len(self._index.table):
-            raise CorruptStore(segment.path, offset, f"a record is of vbucket {vb}, which the store does not have")
         self.clean = control is ControlOpcode.CLEAN
         if isinstance(content, VBucketRecord):
             self.records[vb] = content
@@ -101,17 +156,52 @@ class Replay:
             self._rollback(vb, *content)
         elif control is ControlOpcode.DROP:
             self._index.forget(vb)
+            self._linked.pop(vb, None)
             self.records.pop(vb, None)
 
     def _rollback(self, vb: int, seqno: int, high: int) -> None:
         if seqno == 0:
             self._index.reset(vb)
         else:
+            self._link(vb)
             keep = self._index.rows_up_to(vb, seqno)
             history.undo_rows(self._index.table, vb, self._slots.table, keep)
+        self._linked[vb] = self._index.rows(vb)
         self._index.table[vb, index.HIGH] = high
         if vb in self.records:
             self.records[vb] = current(self._index, vb, self.records[vb])
+
+    def _link(self, vb: int) -> None:
+        rows, linked = self._index.rows(vb), self._linked.get(vb, 0)
+        if linked < rows:
+            self._index.make_room_for_keys(vb, rows - linked)
+            linked = int(history.link(self._index.table, vb, self._slots.table, linked))
+            node_invariant(linked == rows, "vbucket {}: {} rows of {} have a place by key", vb, linked, rows)
+            self._linked[vb] = linked
+
+
+def _run_all(stretches: Sequence[_Stretch]) -> None:
+    """Run them at the same time. Raises the failure that comes first in the log."""
+    if len(stretches) == 1:
+        stretches[0].run()
+    else:
+        with ThreadPoolExecutor(len(stretches), "headwater-replay") as threads:
+            list(threads.map(_Stretch.run, stretches))
+    failures = [each.failure for each in stretches if each.failure]
+    if failures:
+        raise min(failures, key=lambda failure: failure[:2])[2]
+
+
+def _threads_for(rows: int) -> int:
+    """Return how many threads are worth their start, and the frames that each passes over."""
+    return min(os.cpu_count() or 1, THREADS_MAX) if rows >= ROWS_BESIDE_MIN else 1
+
+
+def _bounds(counts: NDArray[np.int64], parts: int) -> list[int]:
+    """Return where stretches of vbuckets begin, and the end of the last, so that all have about as many rows."""
+    sums = counts.cumsum()
+    inner = np.searchsorted(sums, [int(sums[-1]) * part // parts for part in range(1, parts)])
+    return [0, *inner.tolist(), len(counts)]
 
 
 def current(into: Index, vbucket: int, record: VBucketRecord) -> VBucketRecord:

@@ -161,9 +161,7 @@ class Store:
 
     def _replay(self, opened: list[OpenedSegment], manifest: Manifest) -> None:
         replay = Replay(self.index, self.slots)
-        for each in opened:
-            replay.segment(each)
-        replay.finish()
+        replay.run(opened)
         recovery.check_clean(opened, manifest, replay.clean)
         failpoint("recover.indexed")
         if opened:
