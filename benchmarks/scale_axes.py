@@ -12,13 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.scale import LINEAR, Axis
+from benchmarks.scale import CONSTANT, LINEAR, Axis
 from headwater import testing
 from headwater.backup.archive import Archive, folder
 from headwater.backup.manifest import MANIFEST, BackupManifest, BackupPart, digest
 from headwater.backup.place import Folder
+from headwater.lake import checkpoints
 from headwater.lake.index import Hashes, Indexes, index_of
+from headwater.lake.log import FOLDER, TableLog, creation
+from headwater.lake.shape import fields
 from headwater.lake.store import TableStore
+from headwater.lake.upkeep import checkpoint
 from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.scans import ScanPlan
 from headwater.node.committer import Committer
@@ -149,6 +153,23 @@ def indexes(size: int) -> float:
         return spent(lambda: [of_table.of(f"{number}.parquet").find(nothing) for number in range(size)])
 
 
+def of_removals(size: int, work: Callable[[TableLog], object]) -> float:
+    """Work on a table that keeps so many removals of files, none of which has expired."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, now = TableLog(TableStore(folder)), int(1000 * time.time())
+        log.refresh()
+        log.commit(creation(fields(), {}, "table"), "CREATE TABLE")
+        gone = ({"path": f"{number:032x}.parquet", "deletionTimestamp": now, "size": 1} for number in range(size))
+        removed = checkpoints.removals(log.store, [], gone)
+        checkpoints.write(log.store, FOLDER, log.state.version, log.state.actions(), removed)
+        return spent(lambda: work(log))
+
+
+def start(size: int) -> float:
+    """Twenty starts of who follows the log of such a table."""
+    return of_removals(size, lambda log: [TableLog(log.store).refresh() for _ in range(20)])
+
+
 def observe(size: int) -> float:
     """The planner's look at a node with so many vbuckets, of which one was written to; twenty times."""
     with testing.node(vbuckets=size) as node, node.client() as client:
@@ -190,6 +211,10 @@ AXES = {
     "read-collections": Axis(f"a start with N collections in {VBUCKETS} vbuckets", 64, LINEAR, read_collections),
     "scan": Axis("a range scan of a vbucket with N keys", 25_000, LINEAR, scan),
     "indexes": Axis("a batch's look into N indexes", 128, LINEAR, indexes),
+    "start": Axis("twenty starts on a table that keeps N removals", 10_000, CONSTANT, start),
+    "checkpoint": Axis(
+        "a checkpoint of a table that keeps N removals", 10_000, LINEAR, lambda n: of_removals(n, checkpoint)
+    ),
     "observe": Axis("twenty looks of a planner at N vbuckets, one written to", 64, LINEAR, observe),
     "archive": Axis("the manifests of N backups of 1,024 vbuckets, in a run", 4, LINEAR, archive),
     "decode-manifest": Axis("a manifest of N scopes, decoded", 1000, LINEAR, decode_manifest),

@@ -110,6 +110,48 @@ def test_who_starts_looks_at_the_last_checkpoint_and_not_through_the_folder(
     assert listed == []
 
 
+def test_who_starts_reads_no_row_of_the_removals_not_even_as_nulls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a week of small batches there are hundreds of thousands, and a start wants none of them."""
+    table = Table(tmp_path)
+    table.take(("a", 0, 1, "v"))
+    state = table.log.state
+    gone = checkpoints.removals(table.store, [], [removed(f"gone-{n}", n) for n in range(1000)])
+    checkpoints.write(table.store, FOLDER, state.version, state.actions(), gone)
+    rows: list[int] = []
+
+    class Counted(pq.ParquetFile):
+        def read(self, *args: Any, **options: Any) -> pa.Table:
+            return self._counted(super().read(*args, **options))
+
+        def read_row_groups(self, *args: Any, **options: Any) -> pa.Table:
+            return self._counted(super().read_row_groups(*args, **options))
+
+        def _counted(self, read: pa.Table) -> pa.Table:
+            rows.append(read.num_rows)
+            return read
+
+    monkeypatch.setattr(pq, "ParquetFile", Counted)
+    again = TableLog(TableStore(tmp_path))
+    assert list(again.refresh().files) == list(state.files)
+    assert sum(rows) == len(list(state.actions()))
+    assert again.count_removals() == 1000
+
+
+def test_actions_among_removals_are_read_as_well(tmp_path: Path) -> None:
+    """Another writer puts them anywhere, and may leave out how many nulls there are."""
+    table = Table(tmp_path)
+    table.take(("a", 0, 1, "v"))
+    state = table.log.state
+    gone = checkpoints.removals(table.store, [], [removed(f"gone-{n}", n) for n in range(10)])
+    path = tmp_path / checkpoints.write(table.store, FOLDER, state.version, state.actions(), gone)
+    whole = pq.read_table(path)
+    for counts in (True, False):
+        pq.write_table(whole.take(list(range(len(whole)))[::-1]), path, row_group_size=3, write_statistics=counts)
+        assert list(TableLog(TableStore(tmp_path)).refresh().files) == list(state.files)
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"version": 99}', '{"version": "x"}', '{"version": 1}'])
 def test_a_note_of_the_last_checkpoint_that_says_nothing_true_is_passed_over(content: str, tmp_path: Path) -> None:
     table = Table(tmp_path)

@@ -58,6 +58,10 @@ _REMOVE: list[tuple[str, Any]] = [
 ]
 REMOVE = pa.struct(_REMOVE)
 GROUP_ROWS = 1 << 17
+_NEVER_NULL: Final = frozenset(
+    ("txn.appId", "add.path", "metaData.id", "protocol.minReaderVersion", "domainMetadata.domain")
+)
+"""A column of each kind of action but removals that each of its actions has."""
 _METADATA: list[tuple[str, Any]] = [
     ("id", pa.string()),
     ("name", pa.string()),
@@ -240,12 +244,31 @@ def complete(listing: Iterable[Listed]) -> dict[int, list[str]]:
 def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
     try:
         with store.parquet(path) as opened:
-            table = opened.read(columns=[name for name in SCHEMA.names if name != "remove"])
+            columns = [name for name in SCHEMA.names if name != "remove"]
+            table = opened.read_row_groups(_groups_of_state(opened.metadata), columns=columns)
     except (pa.ArrowException, OSError) as error:
         raise CorruptStore(store.full(path), 0, f"not a checkpoint: {error}") from error
     for kind in table.column_names:
         if kind in SCHEMA.names:
             yield from ({kind: _plain(action)} for action in table.column(kind).drop_null().to_pylist())
+
+
+def _groups_of_state(file: pq.FileMetaData) -> list[int]:
+    """Return the row groups that may hold more than removals. Ours hold nothing else but the first, and a week of
+    removals takes longer to read as nulls than all the rest."""
+    groups = []
+    for number in range(file.num_row_groups):
+        group = file.row_group(number)
+        chunks = map(group.column, range(group.num_columns))
+        if any(chunk.path_in_schema in _NEVER_NULL and not _is_null(chunk) for chunk in chunks):
+            groups.append(number)
+    return groups
+
+
+def _is_null(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Return True if a column has no value in a row group; False also if its writer left the count out."""
+    counts = chunk.statistics
+    return counts is not None and counts.has_null_count and counts.null_count == chunk.num_values
 
 
 def _plain(value: Any) -> Any:
