@@ -116,7 +116,10 @@ def test_a_file_that_may_not_grow_is_a_full_disk_as_well() -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
         def full() -> None:
-            resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (1 << 20, hard))
+            # Below what is set aside, by more than that for which documents are refused before they are taken.
+            (log,) = node.data.glob("*.log")
+            limit = 512 * log.stat().st_blocks - (160 << 10)
+            resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (limit, hard))
 
         def free() -> None:
             resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (soft, hard))

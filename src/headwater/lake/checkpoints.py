@@ -268,7 +268,7 @@ def _groups_of_state(file: pq.FileMetaData) -> list[int]:
 def _is_null(chunk: pq.ColumnChunkMetaData) -> bool:
     """Return True if a column has no value in a row group; False also if its writer left the count out."""
     counts = chunk.statistics
-    return counts is not None and counts.has_null_count and counts.null_count == chunk.num_values
+    return counts is not None and counts.null_count == chunk.num_values
 
 
 def _plain(value: Any) -> Any:

@@ -7,10 +7,11 @@ import errno
 import pytest
 
 from headwater.errors import DiskFull, StorageError
+from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.segment import name_of
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
-from tests.node.storage.model import FOLDER, commit, open_store
+from tests.node.storage.model import FOLDER, commit, compact, open_store
 
 
 def test_the_log_goes_on_in_a_new_segment_before_a_batch_would_not_fit() -> None:
@@ -93,11 +94,46 @@ def grown(disk: FaultyDisk, mebibytes: int) -> Store:
 
 def test_an_empty_store_takes_little_of_the_disk_and_more_as_it_grows() -> None:
     disk = FaultyDisk(capacity=4096 * MIB)
-    store = open_store(disk, arena_bytes=8 * MIB)
-    assert disk.capacity is not None and disk.capacity - disk.free(FOLDER) < 5 * MIB
+    store = open_store(disk, arena_bytes=64 * MIB, segment_bytes=256 * MIB)
+    assert disk.capacity is not None and disk.capacity - disk.free(FOLDER) < 3 * MIB // 2
     store.close()
     store = grown(disk, 20)
     assert store.log.reserve.held >= 20 * MIB and store.log.room >= 2 * MIB
+
+
+@pytest.mark.parametrize("kibibytes", [1500, 1700, 2000, 2500, 3000, 4000, 6000])
+@pytest.mark.parametrize("size", [20, 50_000])
+def test_a_small_store_on_a_full_disk_is_compacted_and_takes_documents_again(size: int, kibibytes: int) -> None:
+    """Its reserve is smaller, and so is all that it may have to write anew."""
+    store = open_store(FaultyDisk(capacity=kibibytes << 10), arena_bytes=8 * MIB, segment_bytes=64 * MIB)
+    count = 0
+    while not store.full:
+        store.staging.mutation(0, b"%06d" % count, bytes(size), cas=1, rev_seqno=1)
+        count += 1
+        if count % (1 + 10_000 // size) == 0:
+            commit(store)
+    commit(store)
+    deleted = 0
+    while deleted < count and store.staging.may_delete:
+        store.staging.deletion(0, b"%06d" % deleted, cas=1, rev_seqno=2, delete_time=1)
+        deleted += 1
+        if deleted % 50 == 0:
+            commit(store)
+    before = store.log.bytes
+    compact(store)
+    assert count > 5 and deleted > count // 8 and store.log.bytes < before
+    store.staging.mutation(0, b"again", bytes(size), cas=1, rev_seqno=1)
+    commit(store)
+
+
+def test_a_batch_of_records_that_is_larger_than_the_room_for_documents_gets_its_room() -> None:
+    """As at a start with many vbuckets after a crash: as documents had room, no more was asked for."""
+    store = open_store(FaultyDisk(), vbuckets=1024, arena_bytes=8 * MIB)
+    record = VBucketRecord(1, tuple((number, number) for number in range(20)))
+    for vb in range(1024):
+        store.staging.record(vb, record)
+    commit(store)
+    assert store.log.bytes > 300 << 10 and not store.full
 
 
 def test_on_a_small_disk_no_segment_is_larger_than_what_the_reserve_can_take() -> None:

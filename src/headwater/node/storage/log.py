@@ -48,11 +48,14 @@ SEGMENT_BYTES: Final = 256 << 20
 BATCH_FIRST: Final = 1 << 20
 """Room for the next batch at first, and at least, if documents are to be taken."""
 CONTROL_MIN, RESERVE_MIN, SEGMENT_MIN = 256 << 10, 2 << 20, 1 << 20
+SMALL_LOG_BYTES, SMALL_BATCH, SMALL_RESERVE = 512 << 10, 128 << 10, 1 << 20
+"""A log of so few bytes, as that of a bucket that never had a document, keeps this room for a batch, and this reserve:
+of that three quarters hold the log when all of its room is used up, and a quarter is for records."""
 SEGMENT_ROOM_MIN = CONTROL_LEAST = 4 << 10
 SEGMENT_PARTS, BATCH_PARTS, CONTROL_PARTS = 16, 32, 64
 """The parts of the disk that a segment, room for a batch, and a piece of the reserve may take."""
 DELETION_PIECES: Final = 2
-START_BYTES: Final = BATCH_FIRST + RESERVE_MIN + CONTROL_MIN
+START_BYTES: Final = SMALL_BATCH + SMALL_RESERVE + CONTROL_MIN
 """An empty store takes so much, and can be written to."""
 T = TypeVar("T")
 
@@ -100,6 +103,7 @@ class Log:
         self.reserve: Final = Reserve(disk, folder, 0)
         self.promised: int = 0
         self.wanted: int = 0
+        self._is_small = True
         self._batch_bytes = self._batch_bytes_least = self.batch_bytes_min
         self._disk_bytes = 0
 
@@ -121,12 +125,13 @@ class Log:
     @property
     def batch_bytes_min(self) -> int:
         """With room for less than this no document is taken."""
-        return min(BATCH_FIRST, self.batch_bytes_max)
+        return min(SMALL_BATCH if self._is_small else BATCH_FIRST, self.batch_bytes_max)
 
     @property
     def control_bytes(self) -> int:
         """Set aside after each batch, whatever the disk has to give: records, and deletions."""
-        return min(self.batch_bytes_max // 4, max(CONTROL_MIN, self._disk_bytes // CONTROL_PARTS))
+        share = 0 if self._is_small else self._disk_bytes // CONTROL_PARTS
+        return min(self.batch_bytes_max // 4, max(CONTROL_MIN, share))
 
     @property
     def _control_bytes_min(self) -> int:
@@ -142,7 +147,7 @@ class Log:
     def _reserve_bytes(self) -> int:
         """Bytes that the reserve should hold: pieces for deletions, one for records, and enough to write any segment
         anew, by which those come back; no more than about the log itself."""
-        least = min(RESERVE_MIN, 3 * self.batch_bytes_max // 2)
+        least = min(SMALL_RESERVE if self._is_small else RESERVE_MIN, 3 * self.batch_bytes_max // 2)
         most = max(least, self.segment_bytes_now + (DELETION_PIECES + 1) * self.control_bytes)
         if self.reserve.held >= most:
             return most  # the usual case, without a look at every segment
@@ -204,7 +209,12 @@ class Log:
         return self._disk.free(self.folder) < 2 * self.segment_bytes_now
 
     def crowded(self) -> None:
-        """A batch used most of the room there was: the next one gets twice as much, as far as the disk is large."""
+        """A batch used most of the room there was: the next one gets twice as much, as far as the disk is large.
+
+        A small log goes on with little: with what does not fit it is no longer small.
+        """
+        if self._is_small:
+            return
         most = min(self.batch_bytes_max, max(self.batch_bytes_min, self._disk_bytes // BATCH_PARTS))
         self._batch_bytes = min(2 * self._batch_bytes, most)
 
@@ -215,6 +225,8 @@ class Log:
         self.look_at_disk()
         if self.segments:
             self.current.find_room()
+            if self.bytes - self.current.end + self.current.reserved > SMALL_LOG_BYTES + 2 * SMALL_BATCH:
+                self._outgrow()
         else:
             self._roll()
         self.make_room()
@@ -301,8 +313,28 @@ class Log:
             elif self._is_used_up(max(self._batch_bytes, wanted, control)):
                 with contextlib.suppress(OSError):  # then it goes on where it is
                     self._roll()
-            if not self._for_documents(wanted):
+            has_room = self._for_documents(wanted)
+            # More than what is set aside for deletions now, or documents would take that.
+            self._batch_bytes_least = self.batch_bytes_min if has_room else min(BATCH_FIRST, self.batch_bytes_max)
+            if control or not has_room:
                 self._for_control(control)
+
+    def _may_outgrow(self) -> bool:
+        """Keep the room of a log that is not small from here on; return False if the disk lacks its reserve. Then that
+        is as before, and so are the pieces of it that deletions may have."""
+        self._is_small = False
+        self.reserve.size = self._reserve_bytes
+        if self.reserve.fill():
+            self._outgrow()
+            return True
+        self._is_small = True
+        self.reserve.size = self._reserve_bytes
+        self.reserve.fill()
+        return False
+
+    def _outgrow(self) -> None:
+        self._is_small = False
+        self._batch_bytes = max(self._batch_bytes, self.batch_bytes_min)
 
     def _is_used_up(self, needed: int) -> bool:
         """Return True if the segment can't take a batch of `needed` bytes, or is large enough for this disk."""
@@ -319,6 +351,10 @@ class Log:
     def _for_documents(self, wanted: int) -> bool:
         """Return True if a batch has its room. What the reserve lacks comes first, and what a compaction is about to
         write."""
+        if self._is_small and self.bytes + wanted > SMALL_LOG_BYTES and not self._may_outgrow():
+            if self.bytes > SMALL_LOG_BYTES:
+                return False
+            wanted = 0  # a large document is refused by itself
         self.reserve.size = self._reserve_bytes
         if not self.reserve.fill() or self._is_needed_for_compaction():
             return False
