@@ -181,7 +181,7 @@ def test_where_a_node_has_no_such_bucket_the_others_are_asked_who_took_its_place
     owners = [0]
     left.config = lambda own: cluster_map([emptied.address, own], owners, rev=1 + owners[0])
     with serve(emptied), serve(left) as address:
-        cluster = connected(f"{address}/beer")
+        cluster = connected(f"{address}/beer", timeout_seconds=10.0 if taken_over else 0.3)
         if taken_over:
             owners[:] = [1]
             assert run(bulk.set_many(cluster, [("a", "1")], 0, 0)) == {}

@@ -1,17 +1,24 @@
 """Requests find the node that owns their vbucket, or say why not."""
 
+from collections.abc import Callable
+from itertools import count
+
 import pytest
 
 from headwater.client.cluster import Cluster, tried
+from headwater.client.collections import manifest_of, newest_manifest
+from headwater.client.kv import Operations
+from headwater.client.logs import failover_logs
 from headwater.client.routing import Address, map_of_one
 from headwater.client.settings import settings_for
 from headwater.errors import BucketNotFound, NoAccess, PeerSilent, TemporaryFailure
 from headwater.testing.peers import cluster_map, serve
 from headwater.transport.blocking import run
+from headwater.transport.waiting import Steps
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.client.seeds import PATIENT, a_node, address_of, cluster, refusing_port
+from tests.client.seeds import PATIENT, Node, a_node, address_of, cluster, refusing_port
 
 
 def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():
@@ -28,16 +35,75 @@ def test_when_the_owner_is_down_the_others_are_asked_who_took_its_place():
 
 def test_where_the_owner_has_no_such_bucket_the_others_are_asked_who_took_its_place():
     """Its disk was replaced, and it waits to join again: it knows of no bucket, and the bucket is there."""
-    emptied, left = a_node({Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), a_node(vbuckets=1)
-    owners = [0]
-    left.config = lambda own: cluster_map([emptied.address, own], owners, rev=1 + owners[0])
+    emptied, left = emptied_and_left()
     with serve(emptied), serve(left) as address:
         client = cluster(f"{address}/beer")
         run(client.connect())
-        with pytest.raises(BucketNotFound, match='select bucket "beer"'):
-            run(client.call(0, Frame(0x80, Opcode.SET, b"k"), "set"))
-        owners[:] = [1]
+        left.owners[:] = [1]
         assert run(client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True)).value == b"v"
+        client.close()
+
+
+def emptied_and_left() -> tuple[Node, Node]:
+    """A node without the bucket, and one that has it and says who owns vbucket 0, by `owners`: the emptied one."""
+    emptied, left = a_node({Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), a_node({Opcode.STAT: 0}, vbuckets=1)
+    left.owners = [0]
+    left.config = lambda own: cluster_map([emptied.address, own], left.owners, rev=1 + left.owners[0])
+    return emptied, left
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True),
+        lambda client: client.seqnos(),
+        failover_logs,
+        lambda client: Operations(client).vbucket_stats("vbucket-seqno"),
+        newest_manifest,
+        manifest_of,
+    ],
+)
+def test_a_node_that_was_emptied_is_waited_for_as_one_that_is_down(ask: Callable[[Cluster], Steps[object]]) -> None:
+    """Until somebody fails it over, no map says who takes its place; each request failed meanwhile."""
+    emptied, left = emptied_and_left()
+    with serve(emptied), serve(left) as address:
+        client = cluster(f"{address}/beer")
+        run(client.connect())
+        told, asked = left.config, count()
+
+        def config(own: Address) -> dict[str, object]:
+            left.owners[:] = [int(next(asked) >= 3)]
+            return told(own)
+
+        left.config = config
+        run(ask(client))
+        client.close()
+
+
+def test_a_bucket_that_only_an_emptied_node_lacks_is_missing_when_the_time_is_over() -> None:
+    emptied, left = emptied_and_left()
+    with serve(emptied), serve(left) as address:
+        client = cluster(f"{address}/beer", timeout_seconds=0.3)
+        run(client.connect())
+        with pytest.raises(BucketNotFound, match=r'select bucket "beer" \(\d+ attempts in'):
+            run(client.call(0, Frame(0x80, Opcode.SET, b"k"), "set"))
+        client.close()
+
+
+def test_a_bucket_that_no_node_has_is_looked_for_at_the_others_once_and_not_by_each_request() -> None:
+    """One of them may be silent, which takes seconds."""
+    emptied, left = emptied_and_left()
+    with serve(emptied), serve(left) as address:
+        client = cluster(f"{address}/beer")
+        run(client.connect())
+        left.says[Opcode.SELECT_BUCKET] = Status.KEY_ENOENT
+        without, selected = client.twin(), []
+        for _ in range(3):
+            with pytest.raises(BucketNotFound):
+                run(without.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True))
+            selected.append(sum(each.opcode == Opcode.SELECT_BUCKET for each in left.seen))
+        assert selected == [2, 2, 2], "once to connect, once to look for it"
+        without.close()
         client.close()
 
 
@@ -46,15 +112,11 @@ def test_a_bucket_that_is_missing_is_no_missing_document_however_often_that_was_
 
 
 def test_the_seqnos_of_an_emptied_node_are_those_of_who_took_its_place():
-    emptied, left = a_node({Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), a_node(vbuckets=1)
-    owners = [0]
-    left.config = lambda own: cluster_map([emptied.address, own], owners, rev=1 + owners[0])
+    emptied, left = emptied_and_left()
     with serve(emptied), serve(left) as address:
         client = cluster(f"{address}/beer")
         run(client.connect())
-        with pytest.raises(BucketNotFound, match='select bucket "beer"'):
-            run(client.seqnos())
-        owners[:] = [1]
+        left.owners[:] = [1]
         assert list(run(client.seqnos())) == [0]
         client.close()
 

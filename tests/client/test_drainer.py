@@ -7,6 +7,7 @@ from headwater.client.drainer import Drainer, Unassigned
 from headwater.client.options import DrainOptions
 from headwater.client.worker import Task
 from headwater.errors import (
+    BucketNotFound,
     ConnectionLost,
     InvalidArguments,
     NoAccess,
@@ -20,7 +21,7 @@ from headwater.protocol.dcp.position import Position, load_positions, safe_point
 from headwater.testing.peers import UUID, History, Peer, Snapshot, cluster_map, history, mutation, serve
 from headwater.transport.waiting import Ready
 from headwater.wire import dcp
-from headwater.wire.header import HEADER_BYTES
+from headwater.wire.header import HEADER_BYTES, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.battery import few_of
@@ -281,6 +282,37 @@ def test_a_vbucket_that_moves_is_followed_to_its_new_node(driver):
     assert len(seqnos(events)) == 8
     asked = [frame.vbucket for frame in first.seen if frame.opcode == Opcode.DCP_STREAM_REQ]
     assert sorted(asked) == [0, 1]
+
+
+class Emptied(Peer):
+    """Has no bucket any more, as a node whose disk was replaced; or `has_bucket` for now."""
+
+    has_bucket = False
+
+    def answers(self, request):
+        if request.opcode == Opcode.SELECT_BUCKET and not self.has_bucket:
+            self.seen.append(request)
+            yield response(request, Status.KEY_ENOENT)
+        else:
+            yield from super().answers(request)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_node_that_was_emptied_is_left_for_who_takes_its_place(driver, is_dropped):
+    """It ended the drain, though the bucket was there: at the others, which did not know yet who would own it."""
+    emptied, left = Emptied(), Emptied(histories={0: history(4)})
+    left.has_bucket = True
+    left.config = lambda _: cluster_map(
+        [emptied.address, left.address], [int(len(emptied.seen) > 2)], 1 + len(emptied.seen)
+    )
+    with serve(emptied), serve(left) as address:
+        client = driver.connect(f"{address}/beer")
+        left.has_bucket = not is_dropped
+        if is_dropped:
+            with pytest.raises(BucketNotFound):
+                list(client.changes(until={0: 4}))
+        else:
+            assert seqnos(client.changes(until={0: 4})) == [1, 2, 3, 4]
 
 
 def test_each_node_is_asked_for_its_own_vbuckets(driver):

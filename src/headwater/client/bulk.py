@@ -24,6 +24,7 @@ from headwater.client.kv import U32_MAX, Document, Expiry, Value, as_expiry, as_
 from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
 from headwater.errors import (
+    BucketNotFound,
     KeyNotFound,
     NotMyVbucket,
     RemoteProtocolError,
@@ -226,7 +227,7 @@ class BulkWriter:
     def _give_up(self, attempts: int, seconds: float) -> None:
         for item, error in self._put_off_so_far():
             failure = tried(error, attempts, seconds)
-            if isinstance(failure, TransportError):
+            if isinstance(failure, TransportError | BucketNotFound):  # of no document, as a missing key would be
                 raise failure
             self._hopeless.add(self._map.vbucket_of(item.key))
             self._fail(item, failure)
@@ -262,8 +263,7 @@ class BulkWriter:
         try:
             link = yield from self._cluster.link(owner)
         except (TransportError, StatusError) as error:
-            until = self._cluster.deadline()
-            if not error.retriable and not (yield from self._cluster.was_replaced(owner, chunk.vbuckets, error, until)):
+            if not error.retriable and not (yield from self._cluster.was_emptied(error, self._cluster.deadline())):
                 raise
             for item in chunk.items:
                 self._put_off(item, error)

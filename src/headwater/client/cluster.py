@@ -7,7 +7,7 @@ attempts and the time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from headwater.client.durability import check_granted, within
 from headwater.client.nodes import Nodes
@@ -89,7 +89,7 @@ class Cluster(Nodes):
         except (TransportError, StatusError) as error:
             if error.retriable:
                 yield from self.look_around(without=owner, until=deadline)  # the others may know who took its place
-            elif not (yield from self.was_replaced(owner, (vbucket,), error, deadline)):
+            elif not (yield from self.was_emptied(error, deadline)):
                 raise
             return error
         self._check_bucket(planned)
@@ -97,16 +97,6 @@ class Cluster(Nodes):
             yield from self.look_around(without=owner, until=deadline)
             return self.misplaced(vbucket, what, owner)
         return link
-
-    def was_replaced(
-        self, owner: Address, vbuckets: Iterable[int], error: TransportError | StatusError, until: float
-    ) -> Steps[bool]:
-        """Return True if a node without the bucket was emptied, and waits to join again: the others name another owner
-        for any of these vbuckets. If they name none, there is no such bucket."""
-        if not isinstance(error, BucketNotFound):
-            return False
-        yield from self.look_around(without=owner, until=until)
-        return any(self.map.owner(vbucket) != owner for vbucket in vbuckets)
 
     def _attempt(
         self, link: Pipeline, vbucket: int, request: Frame, what: str, deadline: float, *, reads: bool
@@ -211,8 +201,7 @@ class Cluster(Nodes):
                 link = yield from self.link(address)
                 answer = yield from self.seqnos_of(link, collection)
             except (TransportError, StatusError) as error:
-                owned = (vb for vb in range(known.vbuckets) if known.owner(vb) == address)
-                if not error.retriable and not (yield from self.was_replaced(address, owned, error, until)):
+                if not error.retriable and not (yield from self.was_emptied(error, until)):
                     raise
                 trouble = error
             else:

@@ -20,6 +20,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from headwater.client.cluster import Cluster
 from headwater.client.routing import Address, ClusterMap
 from headwater.errors import (
+    BucketNotFound,
     NotMyVbucket,
     NotSupported,
     OptionError,
@@ -262,7 +263,7 @@ def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifes
         try:
             answer = yield from _ask_manifest(cluster, address)
         except (TransportError, StatusError) as error:
-            if not error.retriable:
+            if not error.retriable and not isinstance(error, BucketNotFound):  # one that was emptied is not asked alone
                 raise
             lost = error
             continue
@@ -300,7 +301,7 @@ def newest_manifest(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> 
             return (yield from _manifest_of_owners(cluster, wanted, until))
         except (TransportError, StatusError) as error:
             moment = cluster.clock() + backoff.next_seconds()
-            if not error.retriable or moment >= until:
+            if moment >= until or not (error.retriable or (yield from cluster.was_emptied(error, until))):
                 raise
         yield Ready((), moment)
 

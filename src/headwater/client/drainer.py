@@ -28,6 +28,7 @@ from headwater.client.progress import Positions, VBucketProgress
 from headwater.client.routing import Address
 from headwater.client.worker import AGAIN, Task, Worker
 from headwater.errors import (
+    BucketNotFound,
     DataLoss,
     HeadwaterError,
     PeerSilent,
@@ -295,7 +296,7 @@ class Drainer:
             self._failure = error
             return False
         except (TransportError, StatusError) as error:
-            if not error.retriable:
+            if not error.retriable and not isinstance(error, BucketNotFound):
                 self._failure = error
             self._lose(address, error)
             return True
@@ -392,6 +393,7 @@ class Drainer:
         while True:
             now = self.clock()
             due = [vb for vb, lost in self._unassigned.items() if lost.retry_at <= now]
+            yield from self._look_for_bucket(due)
             # Vbuckets fail one by one, a map tells of all of them: not every failure asks for a map of its own.
             if any(self._unassigned[vb].stale_map for vb in due) and now >= self._refreshed_at + REFRESH_SECONDS:
                 try:
@@ -407,6 +409,15 @@ class Drainer:
             for vbucket in due:
                 self._assign(vbucket)
             yield AGAIN if due else Ready()
+
+    def _look_for_bucket(self, due: Iterable[int]) -> Steps[None]:
+        """Raise BucketNotFound for vbuckets whose node has no such bucket, unless another one has it: then that one was
+        emptied, and the vbuckets go to others."""
+        for error in (self._unassigned[vb].error for vb in due):
+            if isinstance(error, BucketNotFound):
+                if not (yield from self.cluster.was_emptied(error, self.cluster.deadline())):
+                    raise error
+                return
 
     def _look_at_collections(self, due: list[int]) -> Steps[list[int]]:
         """Find out which part of the choice is gone, and report it; return the vbuckets to request again. A stream that

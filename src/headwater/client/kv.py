@@ -31,7 +31,8 @@ from headwater.errors import (
     UnknownCollection,
 )
 from headwater.protocol.handshake import refused
-from headwater.transport.waiting import Steps
+from headwater.transport.backoff import for_requests
+from headwater.transport.waiting import Ready, Steps
 from headwater.wire import admin, bootstrap, documents, subdoc, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.header import KEY_BYTES_MAX, VALUE_BYTES_MAX, Frame
@@ -474,6 +475,17 @@ class Operations:
         Args:
             vbuckets: asked for one by one; None for all, at once.
         """
+        backoff, until = for_requests(), self.cluster.deadline()
+        while True:
+            try:
+                return (yield from self._stats_of_owners(group, vbuckets))
+            except BucketNotFound as error:
+                moment = self.cluster.clock() + backoff.next_seconds()
+                if moment >= until or not (yield from self.cluster.was_emptied(error, until)):
+                    raise
+            yield Ready((), moment)
+
+    def _stats_of_owners(self, group: str, vbuckets: Collection[int] | None) -> Steps[dict[int, dict[str, str]]]:
         by_vbucket: dict[int, dict[str, str]] = {}
         known = self.cluster.map
         owners = {vb: known.owner(vb) for vb in vbuckets or ()}

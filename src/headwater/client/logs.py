@@ -1,7 +1,7 @@
 """Failover logs of many vbuckets, with one round trip for each node.
 
 The requests to a node are sent together with a no-op after them (pipeline.py); vbuckets without an answer, because they
-moved or the connection broke, are asked for one at a time, with the patience of `Cluster.call`.
+moved, the connection broke or their node was emptied, are asked for one at a time, with the patience of `Cluster.call`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from headwater.client.cluster import Cluster
 from headwater.client.kv import Operations, check_vbuckets
 from headwater.client.routing import Address
-from headwater.errors import ConnectionLost, RemoteProtocolError
+from headwater.errors import BucketNotFound, ConnectionLost, RemoteProtocolError
 from headwater.protocol.handshake import refused
 from headwater.transport.waiting import Steps
 from headwater.wire.admin import GetFailoverLog, GetFailoverLogResponse
@@ -37,7 +37,7 @@ def failover_logs(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> St
     for owner, mine in owned.items():
         try:
             logs |= yield from _logs_of(cluster, owner, mine)
-        except ConnectionLost:
+        except (ConnectionLost, BucketNotFound):
             continue
     one_by_one = Operations(cluster)
     for vbucket in chosen:

@@ -35,6 +35,8 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 OTHER_TASK_SECONDS = 0.01
+MISSING_SECONDS = 5.0
+"""The time for which it is believed that no node has a bucket: to ask may take as long, where one of them is silent."""
 _NO_MAP = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT})
 
 
@@ -69,6 +71,7 @@ class Nodes:
         self._durable: Self | None = None
         self._closed = False
         self._refreshing, self._refreshed_at = False, float("-inf")
+        self._is_known_elsewhere, self._missing_until = False, float("-inf")
 
     def twin(self, *features: int) -> Self:
         """Return a cluster with the same settings and map, and connections of its own, which ask for more features."""
@@ -241,9 +244,10 @@ class Nodes:
             yield Ready((), self.clock() + OTHER_TASK_SECONDS)
         if self._refreshed_at > asked_at:
             return
-        self._refreshing = True
+        self._refreshing, self._is_known_elsewhere = True, False
         try:
             yield from self._ask_for_map(without, until)
+            self._is_known_elsewhere = True
         finally:
             self._refreshing, self._refreshed_at = False, self.clock()
 
@@ -251,6 +255,22 @@ class Nodes:
         """Refresh the map; if no node answers, keep the one at hand."""
         with suppress(TransportError, StatusError):
             yield from self.refresh(without, until)
+
+    def was_emptied(self, error: TransportError | StatusError, until: float) -> Steps[bool]:
+        """Return True if a node without the bucket was emptied, as one whose disk was replaced: another node has it.
+
+        Its vbuckets have gone to others, by the map that is ours now, or will: as those of a node that is down. If no
+        other node that answers has the bucket, there is none, which is believed for MISSING_SECONDS.
+
+        Args:
+            error: the node's. until: when the operation ends; silent nodes share the time that is left.
+        """
+        if not isinstance(error, BucketNotFound) or self.clock() < self._missing_until:
+            return False
+        yield from self.look_around(until=until)
+        if not self._is_known_elsewhere and not self._refreshing:
+            self._missing_until = self.clock() + MISSING_SECONDS
+        return self._is_known_elsewhere
 
     def _ask_for_map(self, without: Address | None, until: float | None) -> Steps[None]:
         before, answered = self._map, False
