@@ -155,6 +155,19 @@ def test_a_typo_in_remove_is_told_and_nothing_is_done():
         assert code == 1 and f"is the member {nodes[1].address}; use that address" in told
 
 
+def test_a_member_that_is_named_as_the_map_does_not_is_the_member():
+    with empty_nodes(2) as nodes:
+        init(*nodes)
+        fill(nodes[0], DOCUMENTS)
+        alias = f"localhost:{nodes[0].port}"
+        assert command("cluster", "status", alias)[0] == 0
+        code, shown, told = command("cluster", "rebalance", alias, "--yes")
+        assert code == 0 and "deletes" not in shown, told
+        check(nodes, DOCUMENTS)
+        code, _, told = command("cluster", "rebalance", nodes[1].address, "--yes", "--add", alias)
+        assert code == 1 and f"is the member {nodes[0].address}; use that address" in told
+
+
 def test_founding_that_was_killed_goes_on_when_it_is_typed_again():
     with empty_nodes(3) as nodes:
         line = ("cluster", "init", *(node.address for node in nodes), "--replicas", "2")

@@ -205,7 +205,7 @@ class Members:
             raise ClusterError(
                 f"{', '.join(map(str, seeds))}: in no cluster", "start with: headwater cluster init NODE ..."
             )
-        return Survey(newest, nodes)
+        return Survey.of(newest, nodes)
 
     async def view(self, address: Address) -> NodeView:
         """Ask one node for all that a survey wants to know."""
@@ -249,6 +249,7 @@ class Members:
             acknowledged=answers.acknowledged(details),
             damaged_batches=answers.number(cluster_stats.get("damaged_batches", "0"), "cluster damaged_batches"),
             fenced=_fence(cluster_stats),
+            is_copy="copy_of" in cluster_stats,
         )
 
     async def _seqnos(self, admin: NodeAdmin) -> dict[int, int] | None:

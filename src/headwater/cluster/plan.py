@@ -102,6 +102,8 @@ def make_plan(
     _check_cluster(survey, add)
     _check_members(survey)
     for node in add:
+        if node in survey.aliases:
+            raise ClusterError(f"{node} is the member {survey.aliases[node]}", "use that address")
         _check_joins(survey, survey.nodes[node])
     settlement = settle(survey)
     _check_settles(settlement)

@@ -78,7 +78,8 @@ class NodeView:
         acknowledged: up to where damaged copies may have acknowledged durable writes before their damage was found.
         damaged_batches: how many batches of its log are damaged, also where no vbucket needs them any more.
         error: why it did not answer; all else is empty then. is_refusal: it did, with this refusal.
-        fenced: what it says about waiting for its peers; empty when it serves.
+        fenced: what it says about waiting for its peers; empty when it serves. is_copy: it waits, since the member
+            whose map it has answers elsewhere.
     """
 
     address: Address
@@ -99,6 +100,7 @@ class NodeView:
     damaged_batches: int = 0
     error: str = ""
     fenced: str = ""
+    is_copy: bool = False
     is_refusal: bool = False
 
     @property
@@ -129,6 +131,12 @@ class NodeView:
         acknowledged = self.acknowledged.get(vbucket, 0)
         return Copy(self.address, seqno, log, complete, has_gap, vbucket in self.damaged, acknowledged)
 
+    def is_called_otherwise_in(self, known: ClusterMap) -> bool:
+        """Return whether it is a member of this map, asked by another name: no copy of a member's folder, which serves
+        nothing."""
+        is_member = self.map is not None and self.map.uuid == known.uuid and self.this in known.servers
+        return is_member and self.address not in known.servers and not self.is_copy
+
     @property
     def has_data(self) -> bool:
         """True if a vbucket here, in whatever state, has a history."""
@@ -142,10 +150,20 @@ class Survey:
     Attributes:
         map: the newest that any of them has.
         nodes: the members, then others that were asked about.
+        aliases: the members that were asked by another name than the map's, by that name: a host has several, and
+            workers have an address in common.
     """
 
     map: ClusterMap
     nodes: Mapping[Address, NodeView]
+    aliases: Mapping[Address, Address] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, newest: ClusterMap, views: Mapping[Address, NodeView]) -> Survey:
+        """Return the survey in which each member is seen once: as another node, its vbuckets would have two owners, and
+        be made dead at that one."""
+        aliases = {name: node.this for name, node in views.items() if node.this and node.is_called_otherwise_in(newest)}
+        return cls(newest, {name: node for name, node in views.items() if name not in aliases}, aliases)
 
     @property
     def silent(self) -> list[NodeView]:
