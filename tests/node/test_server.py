@@ -362,7 +362,7 @@ def test_whoever_insists_lets_a_network_in_without_users() -> None:
         (NodeConfig(insecure=True), {}, False),
         (NodeConfig(), {"ann": "x"}, False),
     ):
-        server = SimpleNamespace(config=config, users=Users(users))
+        server = SimpleNamespace(config=config, users=Users(users), _users_folder=config.data)
         with pytest.raises(OptionError) if is_refused else nullcontext():
             Server._refuse_an_open_network(server, "10.0.0.1")  # type: ignore[arg-type]
 

@@ -40,15 +40,18 @@ class Serve(CommandWithForms):
 
     def perform(self, ctx: Any) -> Any:
         """Run a node with what was typed: a default must not hide what environment and file say."""
-        from headwater.node import run
-        from headwater.node.config import config_from
+        from headwater.node.config import config_from, one_thread_for
 
         sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
         given = {name: ctx.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
         named = ctx.find_object(Settings)
         if named is not None and named.file is not None:  # headwater --config FILE serve
             given.setdefault(CONFIG.field, str(named.file))
-        raise typer.Exit(run.serve(config_from(given)))
+        config = config_from(given)
+        one_thread_for(config)
+        from headwater.node import run
+
+        raise typer.Exit(run.serve(config))
 
 
 COMMAND: Final = Serve

@@ -32,7 +32,8 @@ SECRET_ITERATIONS = 60_000
 class NodeConfig:
     """A node's settings. The fields are the table that the command line, the environment, the file and the docs read.
 
-    `users` maps names to passwords; empty lets everybody in.
+    `users` maps names to passwords; empty lets everybody in. `group_secret` is what workers prove to each other, once
+    there are users, where they were given nothing better.
     """
 
     host: str = option("127.0.0.1", "address to listen on")
@@ -40,6 +41,12 @@ class NodeConfig:
     data: Path = option(Path("headwater-data"), "directory of the store; made if missing")
     http_port: int = option(
         -1, "port for the HTTP pages alone, which the others have, too (0: a free one; -1: none)", least=-1, most=65535
+    )
+    workers: int = option(
+        1, "experimental: processes that serve together, each a member of a cluster (0: one a core)", least=0
+    )
+    worker_port: int = option(
+        0, "port of the first of several workers, the others have the next ones; 0: 10 above --port", **PORT
     )
     bucket: str = option("default", "name of the bucket")
     vbuckets: int = option(1024, "number of vbuckets of a new store: a power of two, 1 to 1024")
@@ -126,6 +133,7 @@ class NodeConfig:
     log_level: str = option("warning", "debug, info, warning or error; of its parts as well: warning,replication=info")
     log_format: str = option("text", "how a line of the log looks: text or json", choices=FORMATS)
     users: Mapping[str, str] = field(default_factory=dict)
+    group_secret: str = field(default="", repr=False)
 
     @property
     def administering(self) -> frozenset[str]:
@@ -149,7 +157,8 @@ class NodeConfig:
         """
         if (secret := self.users.get(CLUSTER_USER)) is not None:
             return CLUSTER_USER, secret
-        return next(((CLUSTER_USER, _made_secret(*each)) for each in self.users.items()), (None, None))
+        no_users = (CLUSTER_USER, self.group_secret) if self.group_secret else (None, None)
+        return next(((CLUSTER_USER, _made_secret(*each)) for each in self.users.items()), no_users)
 
     @property
     def logins(self) -> dict[str, str]:
@@ -170,6 +179,8 @@ class NodeConfig:
         if self.http_port >= 0 and self.without_tls == "nobody":
             raise OptionError("http-port", self.http_port, "possible with --without-tls nobody: it speaks no TLS")
         self._check_tls()
+        if self.workers != 1:
+            self._check_workers()
         if not self.bucket or len(self.bucket) > 100 or not all(c.isalnum() or c in "_-.%" for c in self.bucket):
             raise OptionError("bucket", self.bucket, "a name of 1 to 100 letters, digits, _ - . or %")
         if len(self.group) > GROUP_LENGTH_MAX or not self.group.isprintable():
@@ -177,6 +188,18 @@ class NodeConfig:
         parse_levels(self.log_level)
         if self.memory_mib < self.connection_memory_mib:
             raise OptionError("memory-mib", self.memory_mib, f"{self.connection_memory_mib} or more")
+
+    def _check_workers(self) -> None:
+        if self.workers > self.vbuckets:
+            raise OptionError("workers", self.workers, f"{self.vbuckets} or fewer: each serves a vbucket at least")
+        if self.host in ("", "0.0.0.0", "::"):  # noqa: S104 - which is refused
+            wanted = "an address of this machine alone: the cluster map of its workers has it, and clients call it"
+            raise OptionError("host", self.host, wanted)
+        for name, default in (("http_port", -1), ("without_tls", "anywhere")):
+            if (value := getattr(self, name)) != default:
+                raise OptionError(
+                    name.replace("_", "-"), value, "possible with --workers yet: each has a port of its own"
+                )
 
     def _check_tls(self) -> None:
         if self.tls_clients != "off" and not self.tls_ca:
@@ -212,6 +235,12 @@ CONFIG = Option("config", "", "TOML file of these options by name; the command l
 
 OPTIONS: tuple[Option, ...] = (CONFIG, *options_of(NodeConfig), *_WHO)
 _BY_FIELD = {option.field: option for option in OPTIONS}
+
+
+def one_thread_for(config: NodeConfig) -> None:
+    """Have no library begin threads when it is loaded, in a process that is to be forked; before numpy is imported."""
+    if config.workers != 1:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> NodeConfig:

@@ -19,10 +19,11 @@ def serve(arguments: list[str]) -> int:
 
     as_json = False
     try:
-        from headwater.node.config import config_from, parse_arguments  # noqa: PLC0415 - which reads the environment
+        from headwater.node.config import config_from, one_thread_for, parse_arguments  # noqa: PLC0415 - which reads the environment
 
         config = config_from(parse_arguments(arguments))
         as_json = config.log_format == "json"
+        one_thread_for(config)
         gc.disable()  # what is loaded now stays; to look through all of it several times would be a tenth of the start
         from headwater.node import run  # noqa: PLC0415 - after the settings: a wrong one is told at once
 

@@ -35,6 +35,9 @@ from headwater.node.reporting.log_lines import event
 from headwater.node.server import Server
 from headwater.node.storage import unreadable
 from headwater.node.storage.store import Store
+from headwater.node.workers import supervising
+from headwater.node.workers.layout import count_of, refuse_folder_of_workers
+from headwater.node.workers.worker import NodeWorker
 
 if TYPE_CHECKING:
     from headwater.node.process.machine_code import MachineCode
@@ -45,7 +48,8 @@ SWITCH_INTERVAL_SECONDS = 0.0005  # the commit thread gets the interpreter back 
 # those of another release, put in this one's place for the next start.
 METRICS = "headwater.node.rest.metrics"
 
-WORKERS = 8  # threads for what blocks besides commits: compaction, passwords, names of peers
+THREADS = 8  # threads for what blocks besides commits: compaction, passwords, names of peers
+ADMITTED_SECONDS = 5.0
 
 log: Final = logging.getLogger(__name__)
 
@@ -54,9 +58,19 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=...` once it listens, or, with
     the log as JSON, the event `node.ready` as an object with `host`, `port`, `bucket`, `vbuckets`, `tls`, `http`.
 
+    With several workers these are processes of their own, and this one supervises them (workers/supervising.py).
+
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
-    log_lines.begin(config.log_level, config.log_format)
+    if count_of(config) > 1:
+        return supervising.serve(config, out or sys.stdout, load, _serve_store)
+    refuse_folder_of_workers(config)
+    return _serve_store(config, None, out or sys.stdout)
+
+
+def _serve_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> int:
+    """Run one process with one folder."""
+    log_lines.begin(config.log_level, config.log_format, worker=None if worker is None else worker.number)
     if config.log_format == "json" and builds.compiling():
         builds.numbas("cached").compiling.tell(lambda message: log.warning(message, extra=event("kernels.compiling")))
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -68,7 +82,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     try:
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
-            runner.run(_serve(config, store, out or sys.stdout))
+            runner.run(_serve(config, store, out, worker))
         clean = True
     finally:
         store.close(clean=clean)
@@ -84,26 +98,28 @@ def _end_for(broken: InvariantBroken, of_node: bool) -> None:
         os._exit(1)
 
 
-async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
+async def _serve(config: NodeConfig, store: Store, out: TextIO, worker: NodeWorker | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until the node is up: not the end of it
     committer = Committer(store, loop)
-    loop.set_default_executor(threads.pool(WORKERS, "work"))
+    loop.set_default_executor(threads.pool(THREADS, "work"))
     collector, trimmer = Collector(loop), Trimmer(loop, free_bytes_of_libc())
     kernels = _compiled_meanwhile()
     server: Server | None = None
     try:
         try:
-            server = _server(config, store, committer, loop, kernels)
+            server = _server(config, store, committer, loop, kernels, worker)
             _make_ready(server)
         except DiskFull as error:
             raise DiskFull(error.path, error.needed_bytes, error.free_bytes, starting=True) from error
         host, port = server.listen()
         loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_tls(on_request=True))
         _warn_of_the_open_network(config, host, server)
+        if worker is not None:
+            await _admitted(server, stop)
         _tell_ready(config, server, host, port, out)
         collector.start()
         trimmer.start()
@@ -123,6 +139,16 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO) -> None:
         committer.close()
         if server is not None:  # else none was opened; after an orderly stop they are closed
             server.catalog.close(clean=False)
+
+
+async def _admitted(server: Server, stop: asyncio.Event) -> None:
+    """Wait until the other workers have said that this one may serve what it owned; not for ever: of a cluster of
+    several machines the others may be gone."""
+    deadline = server.loop.time() + ADMITTED_SECONDS
+    fence = server.first.membership.fence
+    while fence is not None and not fence.is_open and not stop.is_set() and server.loop.time() < deadline:
+        await asyncio.sleep(0.01)
+        fence = server.first.membership.fence
 
 
 def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: TextIO) -> None:
@@ -156,20 +182,23 @@ def _print(line: str, out: TextIO) -> None:
         os.close(silence)
 
 
-def _server(
+def _server(  # noqa: PLR0917 - called in one place
     config: NodeConfig,
     store: Store,
     committer: Committer,
     loop: asyncio.AbstractEventLoop,
     kernels: MachineCode | None,
+    worker: NodeWorker | None,
 ) -> Server:
     """A server over a bucket as the store has it."""
     bucket = Bucket(config.bucket, store, committer)
     bucket.recover(config)
+    if worker is not None:
+        worker.begin(bucket)
     with _loading():
         if kernels is not None:
             kernels.begin()
-    return Server(config, bucket, committer, loop)
+    return Server(config, bucket, committer, loop, worker)
 
 
 def _compiled_meanwhile() -> MachineCode | None:

@@ -29,7 +29,7 @@ from headwater.node.config import NodeConfig
 from headwater.node.connections.budget import Budget
 from headwater.node.connections.connection import Connection
 from headwater.node.connections.inbox import ConnectionInbox
-from headwater.node.connections.listening import address_error, bound
+from headwater.node.connections.listening import bound, queue_up
 from headwater.node.connections.loopback import is_local, is_loopback, loopback_like
 from headwater.node.connections.places import TRIAL_SECONDS, ConnectionPlaces
 from headwater.node.connections.tls import NodeTls
@@ -53,10 +53,9 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import UserSession
     from headwater.node.membership.member import Membership
     from headwater.node.storage.api import Storage
+    from headwater.node.workers.worker import NodeWorker
 
 RECEIVE_BYTES = 256 << 10
-SOCKET_BUFFER_BYTES = 1 << 20
-BACKLOG = 1024
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_SECONDS = 0.25
 WARNINGS_PER_SECOND = 20
@@ -112,12 +111,19 @@ class Server:
     _port: int | None = None
 
     def __init__(
-        self, config: NodeConfig, bucket: Bucket, committer: Committer, loop: asyncio.AbstractEventLoop
+        self,
+        config: NodeConfig,
+        bucket: Bucket,
+        committer: Committer,
+        loop: asyncio.AbstractEventLoop,
+        worker: NodeWorker | None = None,
     ) -> None:
         self.config = config
+        self.worker: Final = worker
+        self._users_folder = config.data if worker is None else worker.folder
         self.loop = loop
         self.run_queue: RunQueue = RunQueue(loop)
-        self.users: Users = Users(config.logins, config.roles, UsersFile(config.data))
+        self.users: Users = Users(config.logins, config.roles, UsersFile(self._users_folder))
         self.users.refresh()
         self._refuse_lost_users(bucket.store)
         self.sharing: Final = Sharing(loop, self.users, self._member, self._refresh_users, has_secret=config.has_secret)
@@ -216,22 +222,14 @@ class Server:
         if listener is not None or config.without_tls != "nobody":
             host = config.host if config.without_tls == "anywhere" else loopback_like(config.host)
             self._listener = listener = self._bound("port", host, config.port) if listener is None else listener
-            self._queue_up(listener, "port", config.port)
+            queue_up(listener, "port", config.host, config.port)
         if self.tls is not None:
             self._tls_listener = self._bound("tls-port", config.host, config.tls_port)
-            self._queue_up(self._tls_listener, "tls-port", config.tls_port)
+            queue_up(self._tls_listener, "tls-port", config.host, config.tls_port)
         if config.http_port >= 0:
             host = config.host if config.without_tls == "anywhere" else loopback_like(config.host)
             self._http_listener = self._bound("http-port", host, config.http_port)
-            self._queue_up(self._http_listener, "http-port", config.http_port)
-
-    def _queue_up(self, listener: socket.socket, option: str, port: int) -> None:
-        try:
-            listener.listen(BACKLOG)  # where two could bind the same address, this tells
-        except OSError as error:
-            listener.close()
-            raise address_error(option, self.config.host, port, error) from None
-        listener.setblocking(False)
+            queue_up(self._http_listener, "http-port", config.host, config.http_port)
 
     def listen(self) -> tuple[str, int]:
         """Begin to accept, bound first if that was not done; returns (host, port): those for TLS, if there are no
@@ -244,6 +242,7 @@ class Server:
         if self._http_listener is not None:
             self.http_port = self._http_listener.getsockname()[1]
             listeners.append(self._http_listener)
+        listeners += self._shared
         self._port = port
         for served in self._buckets.values():
             served.start(port)
@@ -256,22 +255,25 @@ class Server:
         return host, port
 
     def _bound(self, option: str, host: str, port: int) -> socket.socket:
-        listener = bound(option, host, port, self._refuse_an_open_network)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-        return listener
+        return bound(option, host, port, self._refuse_an_open_network)
 
     def _refuse_an_open_network(self, host: str) -> None:
         if self.config.insecure or self.users.required or is_loopback(host):
             return
-        ways = f"headwater user add NAME --roles administer --data {self.config.data}"
+        ways = f"headwater user add NAME --roles administer --data {self._users_folder}"
         raise OptionError(
             "host", self.config.host, f"a loopback address, and there are no users: add one ({ways}), or --insecure"
         )
 
+    @property
+    def _shared(self) -> list[socket.socket]:
+        """The sockets at which all workers accept."""
+        shared = () if self.worker is None else (self.worker.public, self.worker.public_tls)
+        return [each for each in shared if each is not None]
+
     async def close(self) -> None:
         """Stop accepting, finish what was received, commit, close the connections."""
-        for listener in (self._listener, self._tls_listener, self._http_listener):
+        for listener in (self._listener, self._tls_listener, self._http_listener, *self._shared):
             if listener is not None:
                 self.loop.remove_reader(listener.fileno())
                 listener.close()
@@ -360,7 +362,8 @@ class Server:
     # --- accepting ----------------------------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        shared = self._shared
+        for _ in range(1 if listener in shared else ACCEPTS_PER_TURN):  # of several workers each takes its turn
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -372,7 +375,10 @@ class Server:
                 return
             peer = f"{address[0]}:{address[1]}"
             pages = listener is self._http_listener
-            self._admit(sock, peer, speaks_tls=listener is self._tls_listener, has_pages_only=pages)
+            speaks_tls = listener is self._tls_listener or (
+                self.worker is not None and listener is self.worker.public_tls
+            )
+            self._admit(sock, peer, speaks_tls=speaks_tls, has_pages_only=pages)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
@@ -436,7 +442,7 @@ class Server:
         config, file = self.config, self.users.file
         if file is None or not store.declarations.has_users or self.users.required or config.insecure:
             return
-        way = f"headwater user add NAME --roles administer --data {config.data}"
+        way = f"headwater user add NAME --roles administer --data {self._users_folder}"
         message = f"the file is missing, though this store has users: put it back, or begin anew ({way}), or --insecure"
         raise CorruptStore(file.path, 0, message)
 

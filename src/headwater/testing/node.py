@@ -27,7 +27,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from headwater.client.options import refuse_unknown
 from headwater.testing import processes
@@ -257,7 +257,7 @@ def _close(sockets: list[socket.socket]) -> None:
         sockets.pop().close()
 
 
-_OWN = frozenset({"environment", "unknown", "tls"})
+_OWN = frozenset({"environment", "tls"})
 """Arguments of `node` that are no options of a node."""
 
 
@@ -269,6 +269,8 @@ def node(
     config: str | Path | None = None,
     host: str | None = None,
     http_port: int | None = None,
+    workers: int | None = None,
+    worker_port: int | None = None,
     bucket: str | None = None,
     vbucket_state: str | None = None,
     connections_max: int | None = None,
@@ -321,9 +323,13 @@ def node(
         OptionError: there is no option of this name.
         NodeError: the node did not start, or left a traceback; with its log.
     """
-    options = {name: value for name, value in locals().items() if value is not None and name not in _OWN}
-    refuse_unknown(unknown, [name for name in inspect.signature(node).parameters if name != "unknown"])
-    return _running(options, environment, tls=tls)
+    return _running(_given(locals()), environment, tls=tls)
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, object]:
+    """The options among the arguments of `node`, but for those that are left to serve."""
+    refuse_unknown(arguments.pop("unknown"), [name for name in inspect.signature(node).parameters if name != "unknown"])
+    return {name: value for name, value in arguments.items() if value is not None and name not in _OWN}
 
 
 @contextlib.contextmanager

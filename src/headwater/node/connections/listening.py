@@ -9,7 +9,10 @@ from headwater.errors import OptionError
 from headwater.node.config import NodeConfig
 from headwater.node.connections.loopback import loopback_like
 
-__all__ = ["address_error", "bound", "try_addresses"]
+__all__ = ["address_error", "bound", "queue_up", "try_addresses"]
+
+SOCKET_BUFFER_BYTES = 1 << 20
+BACKLOG = 1024
 
 
 def bound(option: str, host: str, port: int, check: Callable[[str], None] = lambda host: None) -> socket.socket:
@@ -34,6 +37,22 @@ def bound(option: str, host: str, port: int, check: Callable[[str], None] = lamb
         listener.close()
         raise address_error(option, host, port, error) from None
     return listener
+
+
+def queue_up(listener: socket.socket, option: str, host: str, port: int) -> None:
+    """Let connections to a bound socket queue up; whoever takes it off there takes its buffers' size from it.
+
+    Raises:
+        OptionError: naming the option, when another has the address.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    try:
+        listener.listen(BACKLOG)  # where two could bind the same address, this tells
+    except OSError as error:
+        listener.close()
+        raise address_error(option, host, port, error) from None
+    listener.setblocking(False)
 
 
 def address_error(option: str, host: str, port: int, error: OSError) -> OptionError:

@@ -317,7 +317,7 @@ class Membership:
     # --- how to reach others ----------------------------------------------------------------------------------------
 
     def _account(self) -> tuple[str | None, str | None]:
-        return self._server.config.account
+        return self._server.config.account if self._server.users.required else (None, None)
 
     def _source(self, address: Address) -> ProducerAddress:
         port = self._tls_port(address)

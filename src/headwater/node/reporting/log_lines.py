@@ -33,6 +33,7 @@ EVENTS: Mapping[str, str] = {
     "kernels.failed": "they can't be compiled; a traceback follows",
     "node.refused": "it can't start, or not go on, and why; a wrong option is told before there is a log, as text",
     "node.failed": "something inside failed; a traceback follows",
+    "worker.ended": "a worker of `--workers` is gone, and is started again; the others go on",
     "peer.fault": "a peer broke a rule, was refused, or was lost",
     "peer.closed": "a connection was closed in order",
     "user.refused": "a user tried what he may not do",
@@ -150,12 +151,28 @@ def parse_levels(text: str) -> dict[str, str]:
     return levels
 
 
-def begin(levels: str, form: str, out: TextIO | None = None) -> None:
-    """Write the log to `out` (stderr) from now on, in one of FORMATS."""
+class OfWorker(logging.Filter):
+    """Says in each line which of a node's workers it comes from."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let it pass, with the number."""
+        record.msg = f"worker {self._number}: {record.msg}"
+        record.fields = {**getattr(record, "fields", {}), "worker": self._number}
+        return True
+
+
+def begin(levels: str, form: str, out: TextIO | None = None, worker: int | None = None) -> None:
+    """Write the log to `out` (stderr) from now on, in one of FORMATS; as one of several workers, if it is one."""
     handler = logging.StreamHandler(out or sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else OneLine())
     handler.addFilter(RareTracebacks())
     by_module = {"": "warning", **parse_levels(levels)}
-    logging.basicConfig(level=by_module.pop("").upper(), handlers=[handler])
+    if worker is not None:
+        handler.addFilter(OfWorker(worker))
+    logging.basicConfig(level=by_module.pop("").upper(), handlers=[handler], force=worker is not None)
     for module, level in by_module.items():
         logging.getLogger(f"{ROOT}.{module}").setLevel(level.upper())

@@ -119,8 +119,8 @@ class Users:
 
     @property
     def required(self) -> bool:
-        """Return True if a login is needed at all."""
-        return bool(self._passwords) or self._accounts is not None
+        """Return True if a login is needed at all: somebody has one, besides the members of the cluster."""
+        return bool(self._passwords.keys() - {CLUSTER_USER}) or self._accounts is not None
 
     @property
     def names(self) -> list[str]:

@@ -1,0 +1,211 @@
+"""The workers of a folder: how many there are, where each of them is, and the map that they begin with.
+
+    headwater-data/WORKERS          written once, before any worker has a store; `complete` once all of them have one
+    headwater-data/USERS            the users of all workers
+    headwater-data/worker-0/        the store of a member, as any node's
+    headwater-data/worker-1/
+
+The first map is a function of this file alone. So a worker whose first start was cut short makes the same vbuckets
+again as long as the file is not complete, and none ever after: a folder that is gone then is missed, and not made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import CorruptStore, OptionError, StorageError
+from headwater.node.config import PORT, NodeConfig
+from headwater.node.connections.listening import bound
+from headwater.node.storage.disk import Disk, RealDisk
+from headwater.node.storage.manifest import NAME as STORE_NAME
+from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import OWN_EPOCH, ClusterMap
+
+__all__ = ["WorkersLayout", "count_of", "layout_of", "load", "refuse_folder_of_workers"]
+
+NAME: Final = "WORKERS"
+_NEXT_NAME: Final = "WORKERS.new"
+_FAILPOINTS: Final = ("workers.before_rename", "workers.after_rename")
+_TITLE: Final = "headwater-workers"
+_FORMAT: Final = "1"
+PORTS_APART: Final = 10
+"""So far behind the node's port is the first worker's, unless it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersLayout:
+    """The content of the file.
+
+    Attributes:
+        host: as the map has it. ports, tls_ports: of each worker; no ports for TLS where the node spoke none.
+        uuid: of the cluster, and a name for this group of processes. revision: of the first map.
+        has_map: whether the workers own all vbuckets from the beginning (else they wait for a map of others).
+        complete: whether every worker has its store.
+    """
+
+    host: str
+    ports: tuple[int, ...]
+    tls_ports: tuple[int, ...]
+    bucket: str
+    vbuckets: int
+    uuid: str
+    revision: int
+    has_map: bool
+    complete: bool = False
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Each worker, as the map names it."""
+        return tuple(Address(self.host, port) for port in self.ports)
+
+    @property
+    def group(self) -> str:
+        """The failure domain of the workers, where the operator gives none."""
+        return f"machine-{self.uuid[:8]}"
+
+    def config(self, whole: NodeConfig, number: int) -> NodeConfig:
+        """Return the settings of one worker, of those of the node."""
+        share = max(whole.connection_memory_mib, whole.memory_mib // len(self.ports))
+        return replace(
+            whole,
+            workers=1,
+            data=whole.data / f"worker-{number}",
+            port=self.ports[number],
+            tls_port=self.tls_ports[number] if self.tls_ports else whole.tls_port,
+            group=whole.group or self.group,
+            vbucket_state="none",
+            memory_mib=share,
+        )
+
+    def first_map(self, group: str) -> ClusterMap:
+        """Return the map that the workers begin with: all vbuckets, in turn, without replicas."""
+        count, servers = len(self.ports), self.addresses
+        return ClusterMap(
+            bucket=self.bucket,
+            uuid=self.uuid,
+            epoch=OWN_EPOCH + 1,
+            rev=self.revision,
+            servers=servers,
+            chains=tuple((vb % count,) for vb in range(self.vbuckets)),
+            tls_ports=dict(zip(servers, self.tls_ports, strict=False)),
+            groups=dict.fromkeys(servers, group),
+        )
+
+    def save(self, folder: Path, disk: Disk | None = None) -> None:
+        """Put it on the disk. Raises DiskFull, StorageError."""
+        disk = disk or RealDisk()
+        try:
+            disk.make_directory(folder)
+        except OSError as error:
+            raise StorageError(f"{folder}: {error.strerror or error}") from error
+        data = encode_text_file(_TITLE, _FORMAT, json.dumps(asdict(self)).encode())
+        WholeFile(disk, folder / NAME, folder / _NEXT_NAME, _FAILPOINTS).replace(data)
+
+
+def count_of(config: NodeConfig) -> int:
+    """Return how many workers are asked for."""
+    return config.workers or min(len(os.sched_getaffinity(0)), config.vbuckets)
+
+
+def refuse_folder_of_workers(config: NodeConfig) -> None:
+    """Refuse (OptionError) to serve as one process what several have served."""
+    if (known := load(config.data)) is not None:
+        raise OptionError("workers", 1, f"{len(known.ports)}, which {config.data} was made with: give that number")
+
+
+def layout_of(config: NodeConfig) -> WorkersLayout:
+    """Return the layout of a folder; planned and saved, if this is its first start.
+
+    Raises:
+        OptionError: the folder was made without workers, with another number of them or for another address; a port
+            can't be had. StorageError: the file, or a worker's folder, is not there as it must be.
+    """
+    known = load(config.data)
+    if known is None:
+        _refuse_plain_store(config)
+        known = _planned(config)
+        known.save(config.data)
+    _refuse_others(config, known)
+    for number in range(len(known.ports)) if known.complete and known.has_map else ():
+        store = config.data / f"worker-{number}" / STORE_NAME
+        if not store.exists():
+            raise CorruptStore(
+                store, 0, "the file is missing, though this folder's workers were all there: put it back"
+            )
+    return known
+
+
+def _refuse_plain_store(config: NodeConfig) -> None:
+    if (config.data / STORE_NAME).exists():
+        way = "documents come into a folder of workers by headwater backup, or headwater load"
+        wanted = f"1, which {config.data} was made with: give another --data for workers; {way}"
+        raise OptionError("workers", config.workers, wanted)
+
+
+def _refuse_others(config: NodeConfig, known: WorkersLayout) -> None:
+    count, folder = len(known.ports), config.data
+    if count_of(config) != count:
+        raise OptionError("workers", config.workers, f"{count}, which {folder} was made with; it can't be changed yet")
+    for name, given, kept in (
+        ("host", config.host, known.host),
+        ("bucket", config.bucket, known.bucket),
+        ("vbuckets", config.vbuckets, known.vbuckets),
+    ):
+        if given != kept:
+            raise OptionError(name, given, f"{kept}, which the workers of {folder} were founded with")
+    if config.tls_certificate and not known.tls_ports:
+        raise OptionError(
+            "tls-certificate", config.tls_certificate, f"possible yet for {folder}, whose workers have no ports for TLS"
+        )
+
+
+def _planned(config: NodeConfig) -> WorkersLayout:
+    count = count_of(config)
+    ports, tls_ports = _ports(config, count)
+    return WorkersLayout(
+        host=config.host,
+        ports=ports,
+        tls_ports=tls_ports,
+        bucket=config.bucket,
+        vbuckets=config.vbuckets,
+        uuid=secrets.token_hex(16),
+        revision=time.time_ns() // 1_000_000,
+        has_map=config.vbucket_state == "active",
+    )
+
+
+def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ports of the workers, and theirs for TLS, each of which could be had a moment ago."""
+    wanted = count * (2 if config.tls_certificate else 1)
+    first = config.worker_port or (config.port and config.port + PORTS_APART)
+    numbers = [first + at if first else 0 for at in range(wanted)]
+    own = {config.port, config.tls_port} if config.tls_certificate else {config.port}
+    if first and (numbers[-1] > PORT["most"] or own & set(numbers)):
+        raise OptionError(
+            "worker-port", first, f"the first of {wanted} ports that are nobody's: {first} to {numbers[-1]}"
+        )
+    with ExitStack() as taken:
+        sockets = [taken.enter_context(bound("worker-port", config.host, number)) for number in numbers]
+        had = [int(each.getsockname()[1]) for each in sockets]
+    return tuple(had[:count]), tuple(had[count:])
+
+
+def load(folder: Path) -> WorkersLayout | None:
+    """The layout in a folder; None if there is none. Raises CorruptStore, StorageError."""
+    path = folder / NAME
+    try:
+        data = RealDisk().read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
+    content = json.loads(decode_text_file(data, path, _TITLE, [_FORMAT], "file of workers"))
+    return WorkersLayout(**content | {name: tuple(content[name]) for name in ("ports", "tls_ports")})

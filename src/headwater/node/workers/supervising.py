@@ -1,0 +1,303 @@
+"""The process that starts the workers of a node, and starts again the one that dies. It serves nothing itself.
+
+    layout, addresses taken --> kernels loaded --> a fork for each worker --> all of them serve: the line `ready`
+    a worker ends           --> it alone is started again, sooner the longer it has lived; the others go on
+    SIGTERM, SIGINT         --> all end in order, and so does this process
+
+It has one thread and no event loop, ever, so that it may be forked; and a worker ends with it, whatever ends it: two
+processes with one folder there can't be. The node's own address is taken here, once, and all workers accept on that one
+socket: whoever is free takes the next connection, and one that dies takes none with it that had not been accepted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TextIO
+
+from headwater.errors import HeadwaterError, OptionError, StorageError
+from headwater.node.config import NodeConfig
+from headwater.node.connections.listening import bound, queue_up
+from headwater.node.process import supervisor
+from headwater.node.reporting import log_lines
+from headwater.node.reporting.log_lines import event
+from headwater.node.workers.layout import WorkersLayout, layout_of
+from headwater.node.workers.worker import NodeWorker
+
+__all__ = ["serve"]
+
+PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+RESTART_SECONDS_MIN: Final = 0.1
+RESTART_SECONDS_MAX: Final = 30.0
+"""Each start after a crash is a new branch of its vbuckets, of which a failover log keeps 25."""
+LONG_LIFE_SECONDS: Final = 60.0
+TAKEN_SECONDS: Final = 3.0
+"""So long may workers take to be gone whose supervisor was killed."""
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+Start = Callable[[NodeConfig, NodeWorker, TextIO], int]
+
+log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Life:
+    """One worker: its process, if there is one, and when to start the next."""
+
+    number: int
+    pid: int = 0
+    pipe: int = -1
+    born_at: float = 0.0
+    is_ready: bool = False
+    pause_seconds: float = RESTART_SECONDS_MIN
+    start_at: float | None = 0.0
+
+
+def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Start) -> int:
+    """Run the workers of a node until SIGTERM or SIGINT; prints `ready ...` once all of them serve.
+
+    Args:
+        load: imports and loads what workers need, and starts no thread.
+        start: runs a worker, in its process; its exit status.
+
+    Returns: the exit status; that of a worker that could not start, which has said why.
+
+    Raises:
+        OptionError, StorageError: the folder or an address is not as it must be.
+    """
+    if sys.platform != "linux":
+        raise OptionError("workers", config.workers, "1, on a system where processes can't be told to end together")
+    log_lines.begin(config.log_level, config.log_format)
+    with ExitStack() as taken:
+        layout = layout_of(config)
+        for port in (*layout.ports, *layout.tls_ports):  # kept from others; who listens there, as workers do, may
+            taken.enter_context(_bound("worker-port", config.host, port, layout))
+        public = taken.enter_context(_public("port", config, config.port, layout))
+        with_tls = _public("tls-port", config, config.tls_port, layout) if config.tls_certificate else None
+        if with_tls is not None:
+            taken.enter_context(with_tls)
+        relays = _relay_folder(layout)
+        load()
+        config = replace(config, group_secret=secrets.token_hex(32))
+        group = config.group or layout.group
+        first = NodeWorker(0, layout, group, config.data, public, with_tls, relays)
+        try:
+            return Supervisor(config, first, start).run(out)
+        finally:
+            _remove(relays)
+
+
+def _bound(option: str, host: str, port: int, layout: WorkersLayout) -> socket.socket:
+    """Take an address, which those of before may still have for a moment."""
+    deadline = time.monotonic() + (TAKEN_SECONDS if layout.complete else 0.0)
+    while True:
+        try:
+            return bound(option, host, port)
+        except OptionError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _public(option: str, config: NodeConfig, port: int, layout: WorkersLayout) -> socket.socket:
+    listener = _bound(option, config.host, port, layout)
+    queue_up(listener, option, config.host, port)
+    return listener
+
+
+def _relay_folder(layout: WorkersLayout) -> Path:
+    """The folder, of a short name, of the sockets by which workers call each other: nobody else may."""
+    folder = Path(tempfile.gettempdir()) / f"headwater-{layout.uuid[:16]}"
+    folder.mkdir(0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o170077 != 0o040000:
+        raise StorageError(f"{folder}: it has to be a folder of this user's alone; remove it")
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
+
+
+class Supervisor:
+    """The workers' lives. In this process `run` returns at the end; a fork never returns from it."""
+
+    def __init__(self, config: NodeConfig, first: NodeWorker, start: Start) -> None:
+        self._config, self._first, self._start = config, first, start
+        self._layout = first.layout
+        self._lives = [_Life(number) for number in range(len(first.layout.ports))]
+        self._pid = os.getpid()
+        self._wakes, self._woken = socket.socketpair()
+        self._is_told = self._stops = False
+        self._status = 0
+
+    def run(self, out: TextIO) -> int:
+        """Start all, tend them until the end, and return the exit status."""
+        for each in (self._wakes, self._woken):
+            each.setblocking(False)
+        signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)  # the number comes by way of the socket
+        while True:
+            self._start_due()
+            if self._stops and not any(each.pid for each in self._lives):
+                return self._status
+            self._wait()
+            self._reap()
+            if not self._is_told and not self._stops and all(each.is_ready for each in self._lives):
+                self._tell_ready(out)
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for life in self._lives if not self._stops else ():
+            if life.start_at is not None and life.start_at <= now:
+                life.start_at = None
+                self._fork(life, now)
+
+    def _fork(self, life: _Life, now: float) -> None:
+        reader, writer = os.pipe()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the fork has handlers of its own
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(self._become(life.number, writer))
+        except OSError as error:  # no room for a process, now
+            os.close(reader)
+            log.error("worker %d can't be started: %s", life.number, error.strerror, extra=event("worker.ended"))
+            self._again(life, now)
+            return
+        finally:
+            os.close(writer)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        life.pid, life.pipe, life.born_at, life.is_ready = pid, reader, now, False
+
+    def _become(self, number: int, pipe: int) -> int:
+        """Be a worker, in the fork; its exit status."""
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._pid:  # it died before that was said
+            return 1
+        signal.set_wakeup_fd(-1)
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        self._wakes.close()
+        self._woken.close()
+        os.environ.pop("NOTIFY_SOCKET", None)  # the service manager hears of all of them, from their supervisor
+        worker = replace(self._first, number=number, layout=self._layout)
+        try:
+            with open(pipe, "w", closefd=False, encoding="utf-8") as out:
+                return self._start(self._layout.config(self._config, number), worker, out)
+        except (HeadwaterError, OSError) as error:
+            log.error("%s", error, extra=event("node.refused"))
+            return 2 if isinstance(error, OptionError) else 1
+        except BaseException:  # the fork must not go on as its parent would
+            log.exception("it could not go on", extra=event("node.failed"))
+            return 1
+
+    # --- tending ------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Wait for a signal, a line of a worker, or the time to start one again."""
+        pipes = {life.pipe: life for life in self._lives if life.pipe >= 0}
+        due = [life.start_at for life in self._lives if life.start_at is not None and not self._stops]
+        seconds = max(0.0, min(due) - time.monotonic()) if due else None
+        wakes = self._wakes.fileno()
+        readable, _, _ = select.select([wakes, *pipes], [], [], seconds)
+        for each in set(readable) - {wakes}:
+            self._hear(pipes[each])
+        if wakes in readable:
+            for number in set(self._wakes.recv(4096)):
+                self._obey(number)
+
+    def _hear(self, life: _Life) -> None:
+        """A worker has said that it serves, or will say nothing any more."""
+        life.is_ready = os.read(life.pipe, 4096).startswith((b"ready", b"{"))
+        os.close(life.pipe)
+        life.pipe = -1
+
+    def _obey(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._signal(signal.SIGHUP)
+        elif number in (signal.SIGTERM, signal.SIGINT):
+            supervisor.tell("STOPPING=1")
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stops = True
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for life in self._lives:
+            if life.pid:
+                os.kill(life.pid, number)
+
+    def _reap(self) -> None:
+        for life in self._lives:
+            if not life.pid:
+                continue
+            pid, status = os.waitpid(life.pid, os.WNOHANG)
+            if pid:
+                self._buried(life, os.waitstatus_to_exitcode(status))
+
+    def _buried(self, life: _Life, status: int) -> None:
+        """A worker's process is gone: start the next one, unless all are to end."""
+        life.pid, life.is_ready = 0, False
+        if life.pipe >= 0:
+            os.close(life.pipe)
+            life.pipe = -1
+        if self._stops:
+            self._status = self._status or (status and 1)
+        elif not self._is_told:  # it could not begin, and has said why; nobody counts on the others yet
+            self._status = status if status > 0 else 1
+            self._stop()
+        else:
+            now = time.monotonic()
+            if now - life.born_at >= LONG_LIFE_SECONDS:
+                life.pause_seconds = RESTART_SECONDS_MIN
+            how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            text = "worker %d %s; it is started again in %g s, the others go on"
+            fields = event("worker.ended", worker=life.number, status=status)
+            log.error(text, life.number, how, life.pause_seconds, extra=fields)
+            self._again(life, now)
+
+    def _again(self, life: _Life, now: float) -> None:
+        life.start_at = now + life.pause_seconds
+        life.pause_seconds = min(2 * life.pause_seconds, RESTART_SECONDS_MAX)
+
+    def _tell_ready(self, out: TextIO) -> None:
+        """All of them serve: from now on each has a store, and one that has lost it is missed."""
+        self._is_told = True
+        if not self._layout.complete:
+            self._layout = replace(self._layout, complete=True)
+            self._layout.save(self._config.data)
+        host, port = self._first.public.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        facts: dict[str, object] = {"bucket": self._layout.bucket, "vbuckets": self._layout.vbuckets}
+        facts["workers"] = len(self._lives)
+        if self._first.public_tls is not None:
+            facts["tls"] = self._first.public_tls.getsockname()[1]
+        if self._config.log_format == "json":
+            extra = event("node.ready", host=host, port=port, **facts)
+            line = log_lines.json_line(log, f"ready on {shown}:{port}", extra)
+        else:
+            line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in facts.items())
+        with suppress(OSError):  # whoever was to read it is gone, and the workers serve
+            print(line, file=out, flush=True)
+        supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")

@@ -1,0 +1,64 @@
+"""One worker, as its process knows itself."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater.node.membership.file import MapFile
+from headwater.node.workers.layout import WorkersLayout
+from headwater.wire.address import Address
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+
+__all__ = ["NodeWorker"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWorker:
+    """Which one it is, and what it has in common with the others.
+
+    Attributes:
+        folder: of the node; the users of all workers are there.
+        public: the node's own address, at which all of them accept; public_tls: the one for TLS.
+        relays: the folder of the sockets by which workers call each other.
+    """
+
+    number: int
+    layout: WorkersLayout
+    group: str
+    folder: Path
+    public: socket.socket
+    public_tls: socket.socket | None
+    relays: Path
+
+    @property
+    def siblings(self) -> dict[Address, int]:
+        """The numbers of the other workers, by their addresses."""
+        return {each: at for at, each in enumerate(self.layout.addresses) if at != self.number}
+
+    def relay(self, number: int) -> str:
+        """Return the path of the socket at which a worker is called by the others."""
+        return str(self.relays / f"worker-{number}")
+
+    def begin(self, bucket: Bucket) -> None:
+        """Make what the first map gives this worker, unless that was done, and keep the map. Before it is a server.
+
+        Raises:
+            StorageError, DiskFull: nothing was promised to anybody; the next start goes on.
+        """
+        layout, store = self.layout, bucket.store
+        if layout.complete or not layout.has_map or store.recovered:
+            return
+        first = layout.first_map(self.group)
+        file = MapFile(store.disk, store.path)
+        if file.load() is None:
+            file.save(first.to_json(layout.addresses[self.number]), [])
+        store.declarations.join()
+        for vb in first.held_by(layout.addresses[self.number])[0]:
+            bucket.create_vbucket(vb, State.ACTIVE)
+        bucket.refresh()

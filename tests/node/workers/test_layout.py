@@ -1,0 +1,82 @@
+"""A folder says how many workers it has, where they are, and what they begin with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import CorruptStore, OptionError
+from headwater.node.config import NodeConfig
+from headwater.node.workers.layout import WorkersLayout, count_of, layout_of, load
+
+LAYOUT = WorkersLayout("127.0.0.1", (1, 2, 3), (4, 5, 6), "default", 16, "ab" * 16, revision=7, has_map=True)
+
+
+def test_the_first_map_gives_each_worker_as_many_vbuckets_as_can_be_in_one_group() -> None:
+    first = LAYOUT.first_map("rack-1")
+    assert [len(first.held_by(each)[0]) for each in LAYOUT.addresses] == [6, 5, 5]
+    assert set(first.groups.values()) == {"rack-1"} and first.version == (2, 7)
+    assert dict(first.tls_ports) == dict(zip(LAYOUT.addresses, (4, 5, 6), strict=True))
+
+
+def test_a_worker_has_the_settings_of_its_node_and_what_is_its_own() -> None:
+    whole = NodeConfig(workers=3, data=Path("d"), memory_mib=600, purge_age_seconds=5, tls_certificate="c")
+    config = LAYOUT.config(whole, 1)
+    assert (config.data, config.port, config.tls_port, config.workers) == (Path("d/worker-1"), 2, 5, 1)
+    assert (config.memory_mib, config.group, config.purge_age_seconds) == (200, "machine-abababab", 5)
+    assert LAYOUT.config(replace(whole, group="rack-1", memory_mib=64), 0).group == "rack-1"
+
+
+def test_what_was_saved_is_read_and_what_was_garbled_is_refused(tmp_path: Path) -> None:
+    LAYOUT.save(tmp_path / "new")
+    path = tmp_path / "new" / "WORKERS"
+    assert load(tmp_path / "new") == LAYOUT and load(tmp_path) is None
+    path.write_bytes(path.read_bytes().replace(b'"bucket"', b'"Bucket"'))
+    with pytest.raises(CorruptStore):
+        load(tmp_path / "new")
+
+
+def test_ports_are_those_behind_the_first_or_free_ones(tmp_path: Path) -> None:
+    free = layout_of(NodeConfig(workers=3, port=0, vbuckets=16, data=tmp_path / "a"))
+    assert len(set(free.ports)) == 3 and free.tls_ports == ()
+    for port, worker_port in ((65530, 0), (11210, 11209), (11210, 65534)):
+        with pytest.raises(OptionError, match="worker-port"):
+            layout_of(NodeConfig(workers=3, port=port, worker_port=worker_port, vbuckets=16, data=tmp_path / "b"))
+    assert not (tmp_path / "b").exists()
+
+
+def test_no_workers_mean_one_a_core_and_never_more_than_vbuckets() -> None:
+    assert count_of(NodeConfig()) == 1
+    assert count_of(NodeConfig(workers=0)) == len(os.sched_getaffinity(0))
+    assert count_of(NodeConfig(workers=0, vbuckets=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"workers": -1}, "workers"),
+        ({"workers": 17, "vbuckets": 16}, "workers"),
+        ({"workers": 2, "host": "0.0.0.0"}, "host"),
+        ({"workers": 2, "http_port": 8091}, "http-port"),
+        ({"workers": 2, "tls_certificate": "c", "without_tls": "loopback"}, "without-tls"),
+    ],
+)
+def test_what_workers_can_not_be_is_an_error_of_the_option(options: dict[str, object], named: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        NodeConfig(**options)  # type: ignore[arg-type]
+    assert caught.value.name == named
+
+
+def test_a_folder_is_served_as_it_was_founded(tmp_path: Path) -> None:
+    config = NodeConfig(workers=2, port=0, vbuckets=16, data=tmp_path)
+    founded = layout_of(config)
+    assert layout_of(config) == founded
+    for change in ({"workers": 3}, {"host": "127.0.0.2"}, {"bucket": "b"}, {"vbuckets": 8}, {"tls_certificate": "c"}):
+        with pytest.raises(OptionError):
+            layout_of(replace(config, **change))
+    replace(founded, complete=True).save(tmp_path)
+    with pytest.raises(CorruptStore, match="put it back"):
+        layout_of(config)
