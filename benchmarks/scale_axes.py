@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from headwater.node.buckets.bucket import Bucket
 from headwater.node.buckets.scans import ScanPlan
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
+from headwater.node.storage.newest import NewestSeqnos
 from headwater.node.storage.store import Store
+from headwater.node.vbucket.collection_events import EVERYTHING
 from headwater.protocol.dcp.position import Position
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.settings import parse
@@ -101,6 +104,23 @@ def read_collections(size: int) -> float:
         made = CollectionsManifest.decode(manifest(size))
         await bucket.collections.change(lambda _: made)
         return spent(lambda: [each.read_events() for each in bucket.vbuckets.values()])
+
+    return on_bucket(VBUCKETS, work)
+
+
+def first_newest(size: int) -> float:
+    """The first question for the newest seqno, in each vbucket, where so many collections were made and dropped."""
+
+    async def work(bucket: Bucket) -> float:
+        for number in range(size):
+            name = f"c{number}"
+            await bucket.collections.change(bucket.collections.with_collection("_default", name, None))
+            await bucket.collections.change(
+                partial(CollectionsManifest.without_collection, scope="_default", name=name)
+            )
+        newest = NewestSeqnos(bucket.store.index, bucket.store.slots)
+        shown = bucket.vbuckets[0].collections.choice(EVERYTHING, 2 * size)
+        return spent(lambda: [newest.seqno(vb, shown) for vb in bucket.vbuckets])
 
     return on_bucket(VBUCKETS, work)
 
@@ -209,6 +229,7 @@ AXES = {
     "set-collections": Axis(f"a manifest of N collections in {VBUCKETS} vbuckets", 64, LINEAR, set_collections),
     "add-collection": Axis("a collection more beside N, in 1,024 vbuckets", 16, LINEAR, add_collection),
     "read-collections": Axis(f"a start with N collections in {VBUCKETS} vbuckets", 64, LINEAR, read_collections),
+    "first-newest": Axis(f"a first look at N dropped collections in {VBUCKETS} vbuckets", 50, LINEAR, first_newest),
     "scan": Axis("a range scan of a vbucket with N keys", 25_000, LINEAR, scan),
     "indexes": Axis("a batch's look into N indexes", 128, LINEAR, indexes),
     "start": Axis("twenty starts on a table that keeps N removals", 10_000, CONSTANT, start),

@@ -234,3 +234,26 @@ def test_whatever_is_purged_and_then_taken_back_no_collection_seems_not_to_have_
         story.random.choice((story.purge, story.purge, story.take_back))()
         story.check()
     story.store.close()
+
+
+def test_what_one_vbucket_has_changes_of_the_others_need_not_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket in which many collections were made and dropped has events of all of them in each vbucket."""
+    store = open_store(FaultyDisk(), vbuckets=8, arena_bytes=1 << 16)
+    store.declarations.use_collections()
+    for vb in range(8):
+        for collection in range(8, 58):
+            store.staging.mutation(vb, b"key", b"v", cas=1, rev_seqno=1, collection=collection)
+        if vb == 7:
+            store.staging.mutation(vb, b"key", b"v", cas=1, rev_seqno=1, collection=100)
+    commit(store)
+    looks, note = [0], choices.note_newest
+
+    def counted(*arguments: Any) -> Any:
+        looks[0] += 1
+        return note(*arguments)
+
+    monkeypatch.setattr(choices, "note_newest", counted)
+    assert [store.newest_seqno(vb, shown([57])) for vb in range(8)] == [50] * 8
+    assert [store.newest_seqno(vb, shown([100])) for vb in (0, 7)] == [0, 51]
+    assert looks[0] <= 51 + 2 * 8
+    assert [len(store._newest.numbers(vb)) for vb in (0, 7)] == [50, 51]  # of which there are rows, for a compaction

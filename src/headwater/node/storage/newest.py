@@ -5,7 +5,8 @@ may lie ten million rows back. So each row is looked at once: when a batch becam
 is kept are upper bounds: a rollback lowers them, a purge takes the row away that one stands for, and whoever asks looks
 back from the bound, which as a rule is the row itself.
 
-Vbuckets in which nothing has a mark are not looked at: there the newest seqno is that of the vbucket.
+Vbuckets in which nothing has a mark are not looked at: there the newest seqno is that of the vbucket. As a rule all
+vbuckets have changes of the same collections, dropped ones as well, so what one of them has taught is known to all.
 """
 
 from __future__ import annotations
@@ -34,15 +35,19 @@ def _none() -> NDArray[np.uint64]:
 
 @dataclass(slots=True)
 class _Bounds:
-    """Of one vbucket: by number of a choice (kernels/choices.py), in its order, a seqno above which it has no row."""
+    """Of one vbucket: by number of a choice (kernels/choices.py), in its order, a seqno above which it has no row.
+
+    The numbers are those that were known in the store at some time, and are never changed in place.
+    """
 
     numbers: NDArray[np.uint64] = field(default_factory=_none)
     seqnos: NDArray[np.uint64] = field(default_factory=_none)
 
-    def add(self, number: int) -> None:
-        at = int(self.numbers.searchsorted(np.uint64(number)))
-        self.numbers = np.insert(self.numbers, at, np.uint64(number))
-        self.seqnos = np.insert(self.seqnos, at, np.uint64(0))
+    def take(self, numbers: NDArray[np.uint64]) -> None:
+        """Have these numbers, which those from before are among."""
+        seqnos = np.zeros(len(numbers), np.uint64)
+        seqnos[numbers.searchsorted(self.numbers)] = self.seqnos
+        self.numbers, self.seqnos = numbers, seqnos
 
 
 class NewestSeqnos:
@@ -53,6 +58,7 @@ class NewestSeqnos:
         self._slots = slots
         self._looked = np.zeros(len(of.table), np.uint64)  # up to which seqno, by vbucket
         self._bounds: dict[int, _Bounds] = {}
+        self._numbers = _none()  # of all vbuckets together
 
     def follow(self) -> None:
         """Changes became durable: look at those of the vbuckets that are far behind."""
@@ -78,7 +84,10 @@ class NewestSeqnos:
 
     def numbers(self, vbucket: int) -> NDArray[np.uint64]:
         """The numbers of all choices of which there may be durable rows; none in a vbucket where nothing has a mark."""
-        return self._look(vbucket).numbers if self._index.table.item(vbucket, index.MIXED) else _none()
+        if not self._index.table.item(vbucket, index.MIXED):
+            return _none()
+        bounds = self._look(vbucket)
+        return bounds.numbers[bounds.seqnos > 0]
 
     def cut(self, vbucket: int, seqno: int) -> None:
         """Everything above a seqno was taken back, or will be as soon as that is durable."""
@@ -98,9 +107,15 @@ class NewestSeqnos:
             known = bounds.numbers, bounds.seqnos
             row = int(choices.note_newest(columns.loc, columns.seq, row, rows, segments, *known))
             if row < rows:
-                bounds.add(int(choices.choice_at(columns.loc, row, segments)))
+                self._learn(np.uint64(choices.choice_at(columns.loc, row, segments)))
+                bounds.take(self._numbers)
         self._looked[vb] = self._index.table[vb, index.DURABLE_HIGH]
         return bounds
+
+    def _learn(self, number: np.uint64) -> None:
+        at = int(self._numbers.searchsorted(number))
+        if at == len(self._numbers) or self._numbers[at] != number:
+            self._numbers = np.insert(self._numbers, at, number)
 
     def _last(self, vb: int, number: NDArray[np.uint64], bound: int) -> int:
         """The seqno of the last row of a choice at or below a bound."""
