@@ -12,7 +12,7 @@ a kind before it in the same vbucket (`_before`). Some 0.8 M frames a second.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,24 +213,24 @@ def _write_rows(
     streams: _Streams,
     taken: Ints,
     first: int,
-    columns: ColumnMemory,
+    arrays: dict[str, NDArray[Any]],
 ) -> tuple[int, int]:
     """Write the frames with these indices as rows from `first` on; return the new ends of the key and value bytes."""
     extras_at, mutation, timed = frames.extras_at[taken], layout.mutation[taken], layout.timed[taken]
     rows = slice(first, first + len(taken))
-    columns.vbucket[rows] = frames.vbucket[taken]
-    columns.opcode[rows] = frames.opcode[taken]
-    columns.seqno[rows] = streams.seqno[taken]
-    columns.rev_seqno[rows] = numbers(view, ">u8", extras_at + 8, np.ones(len(taken), bool))
-    columns.cas[rows] = frames.cas[taken]
-    columns.flags[rows] = numbers(view, ">u4", extras_at + 16, mutation)
-    columns.expiry[rows] = numbers(view, ">u4", extras_at + np.where(mutation, 20, 16), mutation | timed)
-    columns.datatype[rows] = frames.datatype[taken]
-    columns.snapshot_start[rows] = streams.start[taken]
-    columns.snapshot_end[rows] = streams.end[taken]
+    arrays["vbucket"][rows] = frames.vbucket[taken]
+    arrays["opcode"][rows] = frames.opcode[taken]
+    arrays["seqno"][rows] = streams.seqno[taken]
+    arrays["rev_seqno"][rows] = numbers(view, ">u8", extras_at + 8, np.ones(len(taken), bool))
+    arrays["cas"][rows] = frames.cas[taken]
+    arrays["flags"][rows] = numbers(view, ">u4", extras_at + 16, mutation)
+    arrays["expiry"][rows] = numbers(view, ">u4", extras_at + np.where(mutation, 20, 16), mutation | timed)
+    arrays["datatype"][rows] = frames.datatype[taken]
+    arrays["snapshot_start"][rows] = streams.start[taken]
+    arrays["snapshot_end"][rows] = streams.end[taken]
     key, value = frames.key[taken], frames.value[taken]
-    keys = _gather(view, frames.key_at[taken], key, columns.key_offsets[first:], columns.key_data)
-    return keys, _gather(view, frames.key_at[taken] + key, value, columns.value_offsets[first:], columns.value_data)
+    keys = _gather(view, frames.key_at[taken], key, arrays["key_offsets"][first:], arrays["key_data"])
+    return keys, _gather(view, frames.key_at[taken] + key, value, arrays["value_offsets"][first:], arrays["value_data"])
 
 
 def _advance(frames: Frames, layout: _Layout, streams: _Streams, cut: int, table: Words) -> None:
@@ -265,8 +265,14 @@ def decode(
     frames, stop, needed = find(view)
     layout = _lay_out(view, frames)
     streams = _follow(view, frames, layout, table, checked)
+    arrays = columns.arrays
     first, keys, values = progress[[kernel.ROWS, kernel.KEY_BYTES, kernel.VALUE_BYTES]].tolist()
-    room = (len(columns.seqno) - first, len(columns.key_data) - keys, len(columns.value_data) - values, len(controls))
+    room = (
+        len(arrays["seqno"]) - first,
+        len(arrays["key_data"]) - keys,
+        len(arrays["value_data"]) - values,
+        len(controls),
+    )
     numbers_of, prefix = _ids(view, frames, layout.change & with_ids)
     judged = _judge(view, frames, layout, streams, checked, (prefix == 0) & with_ids)
     frames = replace(frames, key=frames.key - prefix, key_at=frames.key_at + prefix)
@@ -279,10 +285,10 @@ def decode(
     head = np.arange(len(codes)) < cut
     changes = head & frames.only(follow.MUTATION, follow.DELETION, follow.EXPIRATION)
     taken, listed = np.flatnonzero(changes & (codes == 0)), np.flatnonzero(head & ~changes & (codes == 0))
-    columns.key_offsets[first], columns.value_offsets[first] = keys, values
-    keys, values = _write_rows(view, frames, layout, streams, taken, first, columns)
+    arrays["key_offsets"][first], arrays["value_offsets"][first] = keys, values
+    keys, values = _write_rows(view, frames, layout, streams, taken, first, arrays)
     if with_ids:
-        columns.collection_id[first : first + len(taken)] = numbers_of[taken]
+        arrays["collection_id"][first : first + len(taken)] = numbers_of[taken]
     controls[: len(listed), 0] = frames.start[listed]
     controls[: len(listed), 1] = first + np.searchsorted(taken, listed)
     _advance(frames, layout, streams, cut, table)

@@ -15,13 +15,13 @@ from headwater.kernels.batches import ALIGNMENT, SCHEMA, Block, metadata
 def filled(rows: int, capacity: int = 100) -> tuple[Block, pa.RecordBatch]:
     """A block whose first rows hold their own number, and the batch that Arrow makes of the same rows."""
     block = Block(capacity, 8 * capacity, 16 * capacity)
-    columns = block.columns
+    columns = block.columns.arrays
     for row in range(capacity):
         for name in SCHEMA.names[:-2]:
-            getattr(columns, name)[row] = row
-        columns.key_offsets[row + 1], columns.value_offsets[row + 1] = 2 * (row + 1), 0
-    columns.key_offsets[0] = columns.value_offsets[0] = 0
-    columns.key_data[: 2 * capacity] = [byte for row in range(capacity) for byte in b"%02d" % row]
+            columns[name][row] = row
+        columns["key_offsets"][row + 1], columns["value_offsets"][row + 1] = 2 * (row + 1), 0
+    columns["key_offsets"][0] = columns["value_offsets"][0] = 0
+    columns["key_data"][: 2 * capacity] = [byte for row in range(capacity) for byte in b"%02d" % row]
     keys, values = [b"%02d" % row for row in range(rows)], [b""] * rows
     numbers = [pa.array(range(rows), kind) for kind in SCHEMA.types[:-2]]
     return block, pa.RecordBatch.from_arrays([*numbers, pa.array(keys), pa.array(values)], schema=SCHEMA)
@@ -40,7 +40,7 @@ def test_nothing_is_copied_and_every_buffer_is_aligned() -> None:
     batch = block.batch(10, object())
     for name, column in zip(SCHEMA.names[:-2], batch.columns, strict=False):
         (_, data) = column.buffers()
-        assert data.address == getattr(block.columns, name).ctypes.data
+        assert data.address == block.columns.arrays[name].ctypes.data
         assert data.address % ALIGNMENT == 0
 
 
@@ -72,7 +72,7 @@ def test_the_message_is_what_arrow_reads() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 0, 0), (1, 1, 1), (7, 65536, 33)])
 def test_capacities_are_kept_to_the_byte(shape: tuple[int, int, int]) -> None:
-    columns = Block(*shape).columns
-    assert (len(columns.seqno), len(columns.key_data), len(columns.value_data)) == shape
-    assert len(columns.key_offsets) == len(columns.value_offsets) == shape[0] + 1
-    assert columns.places[-3:].tolist() == list(shape)
+    columns, places = Block(*shape).columns
+    assert (len(columns["seqno"]), len(columns["key_data"]), len(columns["value_data"])) == shape
+    assert len(columns["key_offsets"]) == len(columns["value_offsets"]) == shape[0] + 1
+    assert places[:3].tolist() == list(shape)

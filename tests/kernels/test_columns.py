@@ -139,8 +139,8 @@ def test_an_arena_needs_room_for_something() -> None:
 
 
 def test_every_column_has_its_place_in_the_schema() -> None:
-    names = [name for name in decode.COLUMN_TYPES if not name.endswith(("_offsets", "_data"))]
-    assert columns.ColumnMemory._fields == (*decode.COLUMN_TYPES, "places")
-    assert SCHEMA_WITH_IDS.names == [*names[:-1], "key", "value", "collection_id"]
+    names = list(dict.fromkeys(name.removesuffix("_offsets").removesuffix("_data") for name in decode.ARRAY_TYPES))
+    assert SCHEMA_WITH_IDS.names == names
+    assert all(getattr(decode, name.upper()) == number for number, name in enumerate(decode.ARRAY_TYPES))
     assert SCHEMA.names == SCHEMA_WITH_IDS.names[:-1]
     assert all(a != b for a, b in pairwise(SCHEMA.names))

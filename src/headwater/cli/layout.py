@@ -17,6 +17,7 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater.wire.event_columns import BATCH
 from headwater.wire.manifest import DEFAULT
 
 if TYPE_CHECKING:
@@ -56,10 +57,9 @@ def schema() -> pa.Schema:
     """Return the layout's columns in Parquet."""
     import pyarrow as pa
 
-    numbers = {"vbucket": pa.uint16(), "seqno": pa.uint64(), "cas": pa.uint64(), "rev_seqno": pa.uint64()}
-    texts = {"scope": pa.string(), "collection": pa.string(), "key": pa.binary()}
-    rest = {"flags": pa.uint32(), "expiry": pa.uint32(), "value": pa.binary()}
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (numbers | texts | rest).items()])
+    kinds = BATCH | {"scope": "string", "collection": "string"}
+    names = (name for name in COLUMNS if name in kinds)
+    return pa.schema([pa.field(name, getattr(pa, kinds[name])(), nullable=False) for name in names])
 
 
 def cells(document: ExportedDocument, encoding: str) -> list[str]:

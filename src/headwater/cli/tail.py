@@ -34,9 +34,10 @@ from headwater.cli.options import (
 )
 from headwater.cli.positions import SAVE_SECONDS, Printed, events
 from headwater.cli.stopping import until_stopped
-from headwater.cli.tail_format import CSV_HEADER, csv_line, template, wanted_keys
+from headwater.cli.tail_format import CSV_HEADER, FIELDS, csv_line, template, wanted_keys
 from headwater.cli.tap import tap
 from headwater.client.lines import key_members, line, text, value_members
+from headwater.wire.event_columns import SHOWN
 from headwater.wire.json_text import read_json
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ FROM = (
     "clock in the CAS; all of the history is read for it."
 )
 FORM = (
-    "text, json (as --json), csv, or a template of the fields event, time, vbucket, seqno, cas, rev_seqno, scope, "
-    "collection, key, value, flags and expiry: '{key} {value}'."
+    f"text, json (as --json), csv, or a template of the fields {', '.join(FIELDS[:-1])} and {FIELDS[-1]}: "
+    "'{key} {value}'."
 )
 
 
@@ -372,10 +373,8 @@ def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
         "scope": change.scope,
         "collection": change.collection,
         **key_members(change.key),
-        "cas": change.cas,
-        "rev_seqno": change.rev_seqno,
     }
-    for field in ("flags", "expiry", "delete_time"):
+    for field in (*SHOWN, "delete_time"):
         if hasattr(change, field):
             row[field] = getattr(change, field)
     fields = row if keys_only or not change.value else row | _value(change)

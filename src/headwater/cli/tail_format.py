@@ -4,7 +4,7 @@
     '{time} {collection}/{key}\\t{value}'
     csv                                 a header, then the columns of `headwater export` behind the event's name
 
-Fields: event, time (of the CAS, UTC), vbucket, seqno, cas, rev_seqno, scope, collection, key, value, flags, expiry.
+Fields are those of FIELDS; `time` is that of the CAS, in UTC.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from collections.abc import Callable
 from fnmatch import translate
 from typing import TYPE_CHECKING, Any
 
-from headwater.cli.layout import COLUMNS, ExportedDocument, cells
+from headwater.cli.layout import COLUMNS, PLACE, ExportedDocument, cells
 from headwater.client.lines import printable, text
 from headwater.errors import OptionError
+from headwater.wire.event_columns import SHOWN
 
 if TYPE_CHECKING:
     from headwater.client import Deletion, Expiration, Mutation
 
 FIELDS = (
-    *("event", "time", "vbucket", "seqno", "cas", "rev_seqno", "scope", "collection", "key", "value"),
-    *("flags", "expiry"),
+    *("event", "time", *PLACE, "scope", "collection", "key", "value"),
+    *(name for name in SHOWN if name not in PLACE),
 )
 _ESCAPES = {"t": "\t", "n": "\n", "\\": "\\"}
 

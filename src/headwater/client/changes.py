@@ -10,7 +10,7 @@ columns of a batch), and collections and scopes that come and go are events, in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import repeat
 from typing import Any, TypeAlias, cast
@@ -62,7 +62,22 @@ class _InCollection:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation(_InCollection, Valued):
+class _Changed(_InCollection):
+    """The fields that every change has, all of them columns of a batch."""
+
+    vbucket: int
+    seqno: int
+    rev_seqno: int
+    cas: int
+    datatype: int
+    key: bytes
+    value: bytes
+    snapshot_start: int
+    snapshot_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation(_Changed, Valued):
     """A document was stored.
 
     Attributes:
@@ -76,50 +91,23 @@ class Mutation(_InCollection, Valued):
         within: its collection: the default one, unless the drain reads others.
     """
 
-    vbucket: int
-    seqno: int
-    rev_seqno: int
-    cas: int
-    datatype: int
-    key: bytes
-    value: bytes
-    snapshot_start: int
-    snapshot_end: int
     flags: int
     expiry: int
     within: CollectionName = DEFAULT_COLLECTION
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion(_InCollection):
+class Deletion(_Changed):
     """A document was deleted; the fields are those of a mutation, `delete_time` is Unix seconds, 0 if unknown."""
 
-    vbucket: int
-    seqno: int
-    rev_seqno: int
-    cas: int
-    datatype: int
-    key: bytes
-    value: bytes
-    snapshot_start: int
-    snapshot_end: int
     delete_time: int
     within: CollectionName = DEFAULT_COLLECTION
 
 
 @dataclass(frozen=True, slots=True)
-class Expiration(_InCollection):
+class Expiration(_Changed):
     """A document ran out; the fields are those of a deletion."""
 
-    vbucket: int
-    seqno: int
-    rev_seqno: int
-    cas: int
-    datatype: int
-    key: bytes
-    value: bytes
-    snapshot_start: int
-    snapshot_end: int
     delete_time: int
     within: CollectionName = DEFAULT_COLLECTION
 
@@ -434,24 +422,22 @@ class ChangeFeed:
         return None
 
 
-_Shared: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, int, int]
-_SHARED = ("vbucket", "seqno", "rev_seqno", "cas", "datatype", "key", "value", "snapshot_start", "snapshot_end")
+_COLUMNS = tuple(field.name for field in fields(Mutation))[:-1]  # `within` is none
 
 
 def _rows(records: pa.RecordBatch, names: CollectionNames | None = None) -> Iterator[Change]:
     """Yield the rows of a batch as objects; `names`: those of the collections, if there is a column of their ids."""
-    numbers = ("opcode", "flags", "expiry")
-    opcodes, flags, expiries = (cast("list[int]", records.column(name).to_pylist()) for name in numbers)
-    columns = (records.column(name).to_pylist() for name in _SHARED)
-    shared = cast("Iterator[_Shared]", zip(*columns, strict=True))
+    opcodes = cast("list[int]", records.column("opcode").to_pylist())
+    columns = (records.column(name).to_pylist() for name in _COLUMNS)
     if names is None:
         within: Iterator[CollectionName] = repeat(DEFAULT_COLLECTION, len(opcodes))
     else:
         within = map(names.of, cast("list[int]", records.column("collection_id").to_pylist()))
-    for opcode, fields, flag, expiry, of in zip(opcodes, shared, flags, expiries, within, strict=True):
+    rows: Iterator[tuple[Any, ...]] = zip(*columns, within, strict=True)
+    for opcode, row in zip(opcodes, rows, strict=True):
         if opcode == Opcode.DCP_MUTATION:
-            yield Mutation(*fields, flag, expiry, of)
+            yield Mutation(*row)
         elif opcode == Opcode.DCP_DELETION:
-            yield Deletion(*fields, expiry, of)
+            yield Deletion(*row[:-3], *row[-2:])  # without flags
         else:
-            yield Expiration(*fields, expiry, of)
+            yield Expiration(*row[:-3], *row[-2:])

@@ -20,23 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headwater.kernels.decode import COLUMN_TYPES, ColumnMemory
+from headwater.kernels.decode import ARRAY_TYPES, ColumnMemory
+from headwater.wire.event_columns import BATCH
 
-_TYPES: Final[list[tuple[str, Any]]] = [
-    ("vbucket", pa.uint16()),
-    ("opcode", pa.uint8()),
-    ("seqno", pa.uint64()),
-    ("rev_seqno", pa.uint64()),
-    ("cas", pa.uint64()),
-    ("flags", pa.uint32()),
-    ("expiry", pa.uint32()),
-    ("datatype", pa.uint8()),
-    ("snapshot_start", pa.uint64()),
-    ("snapshot_end", pa.uint64()),
-    ("key", pa.binary()),
-    ("value", pa.binary()),
-]
-SCHEMA: Final = pa.schema(_TYPES)
+SCHEMA: Final = pa.schema([(name, getattr(pa, kind)()) for name, kind in BATCH.items()])
 """The columns of a batch, numbers as on the wire. `opcode` is 0x57 mutation, 0x58 deletion or 0x59 expiration;
 `expiry` the expiration of a mutation, the delete time of a deletion or expiration that carries one (Unix seconds,
 0 none); `flags` 0 unless a mutation; `snapshot_start` and `snapshot_end` those of the snapshot the change came in.
@@ -102,7 +89,8 @@ class Block:
         self._schema = SCHEMA_WITH_IDS if with_ids else SCHEMA
         lengths = {"key_offsets": rows + 1, "key_data": key_bytes, "value_offsets": rows + 1, "value_data": value_bytes}
         lengths["collection_id"] = rows if with_ids else 0
-        sizes = [np.dtype(kind).itemsize * lengths.get(name, rows) for name, kind in COLUMN_TYPES.items()]
+        kinds = {name: np.dtype(kind) for name, kind in ARRAY_TYPES.items()}
+        sizes = [kind.itemsize * lengths.get(name, rows) for name, kind in kinds.items()]
         *starts, body_bytes = accumulate(map(_padded, sizes), initial=0)
         spans = list(zip(starts, sizes, strict=True))
         head = metadata(len(self._schema), _with_nulls(spans, self._schema), body_bytes)
@@ -111,12 +99,12 @@ class Block:
         self._address = int(self._memory.ctypes.data)
         self._length = self._numbers(_ROWS_AT, 1)
         self._nodes = self._numbers(_NODES_AT, len(self._schema))
-        body, kinds = self._memory[len(head) :], COLUMN_TYPES.values()
-        arrays: list[NDArray[Any]] = [
-            body[at : at + size].view(kind) for at, size, kind in zip(starts, sizes, kinds, strict=True)
-        ]
-        arrays.append(np.array([*(array.ctypes.data for array in arrays), *self.shape], np.uint64))
-        self.columns: ColumnMemory = ColumnMemory._make(arrays)
+        body = self._memory[len(head) :]
+        arrays: dict[str, NDArray[Any]] = {
+            name: body[at : at + size].view(kind) for (name, kind), (at, size) in zip(kinds.items(), spans, strict=True)
+        }
+        places = [*self.shape, *(array.ctypes.data for array in arrays.values())]
+        self.columns: ColumnMemory = ColumnMemory(arrays, np.array(places, np.uint64))
 
     def _numbers(self, at: int, count: int) -> NDArray[np.int64]:
         return np.ndarray((count,), np.dtype("<i8"), self._memory.data, at, (16,))

@@ -155,7 +155,7 @@ class Arena:
         columns = self._memory.columns
         with_ids = self.with_ids and streams.with_ids
         if self.with_ids and not with_ids:
-            columns.collection_id[self.rows :] = 0
+            columns.arrays["collection_id"][self.rows :] = 0
         self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked, with_ids)
         consumed, controls, flow, dropped, needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
         rows = self.rows

@@ -77,6 +77,7 @@ from headwater.kernels.tracker import (
     judge_seqno,
     put,
 )
+from headwater.wire.event_columns import BATCH
 
 U = np.uintp
 U64 = np.uint64
@@ -109,47 +110,29 @@ class ColumnMemory(NamedTuple):
     """Preallocated memory for one batch: an array per column, the binary ones as offsets and bytes.
 
     All of the fixed columns have the same length, the capacity in rows; `key_offsets` and `value_offsets` one more.
-    `places` tells the kernel in one array where all that is, since every argument has its price: the address of each
-    column, in order, and the capacities in rows, bytes of keys and bytes of values. `collection_id` is empty where keys
-    have none.
+    `collection_id` is empty where keys have none. `places` tells the kernel in one array where all that is, since every
+    argument has its price: the capacities in rows, bytes of keys and bytes of values, and the address of each array.
     """
 
-    vbucket: NDArray[np.uint16]
-    opcode: NDArray[np.uint8]
-    seqno: NDArray[np.uint64]
-    rev_seqno: NDArray[np.uint64]
-    cas: NDArray[np.uint64]
-    flags: NDArray[np.uint32]
-    expiry: NDArray[np.uint32]
-    datatype: NDArray[np.uint8]
-    snapshot_start: NDArray[np.uint64]
-    snapshot_end: NDArray[np.uint64]
-    key_offsets: NDArray[np.int32]
-    key_data: NDArray[np.uint8]
-    value_offsets: NDArray[np.int32]
-    value_data: NDArray[np.uint8]
-    collection_id: NDArray[np.uint32]
+    arrays: dict[str, NDArray[Any]]
     places: NDArray[np.uint64]
 
 
-COLUMN_TYPES: Final[dict[str, type[np.generic]]] = {
-    "vbucket": np.uint16,
-    "opcode": np.uint8,
-    "seqno": np.uint64,
-    "rev_seqno": np.uint64,
-    "cas": np.uint64,
-    "flags": np.uint32,
-    "expiry": np.uint32,
-    "datatype": np.uint8,
-    "snapshot_start": np.uint64,
-    "snapshot_end": np.uint64,
-    "key_offsets": np.int32,
-    "key_data": np.uint8,
-    "value_offsets": np.int32,
-    "value_data": np.uint8,
-    "collection_id": np.uint32,
+def _memory(column: str, kind: str) -> dict[str, str]:
+    return {f"{column}_offsets": "int32", f"{column}_data": "uint8"} if kind == "binary" else {column: kind}
+
+
+ARRAY_TYPES: Final = {
+    name: kind for item in (BATCH | {"collection_id": "uint32"}).items() for name, kind in _memory(*item).items()
 }
-"""The element type of each column, in order."""
+"""The element type of each array, as numpy calls it, in order."""
+_number: Final = list(ARRAY_TYPES).index
+# The numbers of the arrays, which numba freezes.
+VBUCKET, OPCODE, SEQNO, REV_SEQNO = _number("vbucket"), _number("opcode"), _number("seqno"), _number("rev_seqno")
+CAS, FLAGS, EXPIRY, DATATYPE = _number("cas"), _number("flags"), _number("expiry"), _number("datatype")
+SNAPSHOT_START, SNAPSHOT_END = _number("snapshot_start"), _number("snapshot_end")
+KEY_OFFSETS, KEY_DATA, COLLECTION_ID = _number("key_offsets"), _number("key_data"), _number("collection_id")
+VALUE_OFFSETS, VALUE_DATA = _number("value_offsets"), _number("value_data")
 
 
 @inline_kernel
@@ -197,30 +180,30 @@ def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: A
 def put_row(to: Any, index: Any, head: Any, word: Any, row: Any, extras_at: Any, flags: Any, expiry: Any) -> None:
     """Write the numbers of a change, and move its stream on; `to` are the addresses of the columns."""
     seqno = load64(extras_at)
-    store16_native(to[0] + index * U(2), np.uint16(word & U64(0xFFFF)))
-    store8(to[1] + index, np.uint8((word >> U64(48)) & U64(0xFF)))
-    store64_native(to[2] + index * U(8), seqno)
-    store64_native(to[3] + index * U(8), load64(extras_at + REV_SEQNO_IN))
-    store64_native(to[4] + index * U(8), load64(head + CAS_AT))
-    store32_native(to[5] + index * U(4), flags)
-    store32_native(to[6] + index * U(4), expiry)
-    store8(to[7] + index, np.uint8((word >> U64(16)) & U64(0xFF)))
-    store64_native(to[8] + index * U(8), get(row, START))
-    store64_native(to[9] + index * U(8), get(row, END))
+    store16_native(to[VBUCKET] + index * U(2), np.uint16(word & U64(0xFFFF)))
+    store8(to[OPCODE] + index, np.uint8((word >> U64(48)) & U64(0xFF)))
+    store64_native(to[SEQNO] + index * U(8), seqno)
+    store64_native(to[REV_SEQNO] + index * U(8), load64(extras_at + REV_SEQNO_IN))
+    store64_native(to[CAS] + index * U(8), load64(head + CAS_AT))
+    store32_native(to[FLAGS] + index * U(4), flags)
+    store32_native(to[EXPIRY] + index * U(4), expiry)
+    store8(to[DATATYPE] + index, np.uint8((word >> U64(16)) & U64(0xFF)))
+    store64_native(to[SNAPSHOT_START] + index * U(8), get(row, START))
+    store64_native(to[SNAPSHOT_END] + index * U(8), get(row, END))
     put(row, LAST, seqno)
 
 
 @inline_kernel
 def put_offsets(to: Any, index: Any, keys: Any, values: Any) -> None:
     """Write the offsets of a row's key and value, which are the ends of the row before."""
-    store32_native(to[10] + index * U(4), np.uint32(keys))
-    store32_native(to[12] + index * U(4), np.uint32(values))
+    store32_native(to[KEY_OFFSETS] + index * U(4), np.uint32(keys))
+    store32_native(to[VALUE_OFFSETS] + index * U(4), np.uint32(values))
 
 
 @inline_kernel
 def put_id(to: Any, index: Any, number: Any) -> None:
     """Write the id of a row's collection."""
-    store32_native(to[14] + index * U(4), np.uint32(number))
+    store32_native(to[COLLECTION_ID] + index * U(4), np.uint32(number))
 
 
 @inline_kernel
@@ -230,11 +213,11 @@ def decode_rows(
     """Do the work of both kernels; `with_ids` is a constant, so unused code is not compiled."""
     start, end, position = U(view.ctypes.data), U(len(view)), U(0)
     table = U(streams.ctypes.data)
-    fixed = (places[0], places[1], places[2], places[3], places[4], places[5], places[6], places[7], places[8])
-    to = (*fixed, places[9], places[10], places[11], places[12], places[13], places[14])
-    rows, row_capacity = U(progress[ROWS]), places[15]
-    keys, key_capacity = U(progress[KEY_BYTES]), places[16]
-    values, value_capacity = U(progress[VALUE_BYTES]), places[17]
+    fixed = (places[3], places[4], places[5], places[6], places[7], places[8], places[9], places[10], places[11])
+    to = (*fixed, places[12], places[13], places[14], places[15], places[16], places[17])
+    rows, row_capacity = U(progress[ROWS]), places[0]
+    keys, key_capacity = U(progress[KEY_BYTES]), places[1]
+    values, value_capacity = U(progress[VALUE_BYTES]), places[2]
     count, count_capacity = U(0), U(len(controls))
     flow, dropped = U(0), 0
     stop, needed = NEED_MORE, U(HEADER)
@@ -262,8 +245,8 @@ def decode_rows(
             put_row(to, rows, head, word, row, extras_at, flags, expiry)
             if with_ids:
                 put_id(to, rows, number)
-            copy_key(to[11] + keys, key_at, key)
-            copy_value(to[13] + values, key_at + key, value)
+            copy_key(to[KEY_DATA] + keys, key_at, key)
+            copy_value(to[VALUE_DATA] + values, key_at + key, value)
             keys += key
             values += value
             rows += U(1)
@@ -318,8 +301,8 @@ def decode_rows(
                 put_row(to, rows, head, word, row, extras_at, flags, expiry)
                 if with_ids:
                     put_id(to, rows, number)
-                copy_key(to[11] + keys, key_at, key)
-                copy_value(to[13] + values, key_at + key, value)
+                copy_key(to[KEY_DATA] + keys, key_at, key)
+                copy_value(to[VALUE_DATA] + values, key_at + key, value)
                 keys += key
                 values += value
                 rows += U(1)
@@ -388,5 +371,5 @@ def decode(
 ) -> None:
     """Call a kernel for an array of bytes; the arguments are those of `decode_frames`."""
     run = decode_frames_with_ids if with_ids else decode_frames
-    with reachable(*columns):
+    with reachable(*columns.arrays.values(), columns.places):
         run(view, columns.places, controls, table, progress, checked)

@@ -15,42 +15,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-SOURCE = ("vbucket", "seqno", "vb_uuid", "event", "key", "value", "cas", "rev_seqno", "flags", "expiry", "datatype")
-"""The columns of the `dcp` source that a task reads."""
+from headwater.wire.event_columns import EVENT_COLUMNS
+
+_DELTA = {"int": "integer", "bigint": "long"}  # types that Spark calls otherwise
 
 KEPT = {
-    "key": ("binary", "the document's key"),
-    "value": ("binary", "the document, whole"),
-    "vbucket": ("integer", "which vbucket the key belongs to"),
-    "seqno": ("long", "place of the row's last change in the vbucket's history"),
-    "vb_uuid": ("string", "branch of history that wrote it, 16 hex digits"),
-    "cas": ("long", "version of the document, 64 bits"),
-    "rev_seqno": ("long", "how many times the key has changed"),
-    "flags": ("long", "the application's flags, 32 bits unsigned"),
-    "expiry": ("long", "Unix seconds when the document expires; 0 for never"),
-    "datatype": ("integer", "bits: 1 JSON, 2 snappy, 4 extended attributes before the value"),
-    "modified_at": ("timestamp", "when it was last changed, from the CAS; null where that is no clock"),
+    each.name: (_DELTA.get(each.spark, each.spark), each.kept)
+    for each in sorted(EVENT_COLUMNS, key=lambda column: column.name not in ("key", "value"))
+    if each.kept
 }
 """Column -> (Delta's type, meaning)."""
 
-CHANGES = {
-    "vbucket": "integer",
-    "seqno": "long",
-    "vb_uuid": "string",
-    "event": "string",
-    "key": "binary",
-    "value": "binary",
-    "cas": "long",
-    "rev_seqno": "long",
-    "flags": "long",
-    "expiry": "long",
-    "datatype": "integer",
-    "snapshot_start": "long",
-    "snapshot_end": "long",
-    "modified_at": "timestamp",
-    "batch": "long",
-}
+CHANGES = {each.name: _DELTA.get(each.spark, each.spark) for each in EVENT_COLUMNS if each.spark} | {"batch": "long"}
 """Column -> Delta's type in a change log: all columns of the source, and the number of the batch."""
+
+SOURCE = tuple(name for name in CHANGES if name == "event" or (name in KEPT and name != "modified_at"))
+"""The columns of the `dcp` source that a task reads."""
 
 PRIMITIVES: dict[str, pa.DataType] = {
     "binary": pa.binary(),

@@ -26,6 +26,7 @@ from headwater.lake import changes
 from headwater.lake.changes import ChangeWriter
 from headwater.lake.commit import Record
 from headwater.lake.shape import CHANGES as COLUMNS
+from headwater.lake.shape import KEPT
 from headwater.lake.verify import rows_of
 from headwater.lake.writer import TaskResult, candidates
 from headwater.pipelines.table import CHANGES, Making, Table
@@ -34,7 +35,7 @@ from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range
 
 _NAMES = tuple(COLUMNS)[:-1]
-_OF_TABLE = tuple(name for name in _NAMES if name not in ("event", "snapshot_start", "snapshot_end"))
+_OF_TABLE = tuple(name for name in _NAMES if name in KEPT)
 
 
 class ChangeLog(Table):

@@ -115,18 +115,10 @@ def task_name(job: str, batch: int | None = None) -> str:
 
 def _record(row: Row, error: StatusError | OptionError) -> dict[str, Any]:
     expiry = row.expiry
-    return {
+    return {name: getattr(row, name, None) for name in _KINDS} | {
         "key": _bytes(row.key),
         "value": _bytes(row.value),
-        "deleted": row.deleted,
-        "event": row.event,
         "expiry": int(expiry.timestamp()) if hasattr(expiry, "timestamp") else expiry,
-        "flags": row.flags,
-        "cas": row.cas,
-        "rev_seqno": row.rev_seqno,
-        "scope": row.scope,
-        "collection": row.collection,
-        "datatype": row.datatype,
         "status": error.status if isinstance(error, StatusError) else None,
         "reason": str(error),
     }

@@ -12,23 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.errors import OptionError
+from headwater.wire.event_columns import EVENT_COLUMNS
 
-COLUMNS: dict[str, tuple[str, str]] = {
-    "vbucket": ("int", "which vbucket the key belongs to, 0 to 1023"),
-    "seqno": ("bigint", "place in the vbucket's history; in a `rollback` row, where to return to"),
-    "vb_uuid": ("string", "branch of history that wrote the change, 16 hex digits"),
-    "event": ("string", "`mutation`, `deletion`, `expiration` or `rollback`"),
-    "key": ("binary", "the document's key; null in a `rollback` row, as is all below but the snapshot"),
-    "value": ("binary", "the document; null for a deletion without a body"),
-    "cas": ("bigint", "version of the document, 64 bits"),
-    "rev_seqno": ("bigint", "how many times the key has changed"),
-    "flags": ("bigint", "the application's flags, 32 bits unsigned"),
-    "expiry": ("bigint", "Unix seconds: when the document expires, or when it was deleted; 0 for never or not told"),
-    "datatype": ("int", "bits: 1 JSON, 2 snappy, 4 extended attributes before the value"),
-    "snapshot_start": ("bigint", "first seqno of the snapshot the change came in"),
-    "snapshot_end": ("bigint", "last seqno of that snapshot"),
-    "modified_at": ("timestamp", "the CAS as a time, for it is the node's clock; null where it is none"),
-}
+COLUMNS: dict[str, tuple[str, str]] = {each.name: (each.spark, each.meaning) for each in EVENT_COLUMNS if each.spark}
 """Column -> (type in Spark, meaning), in the order of the schema; all nullable."""
 
 
