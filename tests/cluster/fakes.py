@@ -195,7 +195,7 @@ class FakeMembers:
     def waited_for(self, seconds):
         return []
 
-    def named(self, address):
+    def name_of(self, address):
         return address
 
     async def identified(self, addresses):

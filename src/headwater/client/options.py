@@ -17,10 +17,10 @@ from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
 from headwater.protocol.dcp.position import Position
 
 Start: TypeAlias = Mapping[int, Position] | Literal["now"] | None
-"""Where to begin: saved positions by vbucket, the present, or None for the whole history."""
+"""The beginning of a drain: saved positions by vbucket, the present, or None for the whole history."""
 
 Until: TypeAlias = Mapping[int, int] | Literal["now"] | None
-"""Where to end: a seqno by vbucket, the present, or None for never."""
+"""The end of a drain: a seqno by vbucket, the present, or None for never."""
 
 OnDataLoss: TypeAlias = Literal["raise", "read_again"]
 """The answer to deletions that were purged before they were read."""

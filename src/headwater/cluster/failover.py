@@ -482,7 +482,7 @@ class Failover:
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
-        living = [node for node in survey.nodes if self._may_live or node not in map(self._members.named, self._dead)]
+        living = [node for node in survey.nodes if self._may_live or node not in map(self._members.name_of, self._dead)]
         async with self._members.alone("failover", living):
             return await self._run()
 
@@ -562,7 +562,7 @@ class Failover:
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
-        self._dead = tuple(map(self._members.named, self._dead))
+        self._dead = tuple(map(self._members.name_of, self._dead))
         await self._check(survey, () if is_out else self._dead)
         logs: dict[tuple[Address, int], Log] = {}
         wanted: dict[Address, list[int]] = {}

@@ -87,7 +87,7 @@ class Members:
         port = self._tls_ports.get(address) if self._tls is not None else None
         return Endpoint(address, self.bucket, self._user, self._password, self._tls, port)
 
-    def named(self, address: Address) -> Address:
+    def name_of(self, address: Address) -> Address:
         """The name in the map of a node that was given by its port for TLS; the address itself if it is none."""
         names = (name for name, port in self._tls_ports.items() if (name.host, port) == address)
         return address if self._tls is None else next(names, address)
@@ -97,8 +97,8 @@ class Members:
         keeps the name it was given; without TLS all do."""
         given = list(dict.fromkeys(addresses))
         if self._tls is not None:
-            await asyncio.gather(*(self._identify(each) for each in given if self.named(each) == each))
-        return list(dict.fromkeys(map(self.named, given)))
+            await asyncio.gather(*(self._identify(each) for each in given if self.name_of(each) == each))
+        return list(dict.fromkeys(map(self.name_of, given)))
 
     async def _identify(self, address: Address) -> None:
         """Ask a node for its map, and learn by which port the nodes in it speak TLS; one that is not in it, since it
@@ -111,7 +111,7 @@ class Members:
             with suppress(TransportError, StatusError):
                 if config := await node.config():
                     self.learn(ClusterMap.from_json(config, address))
-                if self.named(address) == address and "tls_port" in (stats := await node.stats("cluster")):
+                if self.name_of(address) == address and "tls_port" in (stats := await node.stats("cluster")):
                     name = Address(address.host, answers.number(stats.get("port", ""), "cluster port"))
                     self._tls_ports[name] = answers.number(stats["tls_port"], "cluster tls_port")
 
@@ -191,7 +191,7 @@ class Members:
         newest: ClusterMap | None = None
         addresses = await self.identified(seeds)
         while addresses:
-            left_out = set(map(self.named, without))
+            left_out = set(map(self.name_of, without))
             views = await asyncio.gather(*(self._view(each, ask=each not in left_out) for each in addresses))
             nodes |= dict(zip(addresses, views, strict=True))
             newest = _newest(nodes.values())

@@ -156,7 +156,7 @@ class Rebalance:
 
     async def _planned(self) -> tuple[Plan, int]:
         survey = await self._members.survey((*self._seeds, *self._add))
-        self._add, self._remove = (tuple(map(self._members.named, each)) for each in (self._add, self._remove))
+        self._add, self._remove = (tuple(map(self._members.name_of, each)) for each in (self._add, self._remove))
         self._tls_ports = survey.tls_ports
         unknown = [each for each in self._remove if each not in survey.map.servers]
         views = await asyncio.gather(*map(self._members.view, unknown))

@@ -206,7 +206,7 @@ class Lookout:
     def _known_seeds(self) -> list[Address]:
         """Return the seeds, and the members of the last map: one of them may live when all seeds are gone."""
         said = self._look.said.answer
-        seeds = map(self.members.named, self.target.seeds)
+        seeds = map(self.members.name_of, self.target.seeds)
         return list(dict.fromkeys([*seeds, *(said.survey.map.servers if said is not None else ())]))
 
     async def _alone(self) -> Survey:

@@ -26,7 +26,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 serving = False
-"""Whether this process serves while kernels are compiled elsewhere, in another process or thread."""
+"""True if this process serves while kernels are compiled elsewhere, in another process or thread."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class Compiling:
         self._began = self._reported = 0.0
         self.count: int = 0
         self.remark = ""
-        """Why the usual folder is not used, to be told with the first line."""
+        """The reason for which the usual folder is not used, to be told with the first line."""
 
     def begin(self, folder: str) -> None:
         """Report that a kernel is about to be compiled."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headwater.wire.dcp import Prepare
 
 TIMEOUT_SECONDS = 30.0
-"""Where the request names none."""
+"""The time for a request that names none."""
 
 _GONE = "the vbucket is not served here any more, and who owns it now decides"
 

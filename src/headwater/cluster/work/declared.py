@@ -111,11 +111,11 @@ class DeclaredWork:
     """Sentences about any plan of this kind, for pages that ask for a confirmation."""
     HAS_DRY_RUN: ClassVar[bool] = False
     SHOWS_PLAN: ClassVar[bool] = False
-    """Whether its command looks for the plan first, shows it and does nothing where there is nothing to do."""
+    """True if its command looks for the plan first, shows it and does nothing where there is nothing to do."""
     ANNOUNCES: ClassVar[bool] = False
-    """Whether its command says what will be done, in the lines of the plan, before it asks."""
+    """True if its command says what will be done, in the lines of the plan, before it asks."""
     ASKS: ClassVar[bool] = False
-    """Whether its command asks before it begins."""
+    """True if its command asks before it begins."""
     TITLE: ClassVar[str]
     """The work in a few words, with its fields in braces, as in the next three."""
     QUESTION: ClassVar[str] = "{0.title}?"
@@ -125,7 +125,7 @@ class DeclaredWork:
     HARMED: ClassVar[str] = ""
     """The bucket that must be the one which was shown, with the bucket of the nodes as {bucket}; or nothing."""
     HARMS: ClassVar[bool] = False
-    """Whether documents go."""
+    """True if documents go."""
     UNIT: ClassVar[str] = ""
     """The unit of its progress; work that has one can be stopped in order."""
 

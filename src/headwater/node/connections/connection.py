@@ -58,9 +58,9 @@ class ConnectionSession(Protocol):
     """The object that understands a connection's bytes; all calls come from the event loop's thread."""
 
     deadline: float | None
-    """When `tick` must be called (loop.time() seconds); None for never. Read again after every other call."""
+    """The time (loop.time() seconds) for `tick`; None for never. Read again after every other call."""
     pumps: bool
-    """Whether `pump` ever sends anything: if not it is not called when the queue has drained."""
+    """True if `pump` ever sends anything: else it is not called when the queue has drained."""
 
     def receive(self, data: memoryview) -> int:
         """Take whole frames off the front of `data` (valid during the call only); returns the bytes consumed."""

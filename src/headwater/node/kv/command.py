@@ -58,7 +58,7 @@ class Command:
     silent: Mapping[int, int] = field(init=False)
     """The status that is not answered, by the opcode of a quiet form (kv.md, "Quiet forms")."""
     needs_bucket: bool = field(init=False)
-    """Whether a connection must have selected a bucket: for all but what everybody may who comes in."""
+    """True if a connection must have selected a bucket: for all but what everybody may who comes in."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "silent", {each.layout.quiet: each.layout.silent for each in self.forms})

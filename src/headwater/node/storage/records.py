@@ -64,7 +64,7 @@ EXPIRATION: Final = int(Opcode.DCP_EXPIRATION)
 REQUEST: Final = int(Magic.CLIENT_REQUEST)
 _VBUCKET_AT, _VBUCKET_END, _OPAQUE_AT, _OPAQUE_END, _SEQNO_AT = 6, 8, 12, 16, HEADER_BYTES
 _SEQNO_END: Final = _SEQNO_AT + 8
-"""Where a SYSTEM_EVENT has its numbers."""
+"""The place of the numbers in a SYSTEM_EVENT."""
 
 
 class ControlOpcode(IntEnum):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 _ADDRESS_AT: Final = 16
-"""Where the address lies in what the system tells of the signal (siginfo_t of 64-bit Linux)."""
+"""The place of the address in what the system tells of the signal (siginfo_t of 64-bit Linux)."""
 _SIGINFO: Final = 4
 _MASK_BYTES: Final = 128
 

@@ -27,7 +27,7 @@ class NamedSession(Protocol):
 
     connection: Connection
     is_producer: bool
-    """Whether this node sends on it."""
+    """True if this node sends on it."""
 
     @property
     def user(self) -> str | None:

@@ -93,16 +93,16 @@ class DeclaredJob(Generic[P]):
     DONE: ClassVar[str] = "dealt with"
     """The end of "End when all changes of now are ..."."""
     LEVEL: ClassVar[str] = ""
-    """Why a run with --once had nothing to do; where it is left out, that is not told."""
+    """The reason for which a run with --once had nothing to do; where it is left out, that is not told."""
     EXAMPLES: ClassVar[tuple[str, ...]] = ()
     EXITS: ClassVar[Mapping[int, str]] = {}
     """The meaning of exit statuses, of this job in particular."""
     PLAN: ClassVar[str] = ""
     """The coroutine that says what a job would do, "module:function", where it has the option `dry_run`."""
     HAS_END: ClassVar[bool] = False
-    """Whether it ends by itself, without the option `once`."""
+    """True if it ends by itself, without the option `once`."""
     TRACED: ClassVar[bool] = False
-    """Whether it makes spans (docs/howto/traces.md)."""
+    """True if it makes spans (docs/howto/traces.md)."""
 
     retry_seconds: float | None = option(
         None,
