@@ -153,7 +153,8 @@ dist: $(READY) man ## wheels and sdist of what is committed into dist/, the same
 dist-test: dist ## the wheel in empty environments without a compiler: a node, a document, the fixtures; PYTHONS="python3.11 ..."
 	@$(BIN)/python tools/install_test.py $(PYTHONS)
 
-man: $(READY) ## write the man pages anew
+man: $(READY) ## write the list of commands and the man pages anew
+	@$(BIN)/python tools/list_commands.py
 	@$(BIN)/python tools/man_pages.py
 
 docs: $(READY) man ## write the generated pages of docs/ anew

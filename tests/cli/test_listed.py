@@ -1,13 +1,15 @@
 """The list of commands says what the commands say, and makes none that nobody runs."""
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater.cli.listed import LISTED, ListedCommand, ListedCommands
+from headwater.cli.listed import LIST, LISTED, ListedCommand, ListedCommands
 from headwater.cli.options import escaped
 
 HEAVY = ("numpy", "pyarrow", "asyncio", "rich", "pydantic", "cryptography", "prometheus_client", "importlib.metadata")
@@ -19,6 +21,11 @@ def test_the_list_has_the_first_paragraph_of_each_commands_own_help(listed: List
     command = listed.command()
     assert (command.name, command.rich_help_panel) == (listed.name, listed.part)
     assert command.help.split("\n\n")[0] == escaped(listed.line)
+
+
+def test_the_list_is_what_the_files_of_the_commands_declare() -> None:
+    page = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "list_commands.py"))["page"]
+    assert LIST.read_text("utf-8") == page(), "stale: make man"
 
 
 def test_names_are_known_before_any_command_is_made() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headwater.backup.restore import RestorePoint
     from headwater.cluster.collections import Lacking
 
+PART = ("operate", 20)
 HELP = """Copies of a bucket in a folder or an object store: made, looked at, written back, removed.
 
 A backup is Parquet files and a manifest with the SHA-256 of each. The first is full; each one after it holds what

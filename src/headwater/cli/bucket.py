@@ -13,6 +13,7 @@ from headwater.cluster.work import CreateBucket, DropBucket, SetQuota
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
 
+PART = ("operate", 30)
 HELP = """The buckets of a node, or of all nodes of its cluster, beside the one that it was started with.
 
 Each has its own vbuckets, collections, files and rights; a client says in its URL which one it means. The first bucket,

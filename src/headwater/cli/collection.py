@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headwater.cluster.members import Members
     from headwater.wire.manifest import CollectionsManifest
 
+PART = ("operate", 40)
 HELP = """The scopes and collections of a bucket, on one node or on all that are in its cluster.
 
 A collection is named scope.collection; the scope _default and its collection _default are there from the beginning. All

@@ -29,6 +29,7 @@ from headwater.cli.settings import (
 )
 from headwater.errors import OptionError
 
+PART = ("operate", 70)
 HELP = """Look at a file of settings: what is wrong in it, and what counts in the end.
 
 One TOML file serves a node and all commands: what stands at its top are options of `headwater serve`, the table of a

@@ -12,6 +12,7 @@ from headwater.cli.options import DEFAULT_URL, Password, User, connect, examples
 from headwater.cli.stopping import until_stopped
 from headwater.errors import TlsError, TransportError, hide_logins
 
+PART = ("first", 80)
 EXAMPLES = examples(
     "headwater console",
     "headwater console couchbase://10.0.0.1:11210/orders --user ann",

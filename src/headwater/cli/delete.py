@@ -20,6 +20,7 @@ from headwater.cli.options import (
     typed,
 )
 
+PART = ("first", 40)
 EXAMPLES = examples("headwater delete greeting", "headwater delete greeting --cas 1763724000000065536")
 EXITS = {1: "there is no such document, or its CAS is another"}
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headwater.cli.writers import ExportForm, RowError
     from headwater.client import Client
 
+PART = ("first", 70)
 EXAMPLES = examples(
     "headwater export orders.parquet --collection shop.orders",
     "headwater export copy.jsonl.gz; headwater load copy.jsonl.gz --node couchbase://10.0.0.7:11210/default",

@@ -8,6 +8,7 @@ import typer
 from headwater.cli.options import DEFAULT_URL, NodeUrl, Password, User, connect, examples, existing
 from headwater.wire.vbucket import VBUCKETS_MAX
 
+PART = ("inside", 20)
 EXAMPLES = examples("headwater failover-log 0", "headwater failover-log 512 --json")
 EXITS = {1: "the node has no such vbucket"}
 

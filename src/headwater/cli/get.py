@@ -20,6 +20,7 @@ from headwater.cli.options import (
 )
 from headwater.client.lines import printable, text
 
+PART = ("first", 30)
 EXAMPLES = examples(
     "headwater get greeting",
     "headwater get --json greeting",

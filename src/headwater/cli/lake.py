@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headwater.lake.store import TableStore
     from headwater.lake.verify import Held
 
+PART = ("follow", 70)
 HELP = """A mirror's table by hand: look at it, fold its files, remove old ones, compare it with the bucket.
 
 A running mirror does all of it by itself, unless told --no-upkeep."""

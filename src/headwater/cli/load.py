@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     Stored: TypeAlias = Callable[[Documents, bytes, list[InputDocument], Durability | None], "Refused"]
 
+PART = ("first", 60)
 EXAMPLES = examples(
     "headwater load orders.jsonl --key id",
     "headwater load people.csv --key email --prefix person:",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headwater.cluster.admin import Endpoint, NodeAdmin
     from headwater.cluster.mover import Moved, MoveEvent, Mover
 
+PART = ("older", 30)
 EXAMPLES = examples(
     "headwater move --from 10.0.0.1:11210 --to 10.0.0.2:11210 --vbuckets 0-511 --takeover",
     "headwater move --from a:11210/orders --to b:11210/orders --once",

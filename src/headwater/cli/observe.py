@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Observer", "live", "table_of"]
 
+PART = ("follow", 40)
 ROWS = 20
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from headwater.cli.values import take_as_it_is
 
-__all__ = ["FIRST", "FOLLOW", "INSIDE", "OLDER", "OPERATE", "PARTS", "plain", "plain_command", "plain_group", "usage"]
+__all__ = ["PARTS", "plain", "plain_command", "plain_group", "usage"]
 
-FIRST, FOLLOW, OPERATE, INSIDE, OLDER = PARTS = (
-    "First steps",
-    "What follows a bucket",
-    "Operate",
-    "Look inside",
-    "TAP, and nodes without a cluster map",
-)
+PARTS = {
+    "first": "First steps",
+    "follow": "What follows a bucket",
+    "operate": "Operate",
+    "inside": "Look inside",
+    "older": "TAP, and nodes without a cluster map",
+}
 """The parts of the list of commands, in their order."""
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from headwater.cluster.admin import Endpoint, NodeAdmin
 
+PART = ("older", 20)
 EXAMPLES = examples(
     "headwater replicate 10.0.0.1:11210 10.0.0.2:11210",
     "headwater replicate a:11210/orders b:11210/orders --vbuckets 0-511 --once",

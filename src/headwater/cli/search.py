@@ -11,6 +11,7 @@ from headwater.cli.options import ChosenCollections, ChosenScope, examples
 if TYPE_CHECKING:
     from headwater.pipelines.fulltext import Hit, KeptAside
 
+PART = ("follow", 30)
 EXAMPLES = examples(
     "headwater search ./search 'red wine'",
     "headwater search ./search '\"red wine\" bord*' --limit 3",

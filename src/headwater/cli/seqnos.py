@@ -22,6 +22,7 @@ from headwater.cli.options import (
 if TYPE_CHECKING:
     from headwater.client import Client
 
+PART = ("inside", 10)
 EXAMPLES = examples(
     "headwater seqnos",
     "headwater seqnos --vbuckets 0-15 --json",

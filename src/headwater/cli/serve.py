@@ -11,6 +11,7 @@ from headwater.cli.settings import Settings
 from headwater.node.config import CONFIG, OPTIONS
 from headwater.options import Option
 
+PART = ("first", 10)
 EXAMPLES = examples(
     "headwater serve --data ./store",
     "headwater serve --port 0 --vbuckets 64 --data /tmp/scratch",

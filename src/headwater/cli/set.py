@@ -21,6 +21,7 @@ from headwater.cli.options import (
     typed,
 )
 
+PART = ("first", 20)
 EXAMPLES = examples(
     "headwater set greeting 'hello world'",
     "headwater set session:7 '{\"user\": 7}' --expiry 3600",

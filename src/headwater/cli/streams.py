@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headwater.cluster.streams import ConnectionRow
     from headwater.errors import TransportError
 
+PART = ("inside", 30)
 EXAMPLES = examples(
     "headwater streams", "headwater streams --worst 3", "headwater streams --json | jq '.connections[].backlog'"
 )

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     Row: TypeAlias = Mutation | Deletion | Expiration
 
+PART = ("first", 50)
 EXAMPLES = examples(
     "headwater tail",
     "headwater tail --from now --keys-only",

@@ -16,6 +16,7 @@ from headwater.client.lines import key_members, line, value_members
 if TYPE_CHECKING:
     from headwater.protocol.tap.consumer import TapMessage
 
+PART = ("older", 10)
 EXAMPLES = examples(
     "headwater tap --dump",
     "headwater tap --name audit --future --keys-only",

@@ -11,6 +11,7 @@ from headwater.cli.options import examples, paragraphs
 from headwater.errors import OptionError
 from headwater.node.config import local_folder
 
+PART = ("operate", 60)
 HELP = """A certificate authority of your own, for first steps and tests: `ca` makes it, `node` and `user` have it sign.
 
 A node is given the files by --tls-certificate, --tls-key and --tls-ca, a client the CA's ca.pem by trust_store=. By

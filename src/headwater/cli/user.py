@@ -14,6 +14,7 @@ from headwater.cli.users_place import Accounts, UsersPlace, placed
 if TYPE_CHECKING:
     from headwater.node.users.roles import Grant
 
+PART = ("operate", 50)
 HELP = """Who may log in to a node or to a cluster, and what each may do.
 
 With --data they are changed in the folder of a node's store, with --node by a node that runs, where --by may do

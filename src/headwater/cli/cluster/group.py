@@ -10,6 +10,7 @@ from headwater.cli.cluster.work import NODE_ARGUMENT, add_work
 from headwater.cli.options import examples, paragraphs
 from headwater.cluster.work import EncryptCluster, FailOver, InitCluster, SpreadVbuckets
 
+PART = ("operate", 10)
 HELP = """Several nodes as one bucket: make a cluster, look at it, spread its vbuckets, take a dead node out.
 
 The nodes need no coordinator: what is known of a cluster stands in the map that each of them has."""

@@ -10,6 +10,7 @@ import typer
 from headwater.cli.options import examples
 from headwater.errors import OptionError
 
+PART = ("first", 90)
 EXAMPLES = examples(
     "headwater demo",
     "headwater demo --rows 20000 --rounds 3",

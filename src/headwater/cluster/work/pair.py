@@ -31,6 +31,7 @@ class PromoteReplicas(DeclaredWork):
     """
 
     KIND: ClassVar[str] = "pair-failover"
+    PART: ClassVar[tuple[str, int]] = ("older", 50)
     HEADING: ClassVar[str] = "Failover of a pair"
     TITLE: ClassVar[str] = "Failover to {0.node}, which follows a dead node"
     CONFIRMATION: ClassVar[str] = "{0.node}"

@@ -44,6 +44,7 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
     """
 
     NAME: ClassVar[str] = "copy"
+    PART: ClassVar[tuple[str, int]] = ("follow", 50)
     WORK: ClassVar[str] = "headwater.pipelines.copy:work"
     DONE: ClassVar[str] = "copied"
     LEVEL: ClassVar[str] = "all that the source has was copied before"

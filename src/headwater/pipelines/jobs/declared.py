@@ -88,6 +88,8 @@ class DeclaredJob(Generic[P]):
 
     NAME: ClassVar[str]
     """The name of its command, and of its metrics."""
+    PART: ClassVar[tuple[str, int]]
+    """The part of the list of commands that a job of ours is in, and its place there (cli/listed.py)."""
     WORK: ClassVar[str]
     """The function that does the work, "module:function"; it gets the job and returns the last progress."""
     DONE: ClassVar[str] = "dealt with"

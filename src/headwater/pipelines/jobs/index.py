@@ -42,6 +42,7 @@ class TextIndex(OnEngines[IndexProgress]):
     """
 
     NAME: ClassVar[str] = "index"
+    PART: ClassVar[tuple[str, int]] = ("follow", 20)
     WORK: ClassVar[str] = "headwater.pipelines.index:work"
     PROGRESS = IndexProgress
     DONE: ClassVar[str] = "in the index"

@@ -36,6 +36,7 @@ class Invalidation(FromNow[InvalidationProgress], WithCheckpoint[InvalidationPro
     """
 
     NAME: ClassVar[str] = "invalidate"
+    PART: ClassVar[tuple[str, int]] = ("follow", 60)
     WORK: ClassVar[str] = "headwater.pipelines.invalidate:work"
     LEVEL: ClassVar[str] = "nothing has changed since the last run"
     EXAMPLES: ClassVar[tuple[str, ...]] = (

@@ -79,6 +79,7 @@ class Mirror(OnEngines[MirrorProgress]):
     """
 
     NAME: ClassVar[str] = "mirror"
+    PART: ClassVar[tuple[str, int]] = ("follow", 10)
     WORK: ClassVar[str] = "headwater.pipelines.mirror:work"
     DONE: ClassVar[str] = "in the table"
     SOURCE: ClassVar[tuple[str, ...]] = (

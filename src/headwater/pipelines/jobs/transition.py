@@ -46,6 +46,7 @@ class Transition(DeclaredJob[TransitionProgress]):
     """
 
     NAME: ClassVar[str] = "transition"
+    PART: ClassVar[tuple[str, int]] = ("older", 40)
     WORK: ClassVar[str] = "headwater.pipelines.transition:work"
     PLAN: ClassVar[str] = "headwater.pipelines.transition:plan"
     TRACED: ClassVar[bool] = True
