@@ -13,11 +13,15 @@ A "maybe", and a fault, may take effect or not. So a position that has used fewe
 used more and is in the same state; only the first is kept. So can one with more older versions to go back to, where
 those do not count that a "maybe" it has not used would make again. Of "maybes" that ask for the same, the oldest goes
 first.
+
+Most histories have an order, and to find one is much cheaper than all: before the search a *descent* goes from answer
+to answer with one position at a time, and back where it comes to none. It puts as few events as it can before each
+answer, and few at most. Whatever it finds is an order; that there is none is for the search to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -27,12 +31,18 @@ from harness.linearizability.record import Fault, History, Kind, Operation, Outc
 __all__ = ["POSITIONS_MAX", "Verdict", "judge", "judge_key", "table"]
 
 Event: TypeAlias = Operation | Fault
+Moment: TypeAlias = tuple[float, bool, int, Event]
+"""When, whether something ends then and not begins, and what: its number, and itself."""
 MAKERS = frozenset({Kind.SET, Kind.ADD, Kind.REPLACE})
 """Operations whose new version does not depend on the one before."""
 POSITIONS_MAX = 1_000_000
 """How many positions are looked at for a key before it is left undecided."""
 COMPARISONS_EACH = 20
 """How many others a position is held against on average, before the key is left undecided as well."""
+DESCENT_SHARE = 0.1
+"""Of the positions that are looked at for a key, how many the descent may take."""
+AHEAD_MAX = 3
+"""How many events the descent puts before an answer, besides those that had their effect earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,8 @@ class Verdict:
     Attributes:
         unexplained: the first answer for which no order exists; None if there is one.
         is_undecided: the search was given up.
-        before: states that were possible just before that answer. positions: how many were looked at.
+        before: states that were possible just before that answer.
+        positions: how many were looked at by what found this.
         quiet: moments in which nothing was under way and only one state was possible, and that.
     """
 
@@ -68,10 +79,18 @@ def judge_key(
     part: History, model: Model, key: str, *, positions_max: int = POSITIONS_MAX, start: State = EMPTY
 ) -> Verdict:
     """Judge a history of one key, which begins in a state."""
-    search = _Search(model, positions_max, start)
+    moments = list(_moments(part))
+    descent = _Descent(model, moments, int(positions_max * DESCENT_SHARE))
+    if descent.finds_an_order(start):
+        return Verdict(key, positions=descent.looked_at)
+    return _searched(moments, _Search(model, positions_max, start), key)
+
+
+def _searched(moments: Sequence[Moment], search: _Search, key: str) -> Verdict:
+    """Judge by all positions that are possible."""
     quiet: list[tuple[float, State]] = []
     try:
-        for moment, is_end, number, event in _moments(part):
+        for moment, is_end, number, event in moments:
             if not is_end:
                 search.opened(number, event)
             elif isinstance(event, Fault):
@@ -96,7 +115,7 @@ def is_optional(event: Event) -> bool:
     return isinstance(event, Fault) or event.outcome is Outcome.MAYBE
 
 
-def _moments(part: History) -> Iterator[tuple[float, bool, int, Event]]:
+def _moments(part: History) -> Iterator[Moment]:
     """Beginnings and ends in the order of time, at one time beginnings first; what never ends has no end."""
     events: list[Event] = [*(each for each in part.operations if counts(each)), *part.faults]
     moments: list[tuple[float, bool, int]] = []
@@ -115,6 +134,80 @@ class _TooMany(Exception):  # noqa: N818 - says what happened
 Older: TypeAlias = tuple[Document | None, ...]
 Position: TypeAlias = tuple[State, int]
 """A state, and a bit for each event under way that has taken effect."""
+
+
+class _Descent:
+    """Looks for one order, depth first. Attributes: looked_at: how many positions there were so far."""
+
+    def __init__(self, model: Model, moments: Sequence[Moment], positions_max: int) -> None:
+        self.looked_at = 0
+        self._model, self._positions_max = model, positions_max
+        self._ends = list(_ends(moments))
+
+    def finds_an_order(self, start: State) -> bool:
+        """Whether it has found one. False: there is none, or it takes more to find it."""
+        tried: set[tuple[int, State, int]] = set()
+        waiting = [iter([(start, 0)])]
+        try:
+            while waiting:
+                at, position = len(waiting) - 1, next(waiting[-1], None)
+                if position is None:
+                    waiting.pop()
+                elif at == len(self._ends):
+                    return True
+                elif (place := (at, *position)) not in tried:
+                    tried.add(place)
+                    waiting.append(self._behind(*self._ends[at], position))
+        except _TooMany:
+            return False
+        return False
+
+    def _behind(self, number: int, under_way: Sequence[tuple[int, Event]], position: Position) -> Iterator[Position]:
+        """The positions in which an event has ended, those first that took the fewest others."""
+        (state, used), bit, events = position, 1 << number, dict(under_way)
+        if used & bit or isinstance(events[number], Fault):
+            yield state, used & ~bit
+        if used & bit:
+            return
+        level, seen = [position], {position}
+        for ahead in range(AHEAD_MAX + 1):
+            for state, used in level:
+                for after in self._steps(state, events[number]):
+                    yield after, used
+            if ahead < AHEAD_MAX:
+                level = [each for place in level for each in self._with_another(place, number, under_way, seen)]
+
+    def _with_another(
+        self, position: Position, ended: int, under_way: Sequence[tuple[int, Event]], seen: set[Position]
+    ) -> Iterator[Position]:
+        """The positions in which one more of the events under way has had its effect."""
+        state, used = position
+        for number, event in under_way:
+            if number == ended or used >> number & 1:
+                continue
+            for after in self._steps(state, event):
+                place = after, used | 1 << number
+                if place not in seen:
+                    seen.add(place)
+                    yield place
+
+    def _steps(self, state: State, event: Event) -> Iterator[State]:
+        for after in self._model.steps(state, event):
+            self.looked_at += 1
+            if self.looked_at > self._positions_max:
+                raise _TooMany
+            yield after
+
+
+def _ends(moments: Sequence[Moment]) -> Iterator[tuple[int, list[tuple[int, Event]]]]:
+    """Each end, by its event's number, with all events that are under way just before it."""
+    under_way: dict[int, Event] = {}
+    for _, is_end, number, event in moments:
+        if is_end:
+            yield number, list(under_way.items())
+            del under_way[number]
+        else:
+            under_way[number] = event
 
 
 class _Versions:

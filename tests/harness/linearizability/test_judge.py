@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given, settings
 
+from harness.linearizability import judge as search
 from harness.linearizability.judge import judge, judge_key, table
 from harness.linearizability.model import Model
 from harness.linearizability.record import Fault, History, Kind, Level, Operation
@@ -41,6 +44,14 @@ def test_a_value_that_was_never_there_is_found(part: History) -> None:
 def test_the_search_agrees_with_trying_every_order(part: History) -> None:
     for model in (PLAIN, Model()):
         assert any(each.is_violation for each in judge(part, model)) == (not has_an_order(part, model))
+
+
+@given(sequential(length=7, mixed=True))
+@settings(max_examples=100)
+def test_the_search_alone_agrees_with_trying_every_order(part: History) -> None:
+    with mock.patch.object(search, "DESCENT_SHARE", 0.0):
+        for model in (PLAIN, Model()):
+            assert any(each.is_violation for each in judge(part, model)) == (not has_an_order(part, model))
 
 
 def test_keys_are_judged_one_by_one() -> None:
@@ -98,6 +109,24 @@ def test_a_search_is_given_up_where_few_positions_are_held_against_each_other_to
     verdict = judge_key(part, Model(), KEY, positions_max=20_000)
     assert verdict.is_undecided
     assert verdict.positions < 10_000
+
+
+def test_an_order_is_found_though_there_are_more_of_them_than_can_be_looked_at() -> None:
+    counters = [did(at / 10, None, Kind.INCREMENT, delta=at + 1, initial=0) for at in range(18)]
+    reads = [did(5 + at, 5.5 + at, Kind.GET, shows=shown) for at, shown in enumerate(("0", "7", "7", "19", "30"))]
+    verdict = judge_key(history(*counters, *reads), Model(), KEY, positions_max=20_000)
+    assert not verdict.is_undecided and not verdict.is_violation
+
+
+def test_an_order_is_found_where_an_earlier_answer_must_have_had_another_reason() -> None:
+    part = history(
+        did(0, 1, Kind.SET, "a"),
+        did(2, 9, Kind.GET, shows="a"),  # before the write that is answered first
+        did(3, 4, Kind.SET, "b", cas=7),
+        did(10, 11, Kind.GET, shows="b"),
+    )
+    assert judge_key(part, PLAIN, KEY).positions < 20
+    assert not judge_key(part, PLAIN, KEY).is_violation
 
 
 def test_a_history_is_told_in_the_order_of_time() -> None:
