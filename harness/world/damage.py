@@ -1,7 +1,8 @@
 """A bit that flips on one machine's disk, in a batch that is synced: chosen, found by the node itself, and replaced.
 
-One machine is damaged at a time, and only where another copy that is up has all that the batch holds: damage of the
-only copy loses data, and nobody promises otherwise. Two kinds of bit are flipped:
+One machine is damaged at a time, and only where another copy that is up has all that the batch holds, and has come as
+far as the map says that it must: damage of the only copy loses data, and nobody promises otherwise. Two kinds of bit
+are flipped:
 
     in a value     `v17-` becomes `w17-`: until the node has found it, it serves that, and may copy it to others, under
                    a checksum that is right (docs/reliability.md). The judges read `w17-` as `v17-`, of this one number,
@@ -185,7 +186,8 @@ class Damages:
         return True
 
     def _has(self, at: int, vb: int, log: tuple[tuple[int, int], ...], seqno: int) -> bool:
-        """Whether a machine has a copy by the map of today that is whole up to a change of somebody's history."""
+        """Whether a machine has a copy by the map of today that is whole up to a change of somebody's history, and that
+        a failover would promote."""
         machine, placed = self.world.machines[at], self.world.watcher.placed[at]
         if not machine.is_up:
             return False
@@ -196,7 +198,9 @@ class Damages:
         is_copy = machine.address in map(str, known.copies(vb)) and known.owner(vb) is not None
         uuid, upto = branch_of(log, seqno), min(theirs.durable_seqno, theirs.complete_seqno)
         is_whole = not seqno or (uuid is not None and has(theirs.failover.entries, upto, uuid, seqno))
-        return is_copy and is_whole
+        # With its disk the machine loses all it has, and what is not in the batch as well: so by the map, too, the
+        # other must have come far enough to be promoted.
+        return is_copy and is_whole and not known.is_unknown(vb) and upto >= known.needed_at_least(vb)
 
     def _verify_now(self, node: int) -> None:
         """Let a pass of the scrubber begin: it is the turn of this machine."""

@@ -138,6 +138,19 @@ def test_a_bit_flips_on_one_machine_at_a_time_and_where_another_copy_is_whole() 
         assert begin(world, flip(IN_A_VALUE)) is None
 
 
+def test_no_bit_flips_where_a_vbucket_s_other_copy_has_not_come_as_far_as_it_must_to_be_promoted() -> None:
+    with a_written_world() as world:
+        known = world.newest_map()
+        assert known is not None
+        behind = known.with_needed(dict.fromkeys(range(known.vbuckets), 1 << 40))
+        for machine in world.machines:
+            machine.server.first.membership.map = behind
+        assert begin(world, flip(IN_A_VALUE)) is None
+        for machine in world.machines:
+            machine.server.first.membership.map = behind.with_needed({})
+        assert begin(world, flip(IN_A_VALUE)) is not None
+
+
 def test_who_has_the_only_other_copy_is_not_failed_over_meanwhile() -> None:
     with a_written_world() as world:
         assert begin(world, flip(LATE_IN_A_VALUE)) is not None
