@@ -11,12 +11,12 @@ One queue of events for all loops, ordered by time and then by when they were as
 from __future__ import annotations
 
 import asyncio
-import heapq
 import inspect
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -59,7 +59,7 @@ class Schedule:
     def at(self, when: float, loop: SimLoop | None, what: asyncio.Handle | Callable[[], None]) -> None:
         """Let something happen at a time, in a loop (None: in the world outside the nodes)."""
         self._number += 1
-        heapq.heappush(self._queue, (max(when, self.now), self._number, loop, what))
+        heappush(self._queue, (when if when > self.now else self.now, self._number, loop, what))
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         """Let something happen in the world, a little later."""
@@ -83,15 +83,15 @@ class Schedule:
         return until is not None and until()
 
     def _step(self) -> None:
-        when, number, loop, what = heapq.heappop(self._queue)
+        when, number, loop, what = heappop(self._queue)
         if loop is not None and loop.sleeps_until > when:
-            heapq.heappush(self._queue, (loop.sleeps_until, number, loop, what))
+            heappush(self._queue, (loop.sleeps_until, number, loop, what))
             return
-        self.now = max(self.now, when) + self.turn_seconds
+        self.now = (when if when > self.now else self.now) + self.turn_seconds
         self.events += 1
         if not isinstance(what, asyncio.Handle):
             what()
-        elif loop is not None and not loop.is_dead and not what.cancelled():
+        elif loop is not None and not loop.is_dead and not what._cancelled:
             loop.run_handle(what)
             if self.watch is not None and not loop.is_dead:
                 self.watch(loop)
@@ -142,6 +142,16 @@ class NumberedTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self.number
+
+
+class SimHandle(asyncio.Handle):
+    """A callback as asyncio's own class has it, made without a question for the debug mode, which is off: there are
+    hundreds of thousands in a run."""
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None):
+        self._callback, self._args, self._loop = callback, args, loop
+        self._context = copy_context() if context is None else context
+        self._cancelled, self._repr, self._source_traceback = False, None, None
 
 
 class SimLoop:
@@ -221,8 +231,8 @@ class SimLoop:
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
         """Schedule a callback behind everything scheduled for now."""
-        handle = asyncio.Handle(callback, args, self._self, context)
-        self.schedule.at(self.schedule.now, self, handle)
+        handle, schedule = SimHandle(callback, args, self._self, context), self.schedule
+        schedule.at(schedule.now, self, handle)
         return handle
 
     def call_soon_threadsafe(

@@ -248,20 +248,27 @@ class Network:
 
     def link(self, one: str, other: str) -> Link:
         """The state between two places."""
-        return self.links.get(frozenset((one, other)), Link.UP)
+        return self.links.get(frozenset((one, other)), Link.UP) if self.links else Link.UP
 
     def set_link(self, one: str, other: str, link: Link) -> None:
         """Change it; what waited goes on where it can."""
-        self.links[frozenset((one, other))] = link
+        self._note(one, other, link)
         for way in ((one, other), (other, one)):
             self.rooms.pop(way, None)
         self.go_on(one, other)
+
+    def _note(self, one: str, other: str, link: Link) -> None:
+        """Keep the state of a link; none where it is up, as nearly all are: each piece that arrives asks for it."""
+        if link is Link.UP:
+            self.links.pop(frozenset((one, other)), None)
+        else:
+            self.links[frozenset((one, other))] = link
 
     def let_through(self, sender: str, receiver: str, count: int) -> None:
         """Let the link be up, and so many more bytes arrive that way: the next message may be cut anywhere."""
         self.rooms.pop((receiver, sender), None)
         self.rooms[sender, receiver] = count
-        self.links[frozenset((sender, receiver))] = Link.UP
+        self._note(sender, receiver, Link.UP)
         self.go_on(sender, receiver)
 
     def is_stalled(self, sender: str, receiver: str) -> bool:

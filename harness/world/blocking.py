@@ -53,7 +53,9 @@ class BlockingThread:
         self.error: BaseException | None = None
         self.result: object = None
         self._work = work
-        self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._turn, self._back = threading.Lock(), threading.Lock()
+        for lock in (self._turn, self._back):
+            lock.acquire()  # a turn is given by a release: of bare locks, which a switch takes the least time with
         self._thread = threading.Thread(target=self._run, name=process.name, daemon=True)
         self._is_begun = False
         process.loop.call_soon(self.go_on)

@@ -159,7 +159,7 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
         for name, chance in system.chances.items():
             stack.enter_context(mock.patch.object(secrets, name, chance))
         stack.enter_context(mock.patch.object(uuid, "uuid4", lambda: uuid.UUID(bytes=system._random.randbytes(16))))
-        stack.enter_context(mock.patch.object(hashlib, "pbkdf2_hmac", cache(hashlib.pbkdf2_hmac)))
+        stack.enter_context(mock.patch.object(hashlib, "pbkdf2_hmac", _quick(hashlib.pbkdf2_hmac)))
         stack.enter_context(mock.patch.object(tracing, "_tracer", lambda: None))
         stack.enter_context(_known_by_name(replaced))
         stack.enter_context(_same_process())
@@ -174,6 +174,17 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
         stack.enter_context(blocking.waits())
         stack.enter_context(_quiet(schedule))
         yield system
+
+
+def _quick(pbkdf2_hmac: Callable[..., bytes]) -> Callable[..., bytes]:
+    """PBKDF2 with one iteration, however many are asked for: in a simulation nobody guesses passwords, and each start
+    of a node asks for some hundred thousand."""
+
+    @cache
+    def quick(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        return pbkdf2_hmac(hash_name, password, salt, 1)
+
+    return quick
 
 
 @contextmanager
