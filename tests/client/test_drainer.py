@@ -299,7 +299,7 @@ class Emptied(Peer):
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_node_that_was_emptied_is_left_for_who_takes_its_place(driver, is_dropped):
-    """It ended the drain, though the bucket was there: at the others, which did not know yet who would own it."""
+    """The drain ended, though the bucket was there: at the others, which did not know yet who would own it."""
     emptied, left = Emptied(), Emptied(histories={0: history(4)})
     left.has_bucket = True
     left.config = lambda _: cluster_map(
