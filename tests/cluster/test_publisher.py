@@ -85,6 +85,50 @@ def test_one_who_gives_up_takes_nobody_elses_change_with_him():
     assert asyncio.run(work()).sent[-1].chains[1] == (1,)
 
 
+class Narrowing(Nodes):
+    """Holds nothing; notes who is told something alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+        self.deliver()
+
+    async def tell(self, address, wanted):
+        self.told.append((address, wanted))
+
+
+@pytest.mark.parametrize(("answer", "needed"), [(42, {0: 42, 1: 7}), (0, {1: 7})])
+def test_a_question_is_asked_when_those_who_are_first_have_the_change_and_before_all_others_have_it(answer, needed):
+    nodes = Narrowing()
+    start = a_map("AB", "A", servers=(A, B, C)).with_needed({0: 5, 1: 7})
+    publisher = Publisher(nodes, start)
+
+    async def question():
+        (told,) = nodes.told
+        assert told[0] == A and told[1].copies(0) == (A, C) and told[1].unknown == [0] and nodes.sent == []
+        return answer
+
+    asyncio.run(publisher.change(0, (A, C), first=(A,), question=question))
+    assert [(each.copies(0), each.needed) for each in nodes.sent] == [((A, C), needed)]
+    assert nodes.sent[0].rev > nodes.told[0][1].rev
+
+
+def test_a_change_whose_question_has_no_answer_is_taken_back():
+    nodes = Narrowing()
+    start = a_map("AB", "A", servers=(A, B, C)).with_needed({0: 5, 1: 7})
+    publisher = Publisher(nodes, start)
+
+    async def question():
+        raise ConnectionLost("node-a:11210", "refused")
+
+    async def work():
+        narrow = publisher.change(0, (A, C), first=(A,), question=question)
+        return await asyncio.gather(narrow, publisher.change(1, (B,)), return_exceptions=True)
+
+    assert all(isinstance(each, ConnectionLost) for each in asyncio.run(work()))
+    assert [(each.copies(0), each.owner(1), each.needed) for each in nodes.sent] == [((A, B), B, start.needed)]
+
+
 def test_how_far_copies_must_be_leaves_with_the_next_map():
     async def work():
         nodes = Nodes()

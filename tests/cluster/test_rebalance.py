@@ -13,7 +13,7 @@ from headwater.cluster.proxied import Limits
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.rebalance import SMALL_AT_ONCE, SMALL_BYTES, Rebalance, RebalanceStep, Room, _joining
 from headwater.cluster.watch import Watch
-from headwater.errors import ClusterError, HeadwaterError, MoveError
+from headwater.errors import ClusterError, ConnectionLost, HeadwaterError, MoveError
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 from tests.node.aware import Aware, manifest
@@ -394,13 +394,13 @@ class Late(FakeNode):
     owner, backlog = None, ()
 
 
-def test_a_copy_that_made_majorities_until_the_map_was_everywhere_is_deleted_when_the_others_have_what_it_has():
+def test_a_copy_that_made_majorities_until_the_owner_had_the_map_is_deleted_when_the_others_have_what_it_has():
     """The owner and the copy that goes acknowledge durable writes while the new map is under way; the other is late."""
     owner, stays, goes = FakeNode(A, "A", seqnos=[10]), Late(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
     members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
     stood_at = []
 
-    async def send(wanted, *, first=(), also=()):
+    async def tell(address, wanted):
         if wanted.copies(0) == (A, B) and stays.owner is None:
             owner.high[0] = goes.high[0] = 40
             stays.owner, stays.backlog = owner, [1, 2, 3]
@@ -408,7 +408,7 @@ def test_a_copy_that_made_majorities_until_the_map_was_everywhere_is_deleted_whe
     async def delete(vbucket):
         stood_at.append((stays.high[vbucket], stays.backlog))
 
-    members.send, goes.delete = send, delete
+    members.tell, goes.delete = tell, delete
     asyncio.run(Rebalance(members, [A], replicas=1).run())
     assert stood_at[0] == (40, [])
 
@@ -418,36 +418,59 @@ async def ignore(*_):
 
 
 def test_a_late_copy_is_not_promoted_for_what_one_that_goes_acknowledged_while_the_map_was_under_way():
-    """Owner and copy that goes acknowledge up to 40 until the map without it is everywhere. It is asked by nobody any
-    more when the owner dies: the third, which is late, was promoted without a question."""
+    """Owner and copy that goes acknowledge up to 40 until the owner has the map without it. It is asked by nobody any
+    more when all have it and the owner dies: the third, which is late, was promoted without a question."""
     owner, stays, goes = FakeNode(A, "A", seqnos=[10]), Late(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
     members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
+
+    async def tell(address, wanted):
+        assert (address, wanted.copies(0), wanted.unknown) == (A, (A, B), [0])
+        if stays.owner is None:
+            owner.high[0] = goes.high[0] = 40
+            stays.owner, stays.backlog = owner, [1, 2, 3]
 
     async def send(wanted, *, first=(), also=()):
         members.sent.append(wanted)
         if wanted.copies(0) != (A, B):
             return
-        if stays.owner is None:
-            owner.high[0] = goes.high[0] = 40
-            stays.owner, stays.backlog = owner, [1, 2, 3]
         if stays.high[0] < 40:
             left = survey(wanted, A=view(A, "", wanted, error="refused"), B=view(B, "r", wanted, seqnos=[10]))
             with pytest.raises(ClusterError, match="vbucket 0"):
                 plan_failover(left, [A], {})
 
-    members.send, goes.delete = send, ignore
+    members.tell, members.send, goes.delete = tell, send, ignore
     final = asyncio.run(Rebalance(members, [A], replicas=1).run())
     narrow = [each.needed for each in members.sent if each.copies(0) == (A, B)]
     assert final.needed == {} and {0: 40} in narrow
 
 
-def test_a_map_that_drops_a_copy_of_a_vbucket_whose_others_are_level_takes_one_more():
+def test_an_owner_that_dies_while_a_copy_is_dropped_is_failed_over_without_a_question():
+    """The others were told before it was asked how far it is, and that nobody knows: no copy was promoted then."""
+    owner, stays, goes = FakeNode(A, "A", seqnos=[10]), Late(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
+    members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
+
+    async def tell(address, wanted):
+        assert address == A
+        owner.high[0] = goes.high[0] = 40
+        owner.is_gone = True
+
+    members.tell = tell
+    with pytest.raises(ConnectionLost):
+        asyncio.run(Rebalance(members, [A], replicas=1).run())
+    known = members.sent[-1]
+    assert known.copies(0) == (A, B, C) and known.needed == {}
+    left = survey(known, A=view(A, "", known, error="refused"), C=view(C, "r", known, seqnos=[40]))
+    plan = plan_failover(left, [A], {})
+    assert [(each.chosen, each.losses) for each in plan.promotions] == [(C, {})]
+
+
+def test_a_map_that_drops_a_copy_of_a_vbucket_whose_others_are_level_is_one():
     owner, stays, goes = FakeNode(A, "A", seqnos=[10]), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
     members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
     goes.delete = ignore
     asyncio.run(Rebalance(members, [A], replicas=1).run())
-    narrow = [each for each in members.sent if each.copies(0) == (A, B)]
-    assert [each.unknown for each in narrow[:2]] == [[0], []] and narrow[1].needed == {}
+    narrow = [each for each in members.sent if each.copies(0) == (A, B) and C in each.servers]
+    assert [each.needed for each in narrow] == [{}] * 2, "the last one is that of all who stay"
 
 
 def test_a_stray_copy_of_what_is_found_damaged_at_the_end_of_a_run_is_kept():

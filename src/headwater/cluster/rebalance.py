@@ -16,6 +16,7 @@ survey, settles what is open, plans the rest from there, and comes to the same e
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -260,28 +261,31 @@ class Rebalance:
         """Drop copies from the map, and delete them.
 
         Until the owner has this map they are part of its majorities: what they and the owner alone acknowledged
-        meanwhile goes with them, unless those that stay have it. So none of these is promoted before it is known how
-        far the owner is then, and before it has come as far.
+        meanwhile goes with them, unless those that stay have it. So the owner has it first and is asked how far it is
+        then, and none of these is promoted before it has come as far.
         """
         vb, publisher = move.vbucket, self._publisher
         await self._watch.until_level(vb, target, replicas)
         known = publisher.current
         if replicas and not set(known.copies(vb)) <= set(move.after):
-            unknown = known.with_unknown([vb]).needed[vb]
-            await publisher.change(vb, move.after, first=(target,), needed=unknown)
+            question = functools.partial(self._lacking, vb, target, replicas)
+            await publisher.change(vb, move.after, first=(target,), question=question)
             failpoint("rebalance.narrowed")
-            needed = await self._held(vb, target)
-            copies = await asyncio.gather(*(self._inquiry.copy(node, vb) for node in replicas))
-            if min(0 if copy is None else copy.complete for copy in copies) < needed:
-                await publisher.change(vb, move.after, needed=needed)
             await self._watch.until_level(vb, target, replicas)
-            await publisher.change(vb, move.after, needed=0)
+            if publisher.current.needed.get(vb):
+                await publisher.change(vb, move.after, needed=0)
         else:
             await publisher.change(vb, move.after, first=(target,), needed=0)
             failpoint("rebalance.narrowed")
             await self._watch.until_level(vb, target, replicas)
         for node in move.dropped_from:
             await self._members.admin(node).delete(vb)
+
+    async def _lacking(self, vb: int, owner: Address, replicas: Sequence[Address]) -> int:
+        """How far a vbucket is at its owner, where a replica has not come as far; else 0."""
+        seqno = await self._inquiry.owned_seqno(owner, vb)
+        copies = await asyncio.gather(*(self._inquiry.copy(node, vb) for node in replicas))
+        return seqno if min(0 if copy is None else copy.complete for copy in copies) < seqno else 0
 
     async def _needed(self, vb: int, owner: Address) -> int:
         """How far a new copy must come to be promoted: as far as all others are. Empty, it looks like an empty vbucket.
