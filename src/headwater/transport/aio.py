@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 
 from headwater.transport.blocking import Clock, no_name
@@ -74,17 +74,20 @@ class Waiters:
         if timeout == 0.0 or any(channel.fileno() < 0 for channel in ready.channels):
             await asyncio.sleep(0)
             return
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
         for channel in ready.channels:
             self._watch(channel, woken)
         if ready.signal is not None:
             ready.signal.wake = lambda: _wake(woken)
+        timer = None if timeout is None else loop.call_later(timeout, _wake, woken)
         try:
             # Not asyncio.wait_for: in Python 3.11 a task that is cancelled in the turn in which it is woken goes on.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await woken
+            # Nor asyncio.timeout: that takes longer than all else here, and cancels the task where a timer can wake it.
+            await woken
         finally:
+            if timer is not None:
+                timer.cancel()
             for channel in ready.channels:
                 if channel in self._watched:
                     self._unwatch(channel)

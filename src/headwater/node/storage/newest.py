@@ -70,8 +70,10 @@ class NewestSeqnos:
     def seqno(self, vbucket: int, shown: Shown) -> int:
         """The newest durable seqno of what is shown; 0 if there is none."""
         bounds = self._look(vbucket)
-        newest = 0
-        chosen = np.flatnonzero(np.isin(bounds.numbers, shown, assume_unique=True))
+        if not len(bounds.numbers):
+            return 0
+        newest, places = 0, bounds.numbers.searchsorted(shown)
+        chosen = places[bounds.numbers.take(places, mode="clip") == shown]
         for at in chosen[np.argsort(bounds.seqnos[chosen])[::-1]].tolist():
             if bounds.seqnos.item(at) <= newest:
                 break
