@@ -18,12 +18,15 @@ from tests.node.streams.support import Producer, StreamDesk
 pytestmark = pytest.mark.usefixtures("replica")
 
 VALUE = bytes(range(250))
+OTHER_VB = VB + 1
 
 
 class Fed(Passive):
     """A replica's connection with one open stream."""
 
     def __init__(self, desk: StreamDesk) -> None:
+        desk.set(OTHER_VB, "large", bytes(2 << 20))  # a log that has little keeps little room for the next batch
+        desk.commit()
         super().__init__(desk)
         self.opaque, _ = self.add()
         self.seqno = 0
