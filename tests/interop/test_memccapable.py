@@ -28,8 +28,9 @@ VERSION = _version()
         pytest.param("-a", id="text", marks=pytest.mark.program("memccapable", VERSION, "its 27 tests, text")),
     ],
 )
-def test_all_27_tests_of_memccapable_pass(protocol: str) -> None:
-    with testing.node(vbuckets=4) as node:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_27_tests_of_memccapable_pass(protocol: str, workers: int) -> None:
+    with testing.node(vbuckets=4, workers=workers) as node:
         command = ["memccapable", protocol, "-h", node.host, "-p", str(node.port)]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and done.stdout.count("[pass]") == 27, done.stdout + done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headwater.node.kv.session import KvSession
@@ -12,6 +14,7 @@ from headwater.node.rest.session import HttpSession
 if TYPE_CHECKING:
     from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Services
+    from headwater.wire.address import Address
 
 _TLS_HANDSHAKE = 0x16
 """The first byte of TLS; no magic byte is that."""
@@ -26,7 +29,10 @@ class FirstBytes:
     pumps = False
     written_gate = 0
 
-    def __init__(self, connection: Connection, server: Services) -> None:
+    def __init__(
+        self, connection: Connection, server: Services, relays: Mapping[Address, str] = MappingProxyType({})
+    ) -> None:
+        self._relays = relays
         self.connection = connection
         self.server = server
         # Who has not come to the end of TLS's handshake is a stranger, users or not: that costs time and memory.
@@ -40,9 +46,9 @@ class FirstBytes:
         elif data[0] == _TLS_HANDSHAKE:
             connection.drop(self._where_tls_is_spoken())
         elif data[0] in _TEXT_COMMANDS:
-            connection.session = TextSession(connection, self.server, self._certified())
+            connection.session = TextSession(connection, self.server, self._certified(), self._relays)
         elif not may_become_http(data):
-            connection.session = KvSession(connection, self.server, self._certified())
+            connection.session = KvSession(connection, self.server, self._certified(), self._relays)
         return 0
 
     def _certified(self) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from headwater.node.connections.loopback import is_local, is_loopback, loopback_
 from headwater.node.connections.places import TRIAL_SECONDS, ConnectionPlaces
 from headwater.node.connections.tls import NodeTls
 from headwater.node.first_bytes import FirstBytes
+from headwater.node.introduced import IntroducedCall
 from headwater.node.process.loop_watch import LoopWatch
 from headwater.node.process.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.reporting.log_lines import event
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from headwater.node.membership.member import Membership
     from headwater.node.storage.api import Storage
     from headwater.node.workers.worker import NodeWorker
+    from headwater.wire.address import Address
 
 RECEIVE_BYTES = 256 << 10
 ACCEPTS_PER_TURN = 64
@@ -107,6 +110,7 @@ class Server:
     _listener: socket.socket | None = None
     _http_listener: socket.socket | None = None
     _tls_listener: socket.socket | None = None
+    _relay_listener: socket.socket | None = None
     _deriving: asyncio.Task[None] | None = None
     _port: int | None = None
 
@@ -121,6 +125,9 @@ class Server:
         self.config = config
         self.worker: Final = worker
         self._users_folder = config.data if worker is None else worker.folder
+        self._relays: Mapping[Address, str] = (
+            {} if worker is None else {each: worker.relay(at) for each, at in worker.siblings.items()}
+        )
         self.loop = loop
         self.run_queue: RunQueue = RunQueue(loop)
         self.users: Users = Users(config.logins, config.roles, UsersFile(self._users_folder))
@@ -230,6 +237,8 @@ class Server:
             host = config.host if config.without_tls == "anywhere" else loopback_like(config.host)
             self._http_listener = self._bound("http-port", host, config.http_port)
             queue_up(self._http_listener, "http-port", config.host, config.http_port)
+        if self.worker is not None:
+            self._relay_listener = self.worker.listen()
 
     def listen(self) -> tuple[str, int]:
         """Begin to accept, bound first if that was not done; returns (host, port): those for TLS, if there are no
@@ -243,6 +252,7 @@ class Server:
             self.http_port = self._http_listener.getsockname()[1]
             listeners.append(self._http_listener)
         listeners += self._shared
+        listeners += [] if self._relay_listener is None else [self._relay_listener]
         self._port = port
         for served in self._buckets.values():
             served.start(port)
@@ -273,7 +283,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop accepting, finish what was received, commit, close the connections."""
-        for listener in (self._listener, self._tls_listener, self._http_listener, *self._shared):
+        for listener in (self._listener, self._tls_listener, self._http_listener, self._relay_listener, *self._shared):
             if listener is not None:
                 self.loop.remove_reader(listener.fileno())
                 listener.close()
@@ -373,18 +383,37 @@ class Server:
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
-            peer = f"{address[0]}:{address[1]}"
+            peer = f"{address[0]}:{address[1]}" if address else "a worker"
             pages = listener is self._http_listener
+            if listener is self._relay_listener:
+                self._admit_worker(sock)
+                continue
             speaks_tls = listener is self._tls_listener or (
                 self.worker is not None and listener is self.worker.public_tls
             )
-            self._admit(sock, peer, speaks_tls=speaks_tls, has_pages_only=pages)
+            relays = self._relays if listener in shared else MappingProxyType({})
+            self._admit(sock, peer, speaks_tls=speaks_tls, has_pages_only=pages, relays=relays)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
-    def _admit(self, sock: socket.socket, peer: str, *, speaks_tls: bool, has_pages_only: bool = False) -> None:
+    def _admit_worker(self, sock: socket.socket) -> None:
+        """Another worker calls for one of its clients, which has its place there."""
+        connection = self._connection(sock, "a worker")
+        connection.is_inner = True
+        connection.session = IntroducedCall(connection, self.first, self._refresh_users)
+        connection.start()
+
+    def _admit(
+        self,
+        sock: socket.socket,
+        peer: str,
+        *,
+        speaks_tls: bool,
+        has_pages_only: bool = False,
+        relays: Mapping[Address, str] = MappingProxyType({}),
+    ) -> None:
         users = self.users.required
         place = self._places.find(len(self.connections), has_pages_only=has_pages_only, has_users=users)
         if place is None:
@@ -399,7 +428,7 @@ class Server:
             self.warn(peer, f"not accepted: {error.strerror}")
             sock.close()
             return
-        first = FirstBytes(connection, self.first)
+        first = FirstBytes(connection, self.first, relays)
         connection.session = HttpSession(connection, self.first) if has_pages_only else first
         self.accepted += 1
         if (longest := self._places.take(connection, place)) is not None:
@@ -412,9 +441,12 @@ class Server:
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
         """Make a connection of a connected socket, whoever called whom. Give it a session, then start it."""
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return self._connection(sock, peer)
+
+    def _connection(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
+        sock.setblocking(False)
         connection = Connection(self, sock, peer, ConnectionInbox(self._arena.data))
         self.connections.add(connection)
         return connection
@@ -511,7 +543,7 @@ class Server:
         elif connection.is_on_trial and now - connection.stranger_since >= TRIAL_SECONDS:
             limit = "connections are open, the limit"
             self._turn_away(connection, f"{limit}, and it did not log in within {TRIAL_SECONDS:g} s")
-        elif idle and quiet >= idle and not watches and not connection.owes_answer:
+        elif idle and quiet >= idle and not watches and not connection.owes_answer and not connection.is_inner:
             connection.drop(f"said nothing for {quiet:.0f} s")
         else:
             connection.notice_reset()

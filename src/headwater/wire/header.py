@@ -36,6 +36,7 @@ __all__ = [
     "opaque_of",
     "plain_response",
     "put_body_bytes",
+    "put_opaque",
     "response",
 ]
 
@@ -63,7 +64,7 @@ OPCODE_AT, KEY_LENGTH_AT, EXTRAS_LENGTH_AT, DATATYPE_AT, VBUCKET_AT, BODY_LENGTH
     struct.calcsize(HEADER.format[: 1 + count]) for count in range(1, 9)
 )
 
-_BODY_LENGTH = Struct(">I")
+_BODY_LENGTH = _OPAQUE = Struct(">I")
 
 BODY_BYTES_MAX = 30 * 1024 * 1024
 VALUE_BYTES_MAX = 20 * 1024 * 1024
@@ -126,6 +127,11 @@ def opaque_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
     """Return the opaque of the frame whose header starts at `offset`."""
     opaque: int = HEADER.unpack_from(data, offset)[-2]
     return opaque
+
+
+def put_opaque(frame: bytearray | memoryview, opaque: int, offset: int = 0) -> None:
+    """Write another opaque into the header of the frame that starts at `offset`."""
+    _OPAQUE.pack_into(frame, offset + OPAQUE_AT, opaque)
 
 
 def put_body_bytes(frame: bytearray | memoryview, count: int) -> None:

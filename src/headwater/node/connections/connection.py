@@ -44,7 +44,7 @@ SENDS_PER_TURN = 8
 GRAIN_BYTES = 512
 """So far the account of a connection's memory may be off: telling it of every answer costs more than it says, and the
 objects that make a connection are several times as large, and not counted."""
-_WORKING = frozenset({"parked", "changing", "preparing"})
+_WORKING = frozenset({"parked", "changing", "preparing", "relayed"})
 """The pauses during which an answer is made."""
 PUMPS_PER_TURN = 4
 """How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
@@ -143,6 +143,7 @@ class Connection:
         is_paused: whether anything holds reading back; a session stops between two frames when it is.
         committer: whose batches output waits for: that of the bucket which is served here.
         is_on_trial: whether it is beyond the limit, and has to prove soon that it may be.
+        is_inner: whether it is another worker's, for a client of its own: as long as that one is there.
     """
 
     session: ConnectionSession
@@ -153,7 +154,7 @@ class Connection:
         self.peer = peer
         self.is_closed: bool = False
         self.is_paused: bool = False
-        self.is_on_trial = False
+        self.is_on_trial = self.is_inner = False
         self.stirred_at: float = host.loop.time()
         self.is_known: bool = True
         self.stranger_since: float = self.stirred_at

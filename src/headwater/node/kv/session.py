@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from headwater.errors import CorruptStore, StorageError
@@ -26,6 +27,7 @@ from headwater.node.kv.admission import admit, check_stranger
 from headwater.node.kv.answering import answer_with, failure_of, send_rest, send_some
 from headwater.node.kv.command import COMMANDS, Answers, Command
 from headwater.node.kv.preparation import Preparation
+from headwater.node.kv.relay import Relay
 from headwater.node.kv.rights import Access
 from headwater.node.process.memory import MAPPED_BYTES_MIN
 from headwater.node.refused import CommandRefused, NoRoom
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Kept, Services, TakeRequests
     from headwater.node.vbucket.vbucket import VBucket
+    from headwater.wire.address import Address
     from headwater.wire.framing import DurabilityInfo
 
 log: Final = logging.getLogger(__name__)
@@ -62,7 +65,13 @@ class KvSession:
     deadline: float | None = None
     pumps = False
 
-    def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        server: Services,
+        user: str | None = None,
+        relays: Mapping[Address, str] = MappingProxyType({}),
+    ) -> None:
         self.connection = connection
         self.server: Services = server
         self.features: frozenset[int] = frozenset()
@@ -83,6 +92,7 @@ class KvSession:
         self.durability: DurabilityInfo | None = None
         self._states: dict[type, object] = {}
         self._fast: TakeRequests | None = None
+        self.relay: Relay | None = Relay(self, self, relays) if relays else None
         self.refresh_access()
 
     # --- what others ask ----------------------------------------------------------------------------------------------
@@ -137,6 +147,8 @@ class KvSession:
         self.knows_collections = Feature.COLLECTIONS in self.features
         usable = self.bucket is not None and rights_in(self, 0) & _READ
         self._fast = self.server.fast_path(self) if usable else None
+        if self.relay is not None:
+            self.relay.renew()
         self.connection.know(is_known=self.access.is_logged_in, is_trusted=users.is_trusted(self.user))
 
     # --- what the connection calls ------------------------------------------------------------------------------------
@@ -152,20 +164,33 @@ class KvSession:
             if not self.access.is_logged_in:
                 check_stranger(data, offset)
             frame = next_frame(data, offset)
-            if frame is None:
+            if frame is None or (self.relay is not None and self.relay.holds_back(frame)):
                 break
             try:
-                self.handle(frame)
+                if self.relay is None or not self.relay.takes(frame):
+                    self.handle(frame)
             except NoRoom:
                 self.wait_for_room()
                 break
             offset += len(frame)
             if offset == len(data) or connection.gives_way():
                 break
+        if self.relay is not None:
+            self.relay.flush()
         return offset
 
     def pump(self) -> None:
-        """Do nothing: a plain connection streams nothing."""
+        """The client has taken all: go on with what other workers answer."""
+        if self.relay is not None:
+            self.relay.go_on()
+
+    def pass_on(self, answer: bytes) -> None:
+        """Send another worker's answer."""
+        self.connection.send(answer)
+
+    def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
+        """Say no at once."""
+        self._turn_down(frame, refused)
 
     def tick(self, now: float) -> None:
         """Do nothing: a plain connection has no deadlines."""
@@ -186,6 +211,8 @@ class KvSession:
             bucket, vbucket = self._pending
             bucket.waits_no_more(vbucket, self._state_changed)
         self._fast = self.login = None  # which refer to this session
+        if self.relay is not None:
+            self.relay.close()
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -252,7 +279,9 @@ class KvSession:
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         """Queue answers; they leave after batch `gate` and after this connection's own writes."""
-        self.connection.send(data, gate if gate > self.written_gate else self.written_gate)
+        gate = gate if gate > self.written_gate else self.written_gate
+        if self.relay is None or not self.relay.hold(data, gate):
+            self.connection.send(data, gate)
 
     def reply(self, frame: Frame, answer: Answer) -> None:
         """Queue the answer of one request, unless its quiet form leaves it out."""

@@ -8,7 +8,9 @@ that must wait (for room, for a vbucket, for a password check, for its turn) goe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headwater.node.kv.command import COMMANDS
@@ -18,8 +20,10 @@ from headwater.protocol.text.answers import stat_line
 from headwater.protocol.text.commands import steps
 from headwater.protocol.text.line import CommandReader, TextCommand
 from headwater.wire.bootstrap import StatResponse
+from headwater.wire.dialect import Dialect, decode
 from headwater.wire.failure import Failure
 from headwater.wire.header import VALUE_BYTES_MAX, Frame
+from headwater.wire.json_text import context_of
 from headwater.wire.layout import Answer, Request
 from headwater.wire.status import Status
 from headwater.wire.vbucket import vbucket_of
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Services
     from headwater.protocol.text.words import Steps
+    from headwater.wire.address import Address
 
 STRANGER_BLOCK_BYTES_MAX = 1 << 10
 """Before the login: a name and a password."""
@@ -37,7 +42,13 @@ SEND_BYTES = 64 << 10
 class TextSession(KvSession):
     """The state of a text connection besides that of any: the command in front, and how far it got."""
 
-    def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        server: Services,
+        user: str | None = None,
+        relays: Mapping[Address, str] = MappingProxyType({}),
+    ) -> None:
         self._reader = CommandReader()
         self._command: TextCommand | None = None
         self._steps: Steps
@@ -47,7 +58,7 @@ class TextSession(KvSession):
         self._swallows = 0
         self._lines = bytearray()
         self._gate = 0
-        super().__init__(connection, server, user)
+        super().__init__(connection, server, user, relays)
         connection.measures(self._reader.wanted)
 
     def refresh_access(self) -> None:
@@ -130,13 +141,19 @@ class TextSession(KvSession):
     def _is_answered(self, request: Request) -> bool:
         """Have a request carried out, unless it was; False while its answer is not there."""
         if not self._is_handled:
+            frame, relay = self._placed(request), self.relay
+            if relay is not None and relay.holds_back(frame):
+                return False
             try:
-                self.handle(self._placed(request))
+                if relay is None or not relay.takes(frame):
+                    self.handle(frame)
             except NoRoom:
                 self.wait_for_room()
                 return False
             self._is_handled = True
-        if self._task is not None or self.connection.is_closed:
+            if relay is not None:
+                relay.flush()
+        if self._task is not None or self.connection.is_closed or (self.relay is not None and self.relay.is_waiting):
             return False
         self._request, self._is_handled = None, False
         return True
@@ -155,6 +172,13 @@ class TextSession(KvSession):
         if COMMANDS[frame.opcode].document:
             self._gate = max(self._gate, self.server.committer.gate())
         self._answer_heard = answer
+
+    def pass_on(self, answer: bytes) -> None:
+        """Keep another worker's answer as one of our own."""
+        heard = decode(answer, Dialect.KV)
+        if isinstance(heard, Failure):
+            heard = replace(heard, value=context_of(heard.value).encode())
+        self._answer_heard = heard if isinstance(heard, Answer) else None
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
         """One of many answers (STAT's) as a line."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwater.node.connections.listening import BACKLOG
 from headwater.node.membership.file import MapFile
 from headwater.node.workers.layout import WorkersLayout
 from headwater.wire.address import Address
@@ -44,6 +45,16 @@ class NodeWorker:
     def relay(self, number: int) -> str:
         """Return the path of the socket at which a worker is called by the others."""
         return str(self.relays / f"worker-{number}")
+
+    def listen(self) -> socket.socket:
+        """Listen where the others call. Raises OSError."""
+        path = Path(self.relay(self.number))
+        path.unlink(missing_ok=True)  # of the process before
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        return listener
 
     def begin(self, bucket: Bucket) -> None:
         """Make what the first map gives this worker, unless that was done, and keep the map. Before it is a server.

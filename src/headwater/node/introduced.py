@@ -1,0 +1,59 @@
+"""A call of another worker for one of its clients: its first frame says whose requests will follow.
+
+Who can open the socket is this user of the system: it lies in a folder that nobody else may enter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.node.connections.inbox import next_frame
+from headwater.node.kv.session import KvSession
+
+if TYPE_CHECKING:
+    from headwater.node.connections.connection import Connection
+    from headwater.node.kv.api import Services
+
+
+class IntroducedCall:
+    """The session of such a connection until it is introduced; then one of that user, bucket and features."""
+
+    deadline: float | None = None
+    pumps = False
+    written_gate = 0
+
+    def __init__(self, connection: Connection, server: Services, refresh_users: Callable[[], None]) -> None:
+        self._connection, self._server, self._refresh_users = connection, server, refresh_users
+
+    def receive(self, data: memoryview) -> int:
+        """Read who it is, and give the rest to the session of that client."""
+        frame = next_frame(data, 0)
+        if frame is None:
+            return 0
+        who = json.loads(frame.value)
+        connection, server = self._connection, self._server.buckets.get(who["bucket"])
+        if server is None:
+            connection.drop(f"bucket {who['bucket']!r} is not here any more", fault=False)
+            return len(frame)
+        if who["user"] is not None and not self._server.users.knows(who["user"]):
+            self._refresh_users()  # whom another worker has let in may have come a moment ago
+        connection.peer = who["peer"]
+        session = KvSession(connection, self._server, who["user"])
+        session.features = frozenset(who["features"])
+        session.select(server)
+        connection.session = session
+        return len(frame)
+
+    def pump(self) -> None:
+        """Do nothing: nothing waits to be sent."""
+
+    def tick(self, now: float) -> None:
+        """Do nothing: there is no deadline."""
+
+    def users_changed(self) -> None:
+        """Do nothing: nobody was let in yet."""
+
+    def closed(self) -> None:
+        """Do nothing: no work is under way for this connection."""

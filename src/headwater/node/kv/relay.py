@@ -1,0 +1,379 @@
+"""Requests on documents of other workers' vbuckets, of a connection at the address that workers have in common.
+
+    request of another worker's vbucket --a number for its opaque--> that worker, over a unix socket
+    its answer, by that number          --its opaque again-----> into the place it has among the answers
+
+The connection to the other worker is this client's alone, and was introduced with its user, bucket and features:
+rights, locks and order are judged there as if the client had called it. Answers leave in the order of the requests.
+Those of this worker wait here behind what others owe, as they wait in the outbox behind a gate. A NOOP after each burst
+tells that quiet requests before it have no answer. The next burst is read when all of this one is answered.
+
+Where the other worker can't be called, nothing was asked of it: a temporary failure. Where it is lost with requests
+that it has not answered, nobody knows what was done, and the client loses its connection, as if it had called itself.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headwater.node.kv.command import COMMANDS
+from headwater.node.refused import CommandRefused
+from headwater.wire.address import Address
+from headwater.wire.features import Feature
+from headwater.wire.header import HEADER_BYTES, Frame, Magic, frame_bytes, opaque_of, put_opaque
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headwater.node.kv.api import Session
+
+__all__ = ["Relay", "introduction"]
+
+RECEIVE_BYTES: Final = 256 << 10
+HELD_BYTES_MAX: Final = 1 << 20
+"""So much of a worker's answers waits here behind another's, until it is not read any more."""
+UNASKED: Final = frozenset({
+    Feature.DUPLEX, Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+})  # fmt: skip
+"""Features by which a node speaks unasked: this one does."""
+_REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
+_ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
+_FLUSHES = (Opcode.FLUSH, Opcode.FLUSHQ)
+
+
+class Relaying(Protocol):
+    """The part of a session that sends what came from others."""
+
+    pumps: bool
+
+    def pass_on(self, answer: bytes) -> None:
+        """Send another worker's answer."""
+
+    def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
+        """Say no at once."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """The place of a request's answer among the others: `number` at its call, the client's opaque, what came so far.
+
+    Of one that is `inner` the client hears nothing.
+    """
+
+    call: _Call
+    number: int
+    opaque: int
+    is_inner: bool = False
+    is_over: bool = False
+    answers: list[bytes] = field(default_factory=list)
+
+
+class Relay:
+    """The calls of one client's connection to other workers, and the order of the answers.
+
+    Args:
+        session, relaying: the client's, twice, for its two sides. paths: where each of the other workers is called.
+    """
+
+    def __init__(self, session: Session, relaying: Relaying, paths: Mapping[Address, str]) -> None:
+        self._session, self._relaying, self._paths = session, relaying, paths
+        self._calls: dict[str, _Call] = {}
+        self._waiting: deque[_Place | tuple[bytes, int]] = deque()
+        self._flushed: list[int] | None = None
+        self._is_stale = False
+        self._held_bytes = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether another worker owes an answer."""
+        return bool(self._waiting)
+
+    def renew(self) -> None:
+        """Be introduced anew, once nothing is owed: the user, the bucket or the features are others by now."""
+        self._is_stale = True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._waiting.clear()
+        for call in tuple(self._calls.values()):
+            call.close()
+        self._calls.clear()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def holds_back(self, frame: Frame) -> bool:
+        """Return True if a request has to be given again, when others have answered: it is about no document, so it may
+        change who asks; or it deletes all documents, which the others do first."""
+        command = COMMANDS.get(frame.opcode)
+        if self._waiting:
+            return command is None or not command.document
+        if frame.opcode not in _FLUSHES or frame.magic not in _REQUESTS or not self._may_ask:
+            return False
+        if self._flushed is None:
+            self._flushed = []
+            for path in self._paths.values():
+                self._spread(frame, path)
+            self.flush()
+        return bool(self._waiting)
+
+    def takes(self, frame: Frame) -> bool:
+        """Take a request of another worker's vbucket, or refuse it for that one is away; False if it is ours."""
+        if frame.opcode in _FLUSHES and self._flushed is not None:
+            outcome, self._flushed = self._flushed, None
+            if len(outcome) == len(self._paths) and not any(outcome):
+                return False
+            self._refuse(frame)
+            return True
+        path = self._path_of(frame)
+        if path is None:
+            return False
+        call = self._call(path)
+        if call is None:
+            self._refuse(frame)
+        else:
+            self._waiting.append(call.ask(frame))
+        return True
+
+    def flush(self) -> None:
+        """The burst is over: send what was taken, and read no more before it is answered."""
+        if self._waiting:
+            self._relaying.pumps = True
+            self._session.connection.pause("relayed")
+            for call in tuple(self._calls.values()):
+                call.flush()
+
+    def _refuse(self, frame: Frame) -> None:
+        why = "the process that has it is being started again, or its place is not in the map"
+        self._relaying.turn_down(frame, CommandRefused(Status.ETMPFAIL, why))
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._session.access.is_logged_in and self._session.bucket is not None
+
+    def _path_of(self, frame: Frame) -> str | None:
+        """Return the path at which the owner of a request's vbucket is called; None for what this one answers."""
+        command = COMMANDS.get(frame.opcode)
+        if command is None or not command.document or not self._may_ask or frame.magic not in _REQUESTS:
+            return None
+        session = self._session
+        if frame.opcode == Opcode.GET_REPLICA or session.store_bucket.state(frame.vbucket) in (
+            State.ACTIVE,
+            State.PENDING,
+        ):
+            return None
+        owner = session.server.cluster.owner(frame.vbucket)
+        return None if owner is None else self._paths.get(owner)
+
+    def _spread(self, frame: Frame, path: str) -> None:
+        if (call := self._call(path)) is not None:
+            loud = Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
+            self._waiting.append(call.ask(loud, is_inner=True))
+
+    def _call(self, path: str) -> _Call | None:
+        """The connection to a worker; None if it can't be had."""
+        if self._is_stale and not self._waiting:
+            self.close()
+            self._is_stale = False
+        if path not in self._calls:
+            loop = self._session.server.loop
+            try:
+                self._calls[path] = _Call(loop, path, introduction(self._session), self.go_on, self._lost)
+            except OSError:
+                return None
+        return self._calls[path]
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def hold(self, data: bytes | bytearray | memoryview, gate: int) -> bool:
+        """Keep an answer of this worker behind those that others owe; False if they owe none."""
+        if not self._waiting:
+            return False
+        self._waiting.append((bytes(data), gate))
+        self._held_bytes += len(data)
+        if self._held_bytes > HELD_BYTES_MAX:
+            self._session.connection.pause("relayed")
+        return True
+
+    def go_on(self) -> None:
+        """Send what is in front; read of others as much as the client takes, and what is in front needs."""
+        waiting, connection = self._waiting, self._session.connection
+        while waiting and not connection.is_closed:
+            front = waiting[0]
+            if isinstance(front, tuple):
+                self._held_bytes -= len(front[0])
+                connection.send(*front)
+            else:
+                self._send(front)
+                if not front.is_over:
+                    break
+            waiting.popleft()
+        front_call = waiting[0].call if waiting and isinstance(waiting[0], _Place) else None
+        for call in tuple(self._calls.values()):
+            if not waiting or (connection.writable and (call is front_call or call.held_bytes <= HELD_BYTES_MAX)):
+                call.watch()
+            else:
+                call.unwatch()
+        if not waiting:
+            self._relaying.pumps = False
+            connection.resume("relayed")
+
+    def _send(self, place: _Place) -> None:
+        answers, place.answers = place.answers, []
+        for each in answers:
+            place.call.held_bytes -= len(each)
+            if not place.is_inner:
+                self._relaying.pass_on(each)
+            elif self._flushed is not None:
+                self._flushed.append(Frame.decode(each).status)
+
+    def _lost(self, call: _Call) -> None:
+        """A worker is gone; with what it owes, if anything, the client's connection."""
+        self._calls = {path: each for path, each in self._calls.items() if each is not call}
+        if any(isinstance(each, _Place) and each.call is call for each in self._waiting):
+            self._session.connection.drop("the worker that had its requests is gone", fault=False)
+
+
+class _Call:
+    """A connection to another worker, for one client.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        path: str,
+        begin: bytes,
+        on_answers: Callable[[], None],
+        on_end: Callable[[_Call], None],
+    ) -> None:
+        self._loop, self._on_answers, self._on_end = loop, on_answers, on_end
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.setblocking(False)
+        try:
+            self._sock.connect(path)
+        except OSError:
+            self._sock.close()
+            raise
+        self._out, self._in = bytearray(begin), bytearray()
+        self._owed: deque[_Place] = deque()
+        self._number = 0
+        self._is_asked = self._is_watched = self._is_writing = False
+        self.held_bytes = 0
+        self.watch()
+
+    def ask(self, frame: Frame, *, is_inner: bool = False) -> _Place:
+        """Put a request behind the others; it leaves with `flush`, or before."""
+        place = _Place(self, self._next(), frame.opaque, is_inner)
+        self._put(frame, place.number)
+        self._owed.append(place)
+        self._is_asked = True
+        if len(self._out) >= RECEIVE_BYTES:
+            self._write()
+        return place
+
+    def flush(self) -> None:
+        """Send all, and a NOOP, whose answer says that no other is to come."""
+        if self._is_asked:
+            self._is_asked = False
+            self._put(Frame(Magic.CLIENT_REQUEST, Opcode.NOOP), self._next())
+            self._write()
+
+    def watch(self) -> None:
+        """Read its answers."""
+        if not self._is_watched and self._sock.fileno() >= 0:
+            self._is_watched = True
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def unwatch(self) -> None:
+        """Read none of them for now."""
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def close(self) -> None:
+        """Hang up."""
+        self.unwatch()
+        if self._is_writing:
+            self._loop.remove_writer(self._sock.fileno())
+            self._is_writing = False
+        self._sock.close()
+
+    def _next(self) -> int:
+        self._number = (self._number + 1) & 0xFFFF_FFFF
+        return self._number
+
+    def _put(self, frame: Frame, number: int) -> None:
+        begin = len(self._out)
+        self._out += frame.encode()
+        put_opaque(self._out, number, begin)
+
+    def _write(self) -> None:
+        if self._sock.fileno() < 0:
+            return
+        try:
+            del self._out[: self._sock.send(self._out)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._end()
+            return
+        if bool(self._out) != self._is_writing:
+            self._is_writing = bool(self._out)
+            if self._is_writing:
+                self._loop.add_writer(self._sock.fileno(), self._write)
+            else:
+                self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        self._in += data
+        at = 0
+        while len(self._in) - at >= HEADER_BYTES and (end := at + frame_bytes(self._in, at)) <= len(self._in):
+            if self._in[at] in _ANSWERS:
+                self._answered(opaque_of(self._in, at), at, end)
+            at = end
+        del self._in[:at]
+        self._on_answers()
+
+    def _answered(self, number: int, at: int, end: int) -> None:
+        """An answer has come: those before it have all that they get."""
+        while self._owed and self._owed[0].number != number:  # the number of a NOOP is nobody's: all are over
+            self._owed.popleft().is_over = True
+        if self._owed:
+            place = self._owed[0]
+            put_opaque(self._in, place.opaque, at)
+            place.answers.append(bytes(memoryview(self._in)[at:end]))
+            self.held_bytes += end - at
+
+    def _end(self) -> None:
+        self.close()
+        self._on_end(self)
+
+
+def introduction(session: Session) -> bytes:
+    """Return the first frame of a call: for whom it is, in words of our own under HELLO; it is not answered."""
+    who = {
+        "peer": session.connection.peer,
+        "user": session.user,
+        "bucket": session.store_bucket.name,
+        "features": sorted({int(each) for each in session.features} - {int(each) for each in UNASKED}),
+    }
+    return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()
