@@ -189,6 +189,7 @@ class Desk:
         self.config = config or NodeConfig(data=path, vbuckets=vbuckets)
         self.clock = Clock()
         self.store = Store.open(path, vbuckets=vbuckets, random=lambda count: bytes(range(count)), arena_bytes=48 << 20)
+        self.store.staging.check_document_room(8 << 20)  # for batches of some MiB: an empty store has little room
         self.committer = SteppedCommitter(self.store)
         uuids = iter(range(first_uuid, 1 << 30))
         self.bucket = Bucket(

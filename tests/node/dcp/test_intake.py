@@ -106,6 +106,34 @@ def test_the_index_is_prepared_for_what_was_announced(desk: StreamDesk) -> None:
     assert desk.store.index.items(VB) == desk.store.table[VB, index.CAPACITY] == 3000
 
 
+def test_a_connection_gives_way_after_its_vbucket_grew(desk: StreamDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All vbuckets of a move may outgrow their columns at the same time."""
+    fed = Fed(desk)
+    fed.announce(2**63 - 1, SnapshotFlag.DISK)
+    grown, grow = [0], desk.store.staging.grow
+
+    def counted(vbucket: int, coming: int = 0) -> None:
+        grown[0] += 1
+        grow(vbucket, coming)
+
+    def gives_way() -> bool:
+        fed.connection.pause("turn")
+        return True
+
+    monkeypatch.setattr(desk.store.staging, "grow", counted)
+    monkeypatch.setattr(fed.connection, "gives_way", gives_way)
+    data = fed.changes(COMING_MIN + 100)
+    taken = 0
+    for _ in range(10):
+        before = grown[0]
+        taken += fed.give(data[taken:])
+        assert grown[0] - before <= 1
+        fed.connection.resume("turn")
+        desk.commit()
+        fed.connection.resume("commit")
+    assert taken == len(data) and grown[0] > 1
+
+
 def test_an_announcement_is_believed_within_reason(desk: StreamDesk) -> None:
     fed = Fed(desk)
     fed.announce(2**63 - 1, SnapshotFlag.DISK)

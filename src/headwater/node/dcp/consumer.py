@@ -106,7 +106,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         super().__init__(kv, hub, consumer)
         self.consumer = consumer
         self.streams: dict[int, InboundStream] = {}
-        self.intake: Final = Intake(self._bucket, consumer)
+        self.intake: Final = Intake(self._bucket, consumer, self.connection)
         self._gaps: set[int] = set()  # vbuckets that lack changes they refused
         self._committer = kv.server.committer
         self._listener = listener

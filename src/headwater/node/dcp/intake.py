@@ -16,6 +16,7 @@ from headwater.wire.dcp import SnapshotFlag
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
+    from headwater.node.connections.connection import Connection
     from headwater.protocol.dcp.consumer import Consumer
     from headwater.protocol.dcp.events import Marked
 
@@ -31,16 +32,18 @@ class Intake:
         is_full: the last call of `take` stopped because the staging arena, or the disk, is full.
     """
 
-    def __init__(self, bucket: Bucket, consumer: Consumer) -> None:
+    def __init__(self, bucket: Bucket, consumer: Consumer, connection: Connection) -> None:
         self.changes: int = 0
         self.bytes: int = 0
         self.is_full: bool = False
         self._bucket = bucket
         self._consumer = consumer
+        self._connection = connection
         self._loading: set[int] = set()  # vbuckets in the midst of a snapshot from the producer's disk
 
     def take(self, data: memoryview, offset: int, now: float) -> int:
-        """Stage changes of data[offset:]; returns where the first frame begins that is not for the kernel.
+        """Stage changes of data[offset:]; returns where the first frame begins that is not for the kernel, or where the
+        connection has to give way: vbuckets that outgrow their columns together take long.
 
         Args:
             data: whole frames, perhaps a part of one at the end.
@@ -50,7 +53,7 @@ class Intake:
         collections = int(self._consumer.negotiated.collections)
         begun, delete_time, unread = offset, self._bucket.now(), self._is_loading
         code, count = kernel.GROW, 0
-        while code == kernel.GROW:
+        while code == kernel.GROW and not self._connection.is_paused:
             arena, used = store.staging.room()
             code, offset, used, taken, vb = kernel.apply(
                 rows,
@@ -68,6 +71,7 @@ class Intake:
             count += int(taken)
             if code == kernel.GROW:
                 store.staging.grow(int(vb), self._consumer.announced(int(vb)))
+                self._connection.gives_way()
         size = len(data)
         node_invariant(begun <= offset <= size, "changes of bytes {} to {} of {} are taken", begun, offset, size)
         self.is_full = code == kernel.ARENA_FULL
