@@ -186,3 +186,13 @@ def test_users_of_the_folder_are_users_of_all_workers() -> None:
         node.kill()
         with node.start().client("ann", "secret") as bucket:
             check(bucket)
+
+
+def test_workers_speak_tls_each_at_its_port_and_all_at_the_common_one() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2, tls=True) as node:
+        with node.client(tls=True) as bucket:
+            assert not bucket.set_many(DOCUMENTS.items())
+        node.kill()
+        with node.start().client(tls=True) as bucket:
+            check(bucket)
+            assert len(bucket.map.servers) == 2 and node.tls_port not in {each.port for each in bucket.map.servers}
