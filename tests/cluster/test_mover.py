@@ -121,6 +121,7 @@ class SimpleTransfer:
         self.world.comes_to(self.world.copies)
 
     async def take_over(self, connection):
+        connection.listen(self.vb, self)
         self.world.log.append(f"take over {self.vb}")
         if self.world.gate is not None:
             await self.world.gate.wait()
@@ -434,7 +435,7 @@ def test_a_hand_over_under_way_comes_to_its_end_though_the_mover_is_stopped(worl
         moving.cancel()
         closing = asyncio.create_task(mover.close())
         await turns()
-        assert not closing.done()
+        assert not closing.done() and met.log[-1] == "take over 0", "its stream is not closed under it"
         met.gate.set()
         await closing
         with pytest.raises(asyncio.CancelledError):

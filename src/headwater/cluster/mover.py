@@ -164,6 +164,7 @@ class Mover:
         self._delete_times = True
         self._opening = asyncio.Lock()
         self._handovers: set[asyncio.Task[float]] = set()
+        self._changing_hands: set[int] = set()
         self._changes = np.zeros(VBUCKET_NUMBERS, np.int64)  # what connections that are closed have passed
         self._bytes = np.zeros(VBUCKET_NUMBERS, np.int64)
 
@@ -284,7 +285,8 @@ class Mover:
         try:
             return await self._transfer(transfer, patience, takeover=takeover)
         except BaseException:
-            await asyncio.shield(self._leave(vb))
+            if vb not in self._changing_hands:  # else that comes to its end on its stream, though we are stopped
+                await asyncio.shield(self._leave(vb))
             raise
 
     async def _is_moved(self, vb: int, *, follows: bool = False) -> bool:
@@ -318,14 +320,18 @@ class Mover:
         turn = AsyncExitStack()
         await turn.enter_async_context(self._alternation.handing_over())
         # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
+        self._changing_hands.add(vb)
         task = asyncio.create_task(self._hand_over_alone(transfer, turn))
         self._handovers.add(task)
         task.add_done_callback(self._handovers.discard)
         return await asyncio.shield(task)
 
     async def _hand_over_alone(self, transfer: Transfer, turn: AsyncExitStack) -> float:
-        async with turn, self._alone():
-            return await self._hand_over(transfer, turn)
+        try:
+            async with turn, self._alone():
+                return await self._hand_over(transfer, turn)
+        finally:
+            self._changing_hands.discard(transfer.vb)
 
     async def _hand_over(self, transfer: Transfer, turn: AsyncExitStack) -> float:
         vb, connection = transfer.vb, self._connections[_HAND_OVER]
