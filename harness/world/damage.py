@@ -163,7 +163,7 @@ class Damages:
 
     def _choose(self, step: Step) -> Flip | None:
         machine = self.world.machines[step.node]
-        if not machine.is_up:
+        if not machine.is_up or _is_alone(machine):
             return None
         placed = self.world.watcher.placed[step.node]
         random = Random(step.amount)  # noqa: S311 - must be repeatable
@@ -361,6 +361,13 @@ class Damages:
         self.world.schedule.after(0.0, do)
         while not done.is_set():
             await asyncio.sleep(POLL_SECONDS)
+
+
+def _is_alone(machine: Machine) -> bool:
+    """Whether a machine is the only member that the second bucket has: with its disk, all of that would go."""
+    served = machine.served(operators.SECOND_BUCKET)
+    known = None if served is None else served.membership.map
+    return known is not None and [str(each) for each in known.servers] == [machine.address]
 
 
 def _last_in(placed: Placed, vb: int, segment: Segment, header: batches.BatchHeader) -> int:

@@ -151,6 +151,21 @@ def test_no_bit_flips_where_a_vbucket_s_other_copy_has_not_come_as_far_as_it_mus
         assert begin(world, flip(IN_A_VALUE)) is not None
 
 
+def test_no_bit_flips_where_a_machine_is_the_only_member_of_the_second_bucket() -> None:
+    with a_written_world() as world:
+
+        def change(work: Work, node: int, bucket: str = operators.SECOND_BUCKET) -> None:
+            done = partial(operators.do, work, world.addresses, world.addresses[node], Random(1), bucket=bucket)
+            assert world.complete(work.value, done, 60) is True
+
+        change(Work.MAKE_BUCKET, 0, operators.BUCKET)
+        change(Work.REMOVE, 1)
+        change(Work.REMOVE, 2)
+        assert begin(world, flip(IN_A_VALUE)) is None
+        change(Work.ADD, 1)
+        assert begin(world, flip(IN_A_VALUE)) is not None
+
+
 def test_who_has_the_only_other_copy_is_not_failed_over_meanwhile() -> None:
     with a_written_world() as world:
         assert begin(world, flip(LATE_IN_A_VALUE)) is not None
