@@ -11,6 +11,7 @@ from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.repair import repair
 from headwater.cluster.survey import Survey, settle
 from headwater.errors import ClusterError, OptionError
+from headwater.node.membership.roles import News, news, role
 from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
 
@@ -542,6 +543,60 @@ def test_a_refusal_behind_the_first_map_leaves_the_dead_node_a_member_that_may_c
     else:
         asyncio.run(repair(members, Publisher(members, members.known), found, settle(found)))
         assert (A, "set_state", 0, State.ACTIVE) in members.calls, "the best copy of all"
+
+
+def refused_behind_the_first_map(known, gone, one, two, *, meanwhile=lambda: None):
+    """Return the maps of a failover that finds damage of vbucket 0 at B once its first map is everywhere."""
+    for node in (gone, one, two):
+        node.given = known.to_json(node.address)
+    gone.is_gone = True
+
+    def heard():
+        one.damage[0], one.within[0] = 1, 4
+        meanwhile()
+
+    members = Out(known, gone, one, two)
+    members.until_heard = heard
+    with pytest.raises(ClusterError, match="damaged"):
+        fail_over(members, B)
+    return members.sent[0], members.known
+
+
+def test_a_refusal_behind_the_first_map_takes_nothing_from_an_owner_that_lives():
+    """Vbucket 1 was handed over from A to B, and whoever was to say so was killed: B was deposed, and C promoted."""
+    gone, one = FakeNode(A, "A d", seqnos=[10, 10]), FakeNode(B, "r A", seqnos=[10, 40])
+    sent, known = refused_behind_the_first_map(a_map("AB", "AC"), gone, one, FakeNode(C, ". r", seqnos=[10]))
+    at_b = [ClusterMap.from_json(each.to_json(B), B) for each in (sent, known)]
+    assert role(at_b[1], 1, State.ACTIVE, news(*at_b).get(1, News.NONE)).state is None
+    assert known.copies(0) == (A, B) and known.copies(1) == (B, A, C)
+    found = survey(known, A=view(A, "A d", known), B=view(B, "", known, error="gone"), C=view(C, ". r", known))
+    with pytest.raises(ClusterError, match=f"vbuckets 1, and {B} may have more"):
+        plan_failover(found, [B], {})
+
+
+def test_a_refusal_behind_the_first_map_takes_nothing_from_an_owner_that_an_operator_made():
+    gone, one, two = FakeNode(A, "A A"), FakeNode(B, "r r"), FakeNode(C, "r r", seqnos=[2, 10])
+
+    def made_active():
+        two.held[1] = State.ACTIVE
+
+    _, known = refused_behind_the_first_map(a_map("ABC", "ABC", replicas=2), gone, one, two, meanwhile=made_active)
+    assert known.copies(0) == (A, B, C) and not known.is_unknown(0)
+    assert known.copies(1) == (C, A, B) and known.is_unknown(1)
+
+
+def test_a_refusal_behind_the_first_map_remembers_that_owners_acknowledged_without_the_dead_node():
+    """B acknowledged 11 and 12 by itself; then it died, and A was promoted without a word."""
+    gone, one = FakeNode(A, "A r", seqnos=[10, 10]), FakeNode(B, "r A", seqnos=[10, 10])
+    before = a_map("AB", "BA").with_needed({0: 3, 1: 9})
+    _, known = refused_behind_the_first_map(
+        before, gone, one, FakeNode(C, ". ."), meanwhile=lambda: one.high.update({1: 12})
+    )
+    assert known.chains == before.chains
+    assert known.unknown == [1] and known.needed_at_least(1) == 10 and known.needed[0] == 3
+    found = survey(known, A=view(A, "A r", known), B=view(B, "", known, error="gone"), C=view(C, ". .", known))
+    with pytest.raises(ClusterError, match=f"vbuckets 1, and {B} may have more"):
+        plan_failover(found, [B], {})
 
 
 def test_how_far_a_copy_must_have_come_is_known_behind_a_failover_that_accepted_less_and_was_cut_off():

@@ -18,7 +18,9 @@ with each replica that has not heard yet it is a majority, and what the two ackn
 The map goes first: a dead node that comes back asks the others before it serves, and from step 2 on they know better.
 Killed after that, the next run finds vbuckets without an owner, and goes on with step 3. What the dead node had
 acknowledged and no replica had received yet is lost. Where step 3 finds what the operator must decide first, as damage
-that step 1 did not see, nobody was promoted: the map of before is sent once more, and the dead node may be started.
+that step 1 did not see, nobody was promoted: these vbuckets have the owner of before again in one more map, and the
+dead node may be started. Vbuckets whose owner lives keep it, and how far their copies must be is not known until the
+next look: they may have gone on without the dead node's copy.
 
 One that came back between steps 1 and 2 asked when they did not know better yet. It serves what it owned until it
 hears, and of two members it could take over from the other, without all that this one acknowledged alone. So step 6
@@ -435,6 +437,24 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
         )
 
 
+def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
+    """Return the map of before for the vbuckets that the ownerless map left to nobody, and all members of before.
+
+    What has an owner keeps it, also one that the map of before does not name. How far copies must be stays unknown
+    there: by the ownerless map an owner acknowledged without the dead, whose copies count again.
+
+    Args:
+        survey: the nodes as they are now, with the ownerless map.
+    """
+    sent, before = plan.ownerless, plan.before
+    owners = {vb: sent.owner(vb) for vb in range(sent.vbuckets) if survey.in_state(vb, State.ACTIVE)}
+    owners |= _unnamed(survey, sent)
+    chains = {vb: (owner, *(node for node in before.copies(vb) if node != owner)) for vb, owner in owners.items()}
+    promoted = {each.vbucket for each in plan.promotions}
+    unknown = {vb: sent.needed[vb] for vb in sent.unknown if vb in owners or vb not in promoted}
+    return before.with_chains(chains).with_needed({**before.needed, **unknown})
+
+
 class Failover:
     """One run.
 
@@ -533,11 +553,11 @@ class Failover:
         return replace(plan, before=first.before, promotions=lost, accepted=accepted), survey
 
     async def _take_back(self, first: FailoverPlan, survey: Survey) -> None:
-        """Send the map of before once more: nobody was promoted, so who has what the copies lack may come back with it.
+        """Send the members of before once more: nobody was promoted, so who has what the copies lack may come back.
 
         A node that does not take it is told by the others; if none does, the next run finds vbuckets without an owner.
         """
-        wanted = first.before.after(survey.latest_rev())
+        wanted = taken_back(first, survey).after(survey.latest_rev())
         await asyncio.gather(*(self._tell(node, wanted) for node in dict.fromkeys((*wanted.servers, *self._dead))))
 
     async def _fence(self) -> None:
