@@ -95,14 +95,14 @@ def grown(disk: FaultyDisk, mebibytes: int) -> Store:
 def test_an_empty_store_takes_little_of_the_disk_and_more_as_it_grows() -> None:
     disk = FaultyDisk(capacity=4096 * MIB)
     store = open_store(disk, arena_bytes=64 * MIB, segment_bytes=256 * MIB)
-    assert disk.capacity is not None and disk.capacity - disk.free(FOLDER) < 3 * MIB // 2
+    assert disk.capacity is not None and disk.capacity - disk.free(FOLDER) < 5 * MIB // 2
     store.close()
     store = grown(disk, 20)
     assert store.log.reserve.held >= 20 * MIB and store.log.room >= 2 * MIB
 
 
-@pytest.mark.parametrize("kibibytes", [1500, 1700, 2000, 2500, 3000, 4000, 6000])
-@pytest.mark.parametrize("size", [20, 50_000])
+@pytest.mark.parametrize("kibibytes", [2600, 2700, 3000, 4000, 6000])
+@pytest.mark.parametrize("size", [0, 20, 50_000])
 def test_a_small_store_on_a_full_disk_is_compacted_and_takes_documents_again(size: int, kibibytes: int) -> None:
     """Its reserve is smaller, and so is all that it may have to write anew."""
     store = open_store(FaultyDisk(capacity=kibibytes << 10), arena_bytes=8 * MIB, segment_bytes=64 * MIB)
@@ -110,7 +110,7 @@ def test_a_small_store_on_a_full_disk_is_compacted_and_takes_documents_again(siz
     while not store.full:
         store.staging.mutation(0, b"%06d" % count, bytes(size), cas=1, rev_seqno=1)
         count += 1
-        if count % (1 + 10_000 // size) == 0:
+        if count % (1 + 10_000 // max(size, 20)) == 0:
             commit(store)
     commit(store)
     deleted = 0
@@ -124,6 +124,29 @@ def test_a_small_store_on_a_full_disk_is_compacted_and_takes_documents_again(siz
     assert count > 5 and deleted > count // 8 and store.log.bytes < before
     store.staging.mutation(0, b"again", bytes(size), cas=1, rev_seqno=1)
     commit(store)
+
+
+def test_a_small_store_on_a_full_disk_starts_and_is_compacted_however_often_it_crashes() -> None:
+    """Each start adds a branch to the record of each vbucket, and so to what has to be written anew."""
+    options = {"vbuckets": 1024, "arena_bytes": 8 * MIB, "segment_bytes": 64 * MIB}
+    disk = FaultyDisk(capacity=2650 << 10)
+    store = open_store(disk, **options)
+    count = 0
+    for start in range(26):
+        record = VBucketRecord(1, tuple((number + 1, number) for number in range(min(start, 24), -1, -1)))
+        for vb in range(1024):
+            store.staging.record(vb, record)
+        commit(store)
+        while not start and not store.full:
+            store.staging.mutation(count % 1024, b"%06d" % count, bytes(100), cas=1, rev_seqno=1)
+            count += 1
+            if count % 100 == 0:
+                commit(store)
+        commit(store)
+        compact(store)
+        assert store.staging.may_delete
+        store.close(clean=False)
+        store = open_store(disk, **options)
 
 
 def test_a_batch_of_records_that_is_larger_than_the_room_for_documents_gets_its_room() -> None:

@@ -48,14 +48,14 @@ SEGMENT_BYTES: Final = 256 << 20
 BATCH_FIRST: Final = 1 << 20
 """Room for the next batch at first, and at least, if documents are to be taken."""
 CONTROL_MIN, RESERVE_MIN, SEGMENT_MIN = 256 << 10, 2 << 20, 1 << 20
-SMALL_LOG_BYTES, SMALL_BATCH, SMALL_RESERVE = 512 << 10, 128 << 10, 1 << 20
-"""A log of so few bytes, as that of a bucket that never had a document, keeps this room for a batch, and this reserve:
-of that three quarters hold the log when all of its room is used up, and a quarter is for records."""
+SMALL_LOG_BYTES, SMALL_BATCH = 512 << 10, 128 << 10
+"""A log of so few bytes, as that of a bucket that never had a document, keeps this room for a batch, and no larger
+reserve than the least, whatever the disk has."""
 SEGMENT_ROOM_MIN = CONTROL_LEAST = 4 << 10
 SEGMENT_PARTS, BATCH_PARTS, CONTROL_PARTS = 16, 32, 64
 """The parts of the disk that a segment, room for a batch, and a piece of the reserve may take."""
 DELETION_PIECES: Final = 2
-START_BYTES: Final = SMALL_BATCH + SMALL_RESERVE + CONTROL_MIN
+START_BYTES: Final = SMALL_BATCH + RESERVE_MIN + CONTROL_MIN
 """An empty store takes so much, and can be written to."""
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class Log:
     def _reserve_bytes(self) -> int:
         """Bytes that the reserve should hold: pieces for deletions, one for records, and enough to write any segment
         anew, by which those come back; no more than about the log itself."""
-        least = min(SMALL_RESERVE if self._is_small else RESERVE_MIN, 3 * self.batch_bytes_max // 2)
+        least = min(RESERVE_MIN, 3 * self.batch_bytes_max // 2)
         most = max(least, self.segment_bytes_now + (DELETION_PIECES + 1) * self.control_bytes)
         if self.reserve.held >= most:
             return most  # the usual case, without a look at every segment
