@@ -1,5 +1,7 @@
 """Requests find the node that owns their vbucket, or say why not."""
 
+import asyncio
+import json
 from collections.abc import Callable
 from itertools import count
 
@@ -11,8 +13,9 @@ from headwater.client.kv import Operations
 from headwater.client.logs import failover_logs
 from headwater.client.routing import Address, map_of_one
 from headwater.client.settings import settings_for
-from headwater.errors import BucketNotFound, NoAccess, PeerSilent, TemporaryFailure
+from headwater.errors import BucketNotFound, ConnectionLost, NoAccess, PeerSilent, TemporaryFailure
 from headwater.testing.peers import cluster_map, serve
+from headwater.transport.aio import Waiters
 from headwater.transport.blocking import run
 from headwater.transport.waiting import Steps
 from headwater.wire.header import Frame
@@ -104,6 +107,47 @@ def test_a_bucket_that_no_node_has_is_looked_for_at_the_others_once_and_not_by_e
             selected.append(sum(each.opcode == Opcode.SELECT_BUCKET for each in left.seen))
         assert selected == [2, 2, 2], "once to connect, once to look for it"
         without.close()
+        client.close()
+
+
+def learned(emptied: Node, nodes: list[Address], **settings: object) -> Cluster:
+    """A client that knows nodes by a map in which an emptied one owns vbucket 0."""
+    here = Address(*emptied.address)
+    client = cluster(f"{here}/beer", **settings)
+    client.learn(json.dumps(cluster_map(nodes, [nodes.index(here)])).encode(), here)
+    return client
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_that_no_node_has_a_bucket_is_not_concluded_from_silence(place: int) -> None:
+    """The other node starts again, and has it: all requests failed meanwhile, and for five seconds more."""
+    emptied, _ = emptied_and_left()
+    with serve(emptied):
+        nodes = [Address(*address_of(refusing_port()))]
+        nodes.insert(place, Address(*emptied.address))
+        client = learned(emptied, nodes, timeout_seconds=0.3)
+        with pytest.raises(BucketNotFound, match="attempts in"):
+            run(client.call(0, Frame(0x80, Opcode.GET, b"k"), "get", reads=True))
+        with pytest.raises(ConnectionLost):
+            run(client.refresh())
+        client.close()
+
+
+def test_a_bucket_is_not_missing_because_another_task_asked_all_but_the_node_that_has_it() -> None:
+    emptied, left = emptied_and_left()
+
+    async def main(client: Cluster, here: Address) -> bool:
+        waiters = Waiters()
+        _, was_emptied = await asyncio.gather(
+            waiters.run(client.look_around(without=here)),
+            waiters.run(client.was_emptied(BucketNotFound("get"), client.deadline())),
+        )
+        return was_emptied
+
+    with serve(emptied), serve(left) as address:
+        here = Address(*address_of(address))
+        client = learned(emptied, [Address(*emptied.address), here])
+        assert asyncio.run(main(client, here))
         client.close()
 
 

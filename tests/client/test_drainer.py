@@ -1,9 +1,12 @@
 """Drains against a scripted node that tells the truth, cuts the line, lies, moves away and falls silent."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from headwater.client import Deletion, Mutation, SnapshotMarker, StreamEnd
 from headwater.client.drainer import Drainer, Unassigned
+from headwater.client.mapwatch import REFRESH_SECONDS
 from headwater.client.options import DrainOptions
 from headwater.client.worker import Task
 from headwater.errors import (
@@ -18,6 +21,7 @@ from headwater.errors import (
     TemporaryFailure,
 )
 from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
+from headwater.testing.clock import FakeClock
 from headwater.testing.peers import UUID, History, Peer, Snapshot, cluster_map, history, mutation, serve
 from headwater.transport.waiting import Ready
 from headwater.wire import dcp
@@ -436,3 +440,27 @@ def test_while_a_map_is_asked_for_nothing_wakes_for_the_vbuckets_that_wait_for_i
     assert drainer._next_wait().deadline == 9.0
     drainer._steward.wait = Ready()
     assert drainer._next_wait().deadline == 1.0
+
+
+def test_all_nodes_are_asked_for_a_missing_bucket_as_seldom_as_for_the_map() -> None:
+    """Vbuckets fail one by one, and to ask takes as long as an operation where one of the nodes is silent."""
+    clock, asked = FakeClock(), []
+
+    def was_emptied(error, _until):
+        asked.append(error)
+        yield Ready((), clock.now)
+        return True
+
+    drainer = object.__new__(Drainer)
+    drainer.clock, drainer._refreshed_at, drainer._assign = clock, float("-inf"), lambda _: None
+    drainer.cluster = SimpleNamespace(was_emptied=was_emptied, deadline=lambda: 10.0, refresh=lambda: iter(()))
+    missing = BucketNotFound("select bucket")
+    drainer._unassigned = {vb: Unassigned(clock.now, missing, stale_map=True) for vb in range(3)}
+    rounds = drainer._house()
+    for _ in range(5):
+        next(rounds)
+    assert asked == [missing]
+    clock.now += REFRESH_SECONDS
+    for _ in range(5):
+        next(rounds)
+    assert asked == [missing] * 2

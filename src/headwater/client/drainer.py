@@ -393,9 +393,11 @@ class Drainer:
         while True:
             now = self.clock()
             due = [vb for vb, lost in self._unassigned.items() if lost.retry_at <= now]
-            yield from self._look_for_bucket(due)
             # Vbuckets fail one by one, a map tells of all of them: not every failure asks for a map of its own.
-            if any(self._unassigned[vb].stale_map for vb in due) and now >= self._refreshed_at + REFRESH_SECONDS:
+            is_time = now >= self._refreshed_at + REFRESH_SECONDS
+            if is_time and (yield from self._look_for_bucket(due)):
+                self._refreshed_at = self.clock()
+            elif is_time and any(self._unassigned[vb].stale_map for vb in due):
                 try:
                     yield from self.cluster.refresh()
                 except (TransportError, StatusError) as error:
@@ -410,14 +412,15 @@ class Drainer:
                 self._assign(vbucket)
             yield AGAIN if due else Ready()
 
-    def _look_for_bucket(self, due: Iterable[int]) -> Steps[None]:
-        """Raise BucketNotFound for vbuckets whose node has no such bucket, unless another one has it: then that one was
-        emptied, and the vbuckets go to others."""
+    def _look_for_bucket(self, due: Iterable[int]) -> Steps[bool]:
+        """Raise BucketNotFound for vbuckets whose node has no such bucket, unless another one may have it: then that
+        one was emptied, and the vbuckets go to others, by the map that all were asked for. True if they were."""
         for error in (self._unassigned[vb].error for vb in due):
             if isinstance(error, BucketNotFound):
                 if not (yield from self.cluster.was_emptied(error, self.cluster.deadline())):
                     raise error
-                return
+                return True
+        return False
 
     def _look_at_collections(self, due: list[int]) -> Steps[list[int]]:
         """Find out which part of the choice is gone, and report it; return the vbuckets to request again. A stream that

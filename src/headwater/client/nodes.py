@@ -71,7 +71,7 @@ class Nodes:
         self._durable: Self | None = None
         self._closed = False
         self._refreshing, self._refreshed_at = False, float("-inf")
-        self._is_known_elsewhere, self._missing_until = False, float("-inf")
+        self._all_asked_at = self._missing_until = float("-inf")
 
     def twin(self, *features: int) -> Self:
         """Return a cluster with the same settings and map, and connections of its own, which ask for more features."""
@@ -235,21 +235,24 @@ class Nodes:
             until: when the operation ends for which the map is needed. Silent nodes share the time that is left.
 
         Raises:
-            TransportError, StatusError: no node answered; the error is that of the last.
+            TransportError, StatusError: no node answered; the error is that of the last, or of the last that may answer
+                later.
         """
         asked_at = self.clock()
         while self._refreshing:
             if until is not None and self.clock() >= until:
                 return
             yield Ready((), self.clock() + OTHER_TASK_SECONDS)
-        if self._refreshed_at > asked_at:
+        # Who was left out by another task may be the one that knows.
+        if (self._all_asked_at if without is None else self._refreshed_at) > asked_at:
             return
-        self._refreshing, self._is_known_elsewhere = True, False
+        self._refreshing = True
         try:
             yield from self._ask_for_map(without, until)
-            self._is_known_elsewhere = True
         finally:
             self._refreshing, self._refreshed_at = False, self.clock()
+            if without is None:
+                self._all_asked_at = self._refreshed_at
 
     def look_around(self, without: Address | None = None, until: float | None = None) -> Steps[None]:
         """Refresh the map; if no node answers, keep the one at hand."""
@@ -259,33 +262,36 @@ class Nodes:
     def was_emptied(self, error: TransportError | StatusError, until: float) -> Steps[bool]:
         """Return True if a node without the bucket was emptied, as one whose disk was replaced: another node has it.
 
-        Its vbuckets have gone to others, by the map that is ours now, or will: as those of a node that is down. If no
-        other node that answers has the bucket, there is none, which is believed for MISSING_SECONDS.
+        Its vbuckets have gone to others, by the map that is ours now, or will: as those of a node that is down. Only if
+        every node answers that it has no such bucket, there is none, which is believed for MISSING_SECONDS: one that
+        does not answer may have it.
 
         Args:
             error: the node's. until: when the operation ends; silent nodes share the time that is left.
         """
-        if not isinstance(error, BucketNotFound) or self.clock() < self._missing_until:
+        if not isinstance(error, BucketNotFound):
             return False
-        yield from self.look_around(until=until)
-        if not self._is_known_elsewhere and not self._refreshing:
-            self._missing_until = self.clock() + MISSING_SECONDS
-        return self._is_known_elsewhere
+        if self.clock() >= self._missing_until:
+            yield from self.look_around(until=until)
+        return self.clock() >= self._missing_until
 
     def _ask_for_map(self, without: Address | None, until: float | None) -> Steps[None]:
         before, answered = self._map, False
-        lost: TransportError | StatusError | None = None
+        lost: list[TransportError | StatusError] = []
         todo = [address for address in self.known_nodes if address != without]
         for number, address in enumerate(todo):
             try:
                 yield from self.ask_map_of(address, self._share(until, len(todo) - number))
-                answered = True
+                answered, self._missing_until = True, float("-inf")
             except (TransportError, StatusError) as error:
-                lost = error
+                lost.append(error)
             if self._map is not before:
                 return
         if not answered:
-            raise lost or ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
+            if without is None and all(isinstance(error, BucketNotFound) for error in lost):
+                self._missing_until = self.clock() + MISSING_SECONDS
+            lost.sort(key=lambda error: error.retriable)
+            raise lost[-1] if lost else ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
 
     def _share(self, until: float | None, nodes: int) -> float | None:
         """Return the time for the first of so many nodes to answer, so that there is time for the others."""
