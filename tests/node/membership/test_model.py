@@ -101,6 +101,7 @@ class Host:
         self.tell_of_map = lambda: None  # nobody is connected
         self.is_client_there = lambda agent: False
         self.config, self.cluster = SimpleNamespace(users={}, account=(None, None)), self
+        self.users = SimpleNamespace(required=False)
         self.member = Membership(self)  # type: ignore[arg-type]
         self.member.start()
         self.member._own_told(None)  # it is no copy
