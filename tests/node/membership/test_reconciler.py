@@ -97,6 +97,18 @@ def test_on_a_full_disk_nothing_happens_that_could_not_be_kept(rig: Rig, monkeyp
     assert rig.states == [State.ACTIVE] * 4
 
 
+def test_on_a_full_disk_what_needs_no_record_is_served(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that started again refused all reads until there was room, though it knew that all of it was its own."""
+    monkeypatch.setattr(type(rig.desk.store), "full", property(lambda store: True))
+    rig.bucket.fence(range(4))
+    assert not rig.ask((1, 0), (0, 1), (0, 1), (-1,))
+    assert rig.bucket.fenced == {0} and rig.reconciler.waiting == [0] and rig.states == [State.ACTIVE] * 4
+    assert rig.dialers.streams == {}
+    rig.bucket.fence(range(4))
+    assert rig.ask(*[(0, 1)] * 4), "nothing is left to be done"
+    assert not rig.bucket.fenced
+
+
 def lose_the_batch(rig: Rig) -> None:
     batch = rig.desk.store.freeze()
     lost = rig.desk.store.abandon(batch, OSError("gone"))

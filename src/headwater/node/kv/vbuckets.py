@@ -29,6 +29,10 @@ AnySetVbucket = admin.SetVbucket | admin.SetVbucketOld | admin.SetVbucketOldest
 FORCE = "force"
 """Makes a vbucket active that lacks changes, or has damaged ones; ours, no other server knows it."""
 PERSISTENCE_SECONDS_MAX = 30.0
+_IF_GONE = (
+    "if the members that would know never come back, take them out: headwater cluster failover --dead NODE; a map that "
+    "is sent to this node, and SET_VBUCKET of each of these vbuckets, do as well"
+)
 _ALIVE = 0
 _ALIVE_STATES = frozenset({State.ACTIVE, State.REPLICA, State.PENDING})
 
@@ -142,7 +146,7 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
             raise bucket.collections.unknown_collection(min(wanted.collections))
     if number == State.ACTIVE:
         if waiting := [each for each in chosen if each.id in bucket.fenced and _is_ours(session, each.id)]:
-            cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now"
+            cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now; {_IF_GONE}"
             raise CommandRefused(Status.ETMPFAIL, cause)
         chosen = [each for each in chosen if each.id not in bucket.fenced]
     return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in chosen])

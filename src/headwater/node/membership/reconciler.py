@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.invariants import node_invariant
 from headwater.node.membership.following import Following
-from headwater.node.membership.roles import News, role
+from headwater.node.membership.roles import AS_IT_IS, News, role
 from headwater.node.reporting.log_lines import event
 from headwater.node.storage.staging import RECORD_BYTES
 from headwater.wire.address import Address
@@ -102,19 +102,22 @@ class Reconciler:
         await there.wait()
 
     def reconcile(self) -> bool:
-        """Let the vbuckets take their roles; False while there is no room for the records of the rest."""
+        """Let the vbuckets take their roles; False while there is no room for the records of the rest. What stays as it
+        is needs none, and is served."""
         known, wanted, changed = self.known, dict[int, Address | None](), list[int]()
         owned = len(self._given_up)
         self.moving.clear()
         if known is None:
             return True
+        has_room = True
         for vb in sorted(self._todo):
-            if not self._has_room():
-                break
             # A hand-over is between its two nodes until it is over: a role taken in the middle could leave two owners,
             # or none.
             if self.is_moving(vb):
                 self.moving.add(vb)
+                continue
+            has_room = has_room and self._has_room()
+            if not has_room and role(known, vb, self._bucket.state(vb), self._todo[vb]) != AS_IT_IS:
                 continue
             news = self._todo.pop(vb)
             wanted[vb] = self._take_role(known, vb, news)
