@@ -86,6 +86,19 @@ def test_each_kind_of_change_becomes_its_own_kind_of_event():
     ]
 
 
+def test_only_what_is_on_its_way_to_the_caller_is_taken_back():
+    begin = Position.beginning(0)
+    drain, feed = a_drain(begin), ChangeFeed({0: begin})
+    marker = dcp.SnapshotMarker(vbucket=0, opaque=1, start_seqno=0, end_seqno=9, flags=1)
+    changes = [dcp.Mutation(vbucket=0, opaque=1, by_seqno=seqno, rev_seqno=1, key=b"k") for seqno in (3, 5)]
+    drain.receive(b"".join(each.encode() for each in (marker, *changes)), 0.0)
+    _, first, _ = (feed.positions()[0].seqno for _ in feed.take(handout(drain)))
+    assert (first, feed.take_back(), feed.positions()[0].seqno, feed.take_back()) == (3, True, 3, False)
+
+    drain.receive(dcp.SeqnoAdvanced(vbucket=0, opaque=1, seqno=9).encode(), 0.0)
+    assert (list(feed.take(handout(drain))), feed.take_back(), feed.positions()[0].seqno) == ([], False, 9)
+
+
 def test_before_anything_was_taken_the_positions_are_those_given():
     start = Position(0, 0xDEAD, 4, 2, 6)
     assert ChangeFeed({0: start}).positions() == {0: start}

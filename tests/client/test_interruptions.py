@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -129,39 +130,68 @@ def test_a_thread_that_is_interrupted_at_any_wait_goes_on_and_has_every_change_o
 
 class Interrupting:
     """Raises KeyboardInterrupt in the nth line of headwater's own code that runs, as a signal does, which comes
-    anywhere."""
+    anywhere; lines count from the first one of a function of the name `since`, if one is given."""
 
-    def __init__(self, lines: int) -> None:
-        self._left = lines
+    def __init__(self, lines: int, since: str | None = None) -> None:
+        self.left = lines
+        self.place = ""
+        self._since = since
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
         if not frame.f_code.co_filename.startswith(SOURCES):
             return None
-        if event == "line":
-            self._left -= 1
-            if self._left == 0:
+        if frame.f_code.co_name == self._since:
+            self._since = None
+        if event == "line" and self._since is None:
+            self.left -= 1
+            if self.left == 0:
+                self.place = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
                 raise KeyboardInterrupt
         return self
 
 
-def next_interrupted(feed: Any, lines: int) -> Any:
+NEVER = -1
+
+
+@contextmanager
+def tracing(interrupting: Interrupting) -> Iterator[None]:
     before = sys.gettrace()
-    sys.settrace(Interrupting(lines))
+    sys.settrace(interrupting)
     try:
-        return feed.__next__()
+        yield
     finally:
         sys.settrace(before)
 
 
-def read_on(client: Client, form: str, start: Any, interrupts: Iterator[int], found: Places) -> Any:
+def read_on(client: Client, form: str, start: Any, interrupts: Iterator[Interrupting], found: Places) -> Any:
     """Read to the end, through interrupts; returns None then, else the positions to begin again at."""
     with getattr(client, form)(start, until="now", batch_bytes=600) as feed:
         while True:
             try:
-                found += places(next_interrupted(feed, next(interrupts, -1)))
+                with tracing(next(interrupts, Interrupting(NEVER))):
+                    got = feed.__next__()
+                found += places(got)
             except KeyboardInterrupt:
                 continue
             except StopIteration:
+                return None
+            except LocalProtocolError as error:
+                assert "begin another one at its positions" in str(error)
+                return feed.positions
+
+
+async def read_on_in_a_task(
+    client: aio.AsyncClient, form: str, start: Any, interrupts: Iterator[Interrupting], found: Places
+) -> Any:
+    with await getattr(client, form)(start, until="now", batch_bytes=600) as feed:
+        while True:
+            try:
+                with tracing(next(interrupts, Interrupting(NEVER))):
+                    got = await feed.__anext__()
+                found += places(got)
+            except KeyboardInterrupt:
+                continue
+            except StopAsyncIteration:
                 return None
             except LocalProtocolError as error:
                 assert "begin another one at its positions" in str(error)
@@ -175,8 +205,54 @@ def read_on(client: Client, form: str, start: Any, interrupts: Iterator[int], fo
 def test_a_thread_that_is_interrupted_anywhere_loses_nothing_that_its_positions_cover(
     form: str, lines: list[int]
 ) -> None:
-    found, start, interrupts = Places(), None, iter(lines)
+    found, start, interrupts = Places(), None, map(Interrupting, lines)
     with cutting_peer([]) as address, blocking.connect(address) as client:
         while (start := read_on(client, form, start, interrupts, found)) is not None:
             pass
     assert sorted(found) == EXPECTED
+
+
+def in_each_line(calls: int, since: str) -> Iterator[tuple[Interrupting, Iterator[Interrupting]]]:
+    """Interrupts for one reading after the other, until one finds no line left: the call after so many whole ones is
+    interrupted in the first line of a function, in the line that runs next, and so on to its return."""
+    for lines in count(1):
+        last = Interrupting(lines, since)
+        yield last, iter([*(Interrupting(NEVER) for _ in range(calls)), last])
+        if last.left > 0:
+            return
+
+
+RETURNS = [("batches", 0, "_hand_out"), ("batches", 1, "_hand_out"), ("changes", 0, "_hand_out")]
+"""The form, the calls before the one that is interrupted, and the function in which that begins."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in a finalizer
+@pytest.mark.parametrize(("form", "calls", "since"), [*RETURNS, ("changes", 1, "__next__"), ("changes", 2, "__next__")])
+def test_a_thread_that_is_interrupted_in_any_line_of_a_return_has_every_change_once(
+    form: str, calls: int, since: str
+) -> None:
+    with cutting_peer([]) as address, blocking.connect(address) as client:
+        for interrupt, interrupts in in_each_line(calls, since):
+            found, start = Places(), None
+            while (start := read_on(client, form, start, interrupts, found)) is not None:
+                pass
+            assert sorted(found) == EXPECTED, interrupt.place
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in a finalizer
+@pytest.mark.parametrize(
+    ("form", "calls", "since"), [*RETURNS, ("changes", 1, "__anext__"), ("changes", 2, "__anext__")]
+)
+def test_a_task_that_is_interrupted_in_any_line_of_a_return_has_every_change_once(
+    form: str, calls: int, since: str
+) -> None:
+    async def read(address: str) -> None:
+        async with aio.connect(address) as client:
+            for interrupt, interrupts in in_each_line(calls, since):
+                found, start = Places(), None
+                while (start := await read_on_in_a_task(client, form, start, interrupts, found)) is not None:
+                    pass
+                assert sorted(found) == EXPECTED, interrupt.place
+
+    with cutting_peer([]) as address:
+        asyncio.run(read(address))

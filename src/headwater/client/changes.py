@@ -353,7 +353,8 @@ class ChangeFeed:
         self._coverage: Coverage | None = next((each.coverage for each in start.values()), None)
         self._names = CollectionNames()
         self._start = start
-        self._before: tuple[Any, ...] = ()  # the last one that moved: its vbucket and foothold, and how that was before
+        # The vbucket and foothold that moved for an event on its way to the caller, and how the foothold was before.
+        self._before: tuple[Any, ...] = ()
 
     def positions(self) -> dict[int, Position]:
         """The positions after the last event that was taken, by vbucket."""
@@ -381,16 +382,24 @@ class ChangeFeed:
                 yield self._moved(next(rows))
             done = row
             event = self._occurred(occurrence)
-            if event is not None:
+            if event is None:
+                self.settle()  # it moves on without the caller
+            else:
                 yield event
         for change in rows:
             yield self._moved(change)
 
-    def take_back(self) -> None:
-        """Undo the effect of the last event, which did not reach the caller."""
-        if self._before:
-            vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot = self._before
-            self._places[vbucket], self._before = stands, ()
+    def settle(self) -> None:
+        """Keep the effect of the last event, which has reached the caller."""
+        self._before = ()
+
+    def take_back(self) -> bool:
+        """Undo the effect of the last event, which did not reach the caller; return False if it was settled."""
+        if not self._before:
+            return False
+        vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot = self._before
+        self._places[vbucket], self._before = stands, ()
+        return True
 
     def _remember(self, vbucket: int, stands: Foothold) -> None:
         self._before = vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot

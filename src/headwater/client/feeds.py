@@ -95,9 +95,14 @@ class _BatchPositions(_Feed):
         return self._returned.by_vbucket()
 
     def _return(self, handout: Handout) -> ChangeBatch:
-        batch = batch_of(handout)
-        self._returned, self._torn = handout.positions, False
-        return batch
+        """Return a handout as a batch, which the positions cover from here on; an interrupt undoes that."""
+        batch, before = batch_of(handout), self._returned
+        try:
+            self._returned, self._torn = handout.positions, False
+            return batch
+        except BaseException:
+            self._returned, self._torn = before, True
+            raise
 
 
 class _EventPositions(_Feed):
@@ -116,15 +121,19 @@ class _EventPositions(_Feed):
         return self._feed.position(vbucket)
 
     def _taken(self) -> Event | None:
-        """Return the next event, None if there is none left; an interrupt undoes the return."""
+        """Return the next event of the last handout, None if there is none left."""
         if self._torn:
             self._expect_whole()
         try:
             return next(self._pending, None)
         except BaseException:
-            self._torn = True
-            self._feed.take_back()
+            self._torn = True  # the iterator is over, whatever it still had
             raise
+
+    def _take_back(self) -> None:
+        """Undo the event of a call that failed, if there is one: it did not reach the caller, and will not."""
+        if self._feed.take_back():
+            self._torn = True
 
     def _still_waits(self, since: float | None) -> float:
         """Return the time since which the caller waits; NothingCame if that is too long. Seqnos of other collections do
@@ -160,14 +169,19 @@ class Changes(_EventPositions, Iterator[Event]):
     def __next__(self) -> Event:
         """Return the next event, blocking while nothing changes; NothingCame after `max_wait_seconds` of that."""
         since = None
-        while (event := self._taken()) is None:
-            since = self._still_waits(since)
-            with self._reading("thread", threading.get_ident()):
-                handout = blocking.run(self._steps(), self._drainer.clock)
-            if handout is None:
-                raise StopIteration
-            self._take(handout)
-        return event
+        self._feed.settle()
+        try:
+            while (event := self._taken()) is None:
+                since = self._still_waits(since)
+                with self._reading("thread", threading.get_ident()):
+                    handout = blocking.run(self._steps(), self._drainer.clock)
+                if handout is None:
+                    raise StopIteration
+                self._take(handout)
+            return event
+        except BaseException:
+            self._take_back()
+            raise
 
 
 class _Async(_Feed):
@@ -210,7 +224,12 @@ class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
     async def __anext__(self) -> Event:
         """Return the next event; cancelling loses nothing, the next call goes on. NothingCame as in `Changes`."""
         since = None
-        while (event := self._taken()) is None:
-            since = self._still_waits(since)
-            self._take(await self._advance())
-        return event
+        self._feed.settle()
+        try:
+            while (event := self._taken()) is None:
+                since = self._still_waits(since)
+                self._take(await self._advance())
+            return event
+        except BaseException:
+            self._take_back()
+            raise

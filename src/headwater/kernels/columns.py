@@ -90,7 +90,8 @@ class _Lease:
         self._free = free
 
     def __del__(self) -> None:
-        self._free.append(self._memory)
+        if hasattr(self, "_free"):  # not where an interrupt cut its making short
+            self._free.append(self._memory)
 
 
 class Arena:
