@@ -211,6 +211,7 @@ def test_users_buckets_and_features_of_a_client_hold_at_the_other_worker() -> No
                 assert client.ask(Opcode.SELECT_BUCKET, key=b"default").status == 0
                 assert client.ask(Opcode.GET, key=key, vbucket=vb).value == b"again"
                 assert client.ask(Opcode.SET, key=key, vbucket=vb, extras=SET_EXTRAS).status == Status.EACCESS
+                assert client.ask(Opcode.FLUSH).status == Status.EACCESS
 
 
 def test_what_is_no_document_is_answered_where_it_came_in() -> None:

@@ -8,8 +8,9 @@ rights, locks and order are judged there as if the client had called it. Answers
 Those of this worker wait here behind what others owe, as they wait in the outbox behind a gate. A NOOP after each burst
 tells that quiet requests before it have no answer. The next burst is read when all of this one is answered.
 
-Where the other worker can't be called, nothing was asked of it: a temporary failure. Where it is lost with requests
-that it has not answered, nobody knows what was done, and the client loses its connection, as if it had called itself.
+Where the other worker can't be called, or says to the introduction that it can't take the call, nothing was asked of
+it: a temporary failure. Where it is lost with requests that it has not answered, nobody knows what was done, and the
+client loses its connection, as if it had called itself.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headwater.node.kv.admission import admit
+from headwater.node.kv.answering import failure_of
 from headwater.node.kv.command import COMMANDS
 from headwater.node.refused import CommandRefused
 from headwater.wire.address import Address
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
     from headwater.node.kv.api import Session
 
-__all__ = ["Relay", "introduction"]
+__all__ = ["Relay", "introduction", "refusal"]
 
 RECEIVE_BYTES: Final = 256 << 10
 HELD_BYTES_MAX: Final = 1 << 20
@@ -47,6 +50,7 @@ UNASKED: Final = frozenset({
 _REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 _ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
 _FLUSHES = (Opcode.FLUSH, Opcode.FLUSHQ)
+_AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
 
 
 class Relaying(Protocol):
@@ -70,10 +74,28 @@ class _Place:
 
     call: _Call
     number: int
+    opcode: int
     opaque: int
     is_inner: bool = False
     is_over: bool = False
     answers: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Flush:
+    """A FLUSH until this worker has carried it out: why nobody was asked, or what each of the others has answered."""
+
+    refused: CommandRefused | None
+    statuses: list[int] = field(default_factory=list)
+
+    def outcome(self, wanted: int) -> CommandRefused | None:
+        """Return why it is refused: what the first of them said that refused; None if all `wanted` are empty."""
+        if self.refused is not None:
+            return self.refused
+        status = next(filter(None, self.statuses), Status.SUCCESS)
+        if status == Status.SUCCESS and len(self.statuses) < wanted:
+            status = Status.ETMPFAIL
+        return CommandRefused(status, "another process has refused it") if status else None
 
 
 class Relay:
@@ -87,7 +109,7 @@ class Relay:
         self._session, self._relaying, self._paths = session, relaying, paths
         self._calls: dict[str, _Call] = {}
         self._waiting: deque[_Place | tuple[bytes, int]] = deque()
-        self._flushed: list[int] | None = None
+        self._flush: _Flush | None = None
         self._is_stale = False
         self._held_bytes = 0
 
@@ -117,30 +139,34 @@ class Relay:
             return command is None or not command.document
         if frame.opcode not in _FLUSHES or frame.magic not in _REQUESTS or not self._may_ask:
             return False
-        if self._flushed is None:
-            self._flushed = []
-            for path in self._paths.values():
-                self._spread(frame, path)
+        if self._flush is None:
+            self._flush = _Flush(self._spread(frame))
             self.flush()
         return bool(self._waiting)
 
     def takes(self, frame: Frame) -> bool:
         """Take a request of another worker's vbucket, or refuse it for that one is away; False if it is ours."""
-        if frame.opcode in _FLUSHES and self._flushed is not None:
-            outcome, self._flushed = self._flushed, None
-            if len(outcome) == len(self._paths) and not any(outcome):
+        if frame.opcode in _FLUSHES and self._flush is not None:
+            refused = self._flush.outcome(len(self._paths))
+            if refused is None:
                 return False
-            self._refuse(frame)
+            self._flush = None
+            self._relaying.turn_down(frame, refused)
             return True
         path = self._path_of(frame)
         if path is None:
             return False
         call = self._call(path)
         if call is None:
-            self._refuse(frame)
+            self._relaying.turn_down(frame, CommandRefused(Status.ETMPFAIL, _AWAY))
         else:
             self._waiting.append(call.ask(frame))
         return True
+
+    def handled(self) -> None:
+        """This worker has carried out what it had not to relay. A FLUSH may be given again before, for lack of room:
+        the others, which have done theirs, are not asked anew."""
+        self._flush = None
 
     def flush(self) -> None:
         """The burst is over: send what was taken, and read no more before it is answered."""
@@ -149,10 +175,7 @@ class Relay:
             self._session.connection.pause("relayed")
             for call in tuple(self._calls.values()):
                 call.flush()
-
-    def _refuse(self, frame: Frame) -> None:
-        why = "the process that has it is being started again, or its place is not in the map"
-        self._relaying.turn_down(frame, CommandRefused(Status.ETMPFAIL, why))
+            self.weigh()
 
     @property
     def _may_ask(self) -> bool:
@@ -172,10 +195,19 @@ class Relay:
         owner = session.server.cluster.owner(frame.vbucket)
         return None if owner is None else self._paths.get(owner)
 
-    def _spread(self, frame: Frame, path: str) -> None:
-        if (call := self._call(path)) is not None:
-            loud = Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
-            self._waiting.append(call.ask(loud, is_inner=True))
+    def _spread(self, frame: Frame) -> CommandRefused | None:
+        """Have all others flush. Returns why none of them was asked: it is refused here, or one of them is away."""
+        try:
+            admit(self._session, frame)
+        except CommandRefused as refused:
+            return refused
+        calls = [self._call(path) for path in self._paths.values()]
+        there = [call for call in calls if call is not None]
+        if len(there) < len(calls):
+            return CommandRefused(Status.ETMPFAIL, _AWAY)
+        loud = Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
+        self._waiting.extend([call.ask(loud, is_inner=True) for call in there])
+        return None
 
     def _call(self, path: str) -> _Call | None:
         """The connection to a worker; None if it can't be had."""
@@ -183,9 +215,8 @@ class Relay:
             self.close()
             self._is_stale = False
         if path not in self._calls:
-            loop = self._session.server.loop
             try:
-                self._calls[path] = _Call(loop, path, introduction(self._session), self.go_on, self._lost)
+                self._calls[path] = _Call(self, self._session.server.loop, path, introduction(self._session))
             except OSError:
                 return None
         return self._calls[path]
@@ -221,9 +252,15 @@ class Relay:
                 call.watch()
             else:
                 call.unwatch()
+        self.weigh()
         if not waiting:
             self._relaying.pumps = False
             connection.resume("relayed")
+
+    def weigh(self) -> None:
+        """Count what waits here, both ways, as held by the client's connection; that may be its end."""
+        held_bytes = self._held_bytes + sum(each.memory_bytes for each in self._calls.values())
+        self._session.connection.keeps(held_bytes)
 
     def _send(self, place: _Place) -> None:
         answers, place.answers = place.answers, []
@@ -231,12 +268,26 @@ class Relay:
             place.call.held_bytes -= len(each)
             if not place.is_inner:
                 self._relaying.pass_on(each)
-            elif self._flushed is not None:
-                self._flushed.append(Frame.decode(each).status)
+            elif self._flush is not None:
+                self._flush.statuses.append(Frame.decode(each).status)
 
-    def _lost(self, call: _Call) -> None:
-        """A worker is gone; with what it owes, if anything, the client's connection."""
+    def turned_away(self, call: _Call) -> None:
+        """A worker can't take a call, and has done nothing of what was asked: all of that fails for now."""
+        self._forget(call)
+        for place in self._waiting:
+            if isinstance(place, _Place) and place.call is call:
+                request = Frame(Magic.CLIENT_REQUEST, place.opcode, opaque=place.opaque)
+                failure = failure_of(self._session, request, CommandRefused(Status.ETMPFAIL, _AWAY))
+                call.give(place, b"" if failure is None else failure.answering(request))
+                place.is_over = True
+        self.go_on()
+
+    def _forget(self, call: _Call) -> None:
         self._calls = {path: each for path, each in self._calls.items() if each is not call}
+
+    def lost(self, call: _Call) -> None:
+        """A worker is gone; with what it owes, if anything, the client's connection."""
+        self._forget(call)
         if any(isinstance(each, _Place) and each.call is call for each in self._waiting):
             self._session.connection.drop("the worker that had its requests is gone", fault=False)
 
@@ -248,15 +299,8 @@ class _Call:
         OSError: nobody answers there.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        path: str,
-        begin: bytes,
-        on_answers: Callable[[], None],
-        on_end: Callable[[_Call], None],
-    ) -> None:
-        self._loop, self._on_answers, self._on_end = loop, on_answers, on_end
+    def __init__(self, relay: Relay, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
+        self._relay, self._loop = relay, loop
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.setblocking(False)
         try:
@@ -267,13 +311,18 @@ class _Call:
         self._out, self._in = bytearray(begin), bytearray()
         self._owed: deque[_Place] = deque()
         self._number = 0
-        self._is_asked = self._is_watched = self._is_writing = False
+        self._is_asked = self._is_watched = self._is_writing = self._is_broken = False
         self.held_bytes = 0
         self.watch()
 
+    @property
+    def memory_bytes(self) -> int:
+        """Return the memory of what waits to leave, what came in part, and answers that others are in front of."""
+        return len(self._out) + len(self._in) + self.held_bytes
+
     def ask(self, frame: Frame, *, is_inner: bool = False) -> _Place:
         """Put a request behind the others; it leaves with `flush`, or before."""
-        place = _Place(self, self._next(), frame.opaque, is_inner)
+        place = _Place(self, self._next(), frame.opcode, frame.opaque, is_inner)
         self._put(frame, place.number)
         self._owed.append(place)
         self._is_asked = True
@@ -307,6 +356,8 @@ class _Call:
             self._loop.remove_writer(self._sock.fileno())
             self._is_writing = False
         self._sock.close()
+        self._out.clear()
+        self._in.clear()
 
     def _next(self) -> int:
         self._number = (self._number + 1) & 0xFFFF_FFFF
@@ -318,6 +369,8 @@ class _Call:
         put_opaque(self._out, number, begin)
 
     def _write(self) -> None:
+        """Send what the socket takes. The end of the call is told by the loop, never from here: who asks has not put
+        down yet what it asked, and what was answered before the end is still to be read."""
         if self._sock.fileno() < 0:
             return
         try:
@@ -325,16 +378,23 @@ class _Call:
         except BlockingIOError:
             pass
         except OSError:
-            self._end()
-            return
+            self._out.clear()
+            self._is_broken = True
+            self._loop.call_soon(self._readable)
         if bool(self._out) != self._is_writing:
             self._is_writing = bool(self._out)
             if self._is_writing:
-                self._loop.add_writer(self._sock.fileno(), self._write)
+                self._loop.add_writer(self._sock.fileno(), self._writable)
             else:
                 self._loop.remove_writer(self._sock.fileno())
 
+    def _writable(self) -> None:
+        self._write()
+        self._relay.weigh()
+
     def _readable(self) -> None:
+        if self._sock.fileno() < 0:
+            return
         try:
             data = self._sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -342,16 +402,23 @@ class _Call:
         except OSError:
             data = b""
         if not data:
-            self._end()
+            self.close()
+            self._relay.lost(self)
             return
+        if self._is_broken:
+            self._loop.call_soon(self._readable)
         self._in += data
         at = 0
         while len(self._in) - at >= HEADER_BYTES and (end := at + frame_bytes(self._in, at)) <= len(self._in):
+            if self._in[at] in _ANSWERS and self._in[at + 1] == Opcode.HELLO:
+                self.close()
+                self._relay.turned_away(self)
+                return
             if self._in[at] in _ANSWERS:
                 self._answered(opaque_of(self._in, at), at, end)
             at = end
         del self._in[:at]
-        self._on_answers()
+        self._relay.go_on()
 
     def _answered(self, number: int, at: int, end: int) -> None:
         """An answer has come: those before it have all that they get."""
@@ -360,16 +427,16 @@ class _Call:
         if self._owed:
             place = self._owed[0]
             put_opaque(self._in, place.opaque, at)
-            place.answers.append(bytes(memoryview(self._in)[at:end]))
-            self.held_bytes += end - at
+            self.give(place, bytes(memoryview(self._in)[at:end]))
 
-    def _end(self) -> None:
-        self.close()
-        self._on_end(self)
+    def give(self, place: _Place, answer: bytes) -> None:
+        """Keep an answer at its place, until that is in front."""
+        place.answers.append(answer)
+        self.held_bytes += len(answer)
 
 
 def introduction(session: Session) -> bytes:
-    """Return the first frame of a call: for whom it is, in words of our own under HELLO; it is not answered."""
+    """Return the first frame of a call: for whom it is, in words of our own under HELLO; answered by `refusal` only."""
     who = {
         "peer": session.connection.peer,
         "user": session.user,
@@ -377,3 +444,8 @@ def introduction(session: Session) -> bytes:
         "features": sorted({int(each) for each in session.features} - {int(each) for each in UNASKED}),
     }
     return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()
+
+
+def refusal() -> bytes:
+    """Return the answer to an introduction where the call can't be taken; what follows it is not read."""
+    return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, vbucket=Status.ETMPFAIL).encode()

@@ -167,8 +167,7 @@ class KvSession:
             if frame is None or (self.relay is not None and self.relay.holds_back(frame)):
                 break
             try:
-                if self.relay is None or not self.relay.takes(frame):
-                    self.handle(frame)
+                self.answer(frame)
             except NoRoom:
                 self.wait_for_room()
                 break
@@ -185,8 +184,9 @@ class KvSession:
             self.relay.go_on()
 
     def pass_on(self, answer: bytes) -> None:
-        """Send another worker's answer."""
-        self.connection.send(answer)
+        """Send another worker's answer. Like every later answer of this connection it waits for the writes before it,
+        which were quiet perhaps and are this worker's."""
+        self.connection.send(answer, self.written_gate)
 
     def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
         """Say no at once."""
@@ -215,6 +215,14 @@ class KvSession:
             self.relay.close()
 
     # --- requests -----------------------------------------------------------------------------------------------------
+
+    def answer(self, frame: Frame) -> None:
+        """Have the worker whose it is answer a request. Raises NoRoom as `handle`."""
+        if self.relay is None:
+            self.handle(frame)
+        elif not self.relay.takes(frame):
+            self.handle(frame)
+            self.relay.handled()
 
     def handle(self, frame: Frame) -> None:
         """Answer one request. Public: a DCP session passes on what is not DCP.

@@ -145,8 +145,7 @@ class TextSession(KvSession):
             if relay is not None and relay.holds_back(frame):
                 return False
             try:
-                if relay is None or not relay.takes(frame):
-                    self.handle(frame)
+                self.answer(frame)
             except NoRoom:
                 self.wait_for_room()
                 return False
