@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.node.connections.inbox import next_frame
+from headwater.node.kv.relay import refusal
 from headwater.node.kv.session import KvSession
 
 if TYPE_CHECKING:
@@ -28,17 +29,18 @@ class IntroducedCall:
         self._connection, self._server, self._refresh_users = connection, server, refresh_users
 
     def receive(self, data: memoryview) -> int:
-        """Read who it is, and give the rest to the session of that client."""
+        """Read who it is, and give the rest to the session of that client. Where the bucket is not here, not yet or no
+        more, it is told so, and nothing of what it asks is done."""
         frame = next_frame(data, 0)
         if frame is None:
             return 0
         who = json.loads(frame.value)
         connection, server = self._connection, self._server.buckets.get(who["bucket"])
         if server is None:
-            connection.drop(f"bucket {who['bucket']!r} is not here any more", fault=False)
+            connection.send(refusal())
+            connection.finish()
             return len(frame)
-        if who["user"] is not None and not self._server.users.knows(who["user"]):
-            self._refresh_users()  # whom another worker has let in may have come a moment ago
+        self._refresh_users()  # whom another worker has let in may have come, or got his roles, a moment ago
         connection.peer = who["peer"]
         session = KvSession(connection, self._server, who["user"])
         session.features = frozenset(who["features"])

@@ -36,6 +36,7 @@ from headwater.node.connections.places import TRIAL_SECONDS, ConnectionPlaces
 from headwater.node.connections.tls import NodeTls
 from headwater.node.first_bytes import FirstBytes
 from headwater.node.introduced import IntroducedCall
+from headwater.node.kv.relay import refusal
 from headwater.node.process.loop_watch import LoopWatch
 from headwater.node.process.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.reporting.log_lines import event
@@ -141,7 +142,8 @@ class Server:
         self.tls: NodeTls | None = NodeTls(config) if config.tls_certificate else None
         self.strangers: Budget = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
         self.connections: set[Connection] = set()
-        self._places = ConnectionPlaces(config.connections_max, has_pages=config.http_port >= 0)
+        workers = 1 if worker is None else len(worker.layout.ports)
+        self._places = ConnectionPlaces(config.connections_max, has_pages=config.http_port >= 0, workers=workers)
         self.accepted: int = 0
         self.rejected: int = 0
         self.kernel_bytes: int = 0
@@ -400,10 +402,22 @@ class Server:
 
     def _admit_worker(self, sock: socket.socket) -> None:
         """Another worker calls for one of its clients, which has its place there."""
+        if not self._places.has_inner_room(has_users=self.users.required):
+            self._turn_away_worker(sock)
+            return
         connection = self._connection(sock, "a worker")
         connection.is_inner = True
+        self._places.take_inner(connection)
         connection.session = IntroducedCall(connection, self.first, self._refresh_users)
         connection.start()
+
+    def _turn_away_worker(self, sock: socket.socket) -> None:
+        """Tell a caller that it can't be taken: its client is refused for now, and keeps its connection."""
+        self.rejected += 1
+        self.warn("a worker", f"refused: {len(self.connections)} connections are open, the limit")
+        with sock, suppress(OSError):
+            sock.setblocking(False)
+            sock.send(refusal())
 
     def _admit(
         self,

@@ -12,6 +12,7 @@ from headwater.node.connections.places import (
     PAGES_RESERVED,
     TRUSTED_PLACES_MIN,
     ConnectionPlaces,
+    PlaceKind,
 )
 
 
@@ -121,3 +122,23 @@ def test_the_places_of_members_are_within_the_descriptors_that_there_are(monkeyp
     while not door.enter().is_on_trial:
         common += 1
     assert common == 100 - TRUSTED_PLACES_MIN
+
+
+def test_calls_of_other_workers_take_no_place_and_have_an_end() -> None:
+    places = ConnectionPlaces(2, has_pages=False, workers=3)
+    calls: list[Any] = [Caller() for _ in range(4)]
+    for call in calls:
+        assert places.has_inner_room(has_users=False)
+        places.take_inner(call)
+    assert not places.has_inner_room(has_users=False), "each of two other workers has two clients at most"
+    assert places.find(len(calls) + 1, has_pages_only=False, has_users=False) is PlaceKind.COMMON
+    assert places.find(len(calls) + 2, has_pages_only=False, has_users=False) is None
+    places.leave(calls[0])
+    assert places.has_inner_room(has_users=False)
+
+
+def test_workers_have_descriptors_for_the_calls_of_all_their_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (DESCRIPTORS_RESERVED + 100, 4096))
+    places = ConnectionPlaces(10_000, has_pages=False, workers=3)
+    assert places.find(19, has_pages_only=False, has_users=False) is PlaceKind.COMMON
+    assert places.find(20, has_pages_only=False, has_users=False) is None, "100 are five for each of 20 clients"

@@ -38,10 +38,13 @@ class ConnectionPlaces:
     Args:
         most: connections that everybody may have.
         has_pages: True if there is a listener for the HTTP pages alone.
+        workers: processes that share an address. A client of one of them has a connection from there to each other
+            one, which takes a descriptor at both ends, and none of these places.
     """
 
-    def __init__(self, most: int, *, has_pages: bool) -> None:
-        self._most = most
+    def __init__(self, most: int, *, has_pages: bool, workers: int = 1) -> None:
+        self._most, self._workers = most, workers
+        self._inner: set[Connection] = set()
         self._pages_room = PAGES_RESERVED if has_pages else 0
         self._pages: set[Connection] = set()
         self._trusted: set[Connection] = set()
@@ -58,6 +61,14 @@ class ConnectionPlaces:
         if has_pages_only:
             return PlaceKind.PAGES if len(self._pages) < self._pages_room else None
         return PlaceKind.TRUSTED if len(self._trusted) < trusted else None
+
+    def has_inner_room(self, *, has_users: bool) -> bool:
+        """Return True if one more call of another worker can be taken: as many as its clients have places there."""
+        return len(self._inner) < (self._workers - 1) * sum(self._room(has_users=has_users))
+
+    def take_inner(self, connection: Connection) -> None:
+        """Count a call of another worker, for one of its clients."""
+        self._inner.add(connection)
 
     def take(self, connection: Connection, kind: PlaceKind) -> Connection | None:
         """Give a connection its place. Returns the connection on trial that has to make room for it, if one has to:
@@ -84,19 +95,20 @@ class ConnectionPlaces:
     def leave(self, connection: Connection) -> None:
         """Free the place of a connection that has closed."""
         self._pages.discard(connection)
+        self._inner.discard(connection)
         self._trusted.discard(connection)
         self._trials.pop(connection, None)
 
     def _common(self, open_count: int) -> int:
-        return open_count - len(self._pages) - len(self._trusted) - len(self._trials)
+        return open_count - len(self._inner) - len(self._pages) - len(self._trusted) - len(self._trials)
 
     def _room(self, *, has_users: bool) -> tuple[int, int]:
         """Return the places for everybody and those for members and administrators, within the descriptors that the
-        system allows."""
+        system allows: of N workers each needs N for a client of its own, and one for each client of the others."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         trusted = max(TRUSTED_PLACES_MIN, self._most // TRUSTED_PART) if has_users else 0
         if soft == resource.RLIM_INFINITY:
             return self._most, trusted
-        room = max(0, soft - DESCRIPTORS_RESERVED - self._pages_room)
+        room = max(0, soft - DESCRIPTORS_RESERVED - self._pages_room) // (2 * self._workers - 1)
         trusted = min(trusted, max(TRUSTED_PLACES_MIN, room // TRUSTED_PART)) if has_users else 0
         return max(1, min(self._most, room - trusted)), trusted
