@@ -13,6 +13,7 @@ import numpy as np
 
 from headwater.cluster.admin import Endpoint, Operator
 from headwater.cluster.answers import IS_DAMAGED, CopyReport, FollowingReport, TakeoverStats
+from headwater.cluster.members import NO_OTHERS
 from headwater.cluster.survey import NodeView
 from headwater.errors import ConnectionLost, KeyExists, KeyNotFound
 from headwater.wire.cluster_map import ClusterMap
@@ -227,9 +228,11 @@ class FakeMembers:
             items=dict.fromkeys(node.held, 5),
         )
 
-    async def send(self, wanted, *, first=(), also=()):
+    async def send(self, wanted, *, first=(), also=(), instead=NO_OTHERS):
         self.sent.append(wanted)
         self.calls.append(("map", wanted.rev))
+        for node, own in instead.items():
+            await self.tell(node, own)
 
     async def tell(self, address, wanted):
         self.admin(address)._do("map", wanted.version)

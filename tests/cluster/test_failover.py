@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from headwater.cluster.failover import Failover, orphans, plan_failover
-from headwater.cluster.publisher import Publisher
+from headwater.cluster.members import NO_OTHERS
+from headwater.cluster.publisher import Publisher, own_maps_max
 from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.repair import repair
 from headwater.cluster.survey import Survey, settle
@@ -344,7 +345,7 @@ class Out(FakeMembers):
         views = {each: await self.view(each) for each in self.known.servers}
         return Survey(self.known, {each: replace(view, map=self.known) for each, view in views.items()})
 
-    async def send(self, wanted, *, first=(), also=()):
+    async def send(self, wanted, *, first=(), also=(), instead=NO_OTHERS):
         await super().send(wanted)
         if len(self.sent) == 1:
             self.until_heard()
@@ -357,6 +358,14 @@ class Out(FakeMembers):
 
 def fail_over(members, seed, **options):
     return asyncio.run(Failover(members, [seed], [A], **options).run())
+
+
+def test_the_first_map_without_the_dead_node_is_newer_than_one_that_it_may_have_been_given_alone():
+    """A rebalance that was killed had asked it. Back with a newer map, it would own all that others were given."""
+    known = a_map("ABC", replicas=2)
+    members = Out(known, FakeNode(A, "A", is_gone=True), FakeNode(B, "r"), FakeNode(C, "r"))
+    fail_over(members, B)
+    assert min(each.rev for each in members.sent) > known.rev + own_maps_max(known)
 
 
 def test_copies_are_asked_again_when_none_of_them_follows_the_dead_node_any_more():

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from headwater.cluster.publisher import Publisher
+from headwater.cluster.members import NO_OTHERS
+from headwater.cluster.publisher import Publisher, own_maps_max
 from headwater.errors import ConnectionLost
 
 from .views import A, B, C, a_map
@@ -16,15 +17,16 @@ class Nodes:
     """Stands for the members; notes what is sent, and holds it until `deliver`."""
 
     def __init__(self, refusal=None):
-        self.sent, self.first, self.refusal = [], [], refusal
+        self.sent, self.first, self.instead, self.refusal = [], [], [], refusal
         self._gate = asyncio.Event()
 
     def deliver(self):
         self._gate.set()
 
-    async def send(self, wanted, *, first=(), also=()):
+    async def send(self, wanted, *, first=(), also=(), instead=NO_OTHERS):
         self.sent.append(wanted)
         self.first.append(set(first))
+        self.instead.append(dict(instead))
         await self._gate.wait()
         if self.refusal:
             raise self.refusal
@@ -113,7 +115,7 @@ def test_a_question_is_asked_when_those_who_are_first_have_the_change_and_before
     assert nodes.sent[0].rev > nodes.told[0][1].rev
 
 
-def test_a_change_whose_question_has_no_answer_is_taken_back():
+def test_a_change_whose_question_has_no_answer_is_taken_back_and_no_other_change_is():
     nodes = Narrowing()
     start = a_map("AB", "A", servers=(A, B, C)).with_needed({0: 5, 1: 7})
     publisher = Publisher(nodes, start)
@@ -125,8 +127,121 @@ def test_a_change_whose_question_has_no_answer_is_taken_back():
         narrow = publisher.change(0, (A, C), first=(A,), question=question)
         return await asyncio.gather(narrow, publisher.change(1, (B,)), return_exceptions=True)
 
-    assert all(isinstance(each, ConnectionLost) for each in asyncio.run(work()))
-    assert [(each.copies(0), each.owner(1), each.needed) for each in nodes.sent] == [((A, B), B, start.needed)]
+    lost, other = asyncio.run(work())
+    assert isinstance(lost, ConnectionLost) and other is None
+    assert {(each.copies(0), each.owner(1), each.needed[0], each.needed[1]) for each in nodes.sent} == {
+        ((A, B), B, 5, 7)
+    }
+    assert nodes.sent[-1].rev > nodes.told[0][1].rev and nodes.instead[-1] == {}
+
+
+def test_no_map_names_a_new_copy_without_saying_how_far_it_must_be_whatever_is_asked_meanwhile():
+    """The owner and the new copy were told of the copy and of the question first: how far it must be came later."""
+    nodes = Narrowing()
+    publisher = Publisher(nodes, a_map("AB", "A", servers=(A, B, C)))
+
+    async def work():
+        join = publisher.change(1, (A, B), first=(A, B), needed=1000)
+        await asyncio.gather(join, publisher.change(0, (A, C), first=(A,), question=answer))
+
+    async def answer():
+        return 42
+
+    asyncio.run(work())
+    asked = [told for _, told in nodes.told]
+    assert [node for node, _ in nodes.told] == [A]
+    named = [each for each in (*asked, *nodes.sent) if each.copies(1) == (A, B)]
+    assert named and {each.needed.get(1) for each in named} == {1000}
+    assert nodes.sent[-1].copies(0) == (A, C) and nodes.sent[-1].needed == {0: 42, 1: 1000}
+
+
+def test_other_changes_go_out_while_an_owner_is_asked_and_it_keeps_what_it_was_asked_about():
+    """Were the owner given the wider chain again, its answer would tell too little of what it acknowledges by that."""
+    nodes = Narrowing()
+    publisher = Publisher(nodes, a_map("AB", "A", "AB", servers=(A, B, C)))
+    answered = asyncio.Event()
+
+    async def slow():
+        await answered.wait()
+        return 42
+
+    async def lost():
+        await answered.wait()
+        raise ConnectionLost("node-a:11210", "refused")
+
+    async def work():
+        asking = [asyncio.create_task(publisher.change(0, (A, C), first=(A,), question=slow))]
+        await turns()
+        asking.append(asyncio.create_task(publisher.change(2, (A, C), first=(A,), question=lost)))
+        await turns()
+        await publisher.change(1, (C,), first=(C,))
+        (own,), sent = nodes.instead[-1].values(), nodes.sent[-1]
+        assert list(nodes.instead[-1]) == [A] and own.rev > sent.rev and publisher.current.rev == own.rev
+        assert [own.copies(vb) for vb in range(3)] == [(A, C), (C,), (A, C)] and sorted(own.unknown) == [0, 2]
+        assert [sent.copies(vb) for vb in range(3)] == [(A, B), (C,), (A, B)] and sent.needed == {}
+        assert [told.unknown for _, told in nodes.told] == [[0], [0, 2]]
+        answered.set()
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    done, failed = asyncio.run(work())
+    assert done is None and isinstance(failed, ConnectionLost)
+    final = nodes.sent[-1]
+    assert [final.copies(vb) for vb in range(3)] == [(A, C), (C,), (A, B)] and final.needed == {0: 42}
+    everything = [
+        *(told for _, told in nodes.told),
+        *nodes.sent,
+        *(own for each in nodes.instead for own in each.values()),
+    ]
+    assert len({each.rev for each in everything}) == len(everything) and final.rev == max(
+        each.rev for each in everything
+    )
+
+
+def test_an_owner_that_does_not_take_its_map_holds_up_no_other_change():
+    nodes = Narrowing()
+    publisher = Publisher(nodes, a_map("AB", "A", servers=(A, B, C)))
+
+    async def hang(address, wanted):
+        await asyncio.Event().wait()
+
+    async def never():
+        raise AssertionError("nobody has the change")
+
+    async def work():
+        nodes.tell = hang
+        asking = asyncio.create_task(publisher.change(0, (A, C), first=(A,), question=never))
+        await turns()
+        await asyncio.wait_for(publisher.change(1, (C,)), 5.0)
+        assert not asking.done()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await publisher.change(1, (B,))
+        assert nodes.instead[-1] == {} and nodes.sent[-1].copies(0) == (A, B)
+
+    asyncio.run(work())
+
+
+def test_an_owner_that_is_asked_is_ahead_of_all_others_by_a_number_of_revisions_that_is_known():
+    """Who takes it out goes by theirs, and must be newer than its own map."""
+    nodes = Narrowing()
+    start = a_map("AB", "AB", "BC", servers=(A, B, C))
+    publisher = Publisher(nodes, start)
+
+    async def hang():
+        await asyncio.Event().wait()
+
+    async def work():
+        asking = []
+        for vb, chain in enumerate([(A, C), (A, C), (B, A)]):
+            asking.append(asyncio.create_task(publisher.change(vb, chain, question=hang)))
+            await turns()
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    asyncio.run(work())
+    ahead = max(told.rev for _, told in nodes.told) - start.rev
+    assert nodes.sent == [] and 0 < ahead <= own_maps_max(start)
 
 
 def test_how_far_copies_must_be_leaves_with_the_next_map():

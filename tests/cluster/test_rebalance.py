@@ -8,10 +8,11 @@ import pytest
 from headwater.cluster.admin import NodeAdmin
 from headwater.cluster.balance import Move
 from headwater.cluster.failover import plan_failover
-from headwater.cluster.members import Members
+from headwater.cluster.members import NO_OTHERS, Members
 from headwater.cluster.proxied import Limits
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.rebalance import SMALL_AT_ONCE, SMALL_BYTES, Rebalance, RebalanceStep, Room, _joining
+from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.watch import Watch
 from headwater.errors import ClusterError, ConnectionLost, HeadwaterError, MoveError
 from headwater.wire.cluster_map import ClusterMap
@@ -429,7 +430,7 @@ def test_a_late_copy_is_not_promoted_for_what_one_that_goes_acknowledged_while_t
             owner.high[0] = goes.high[0] = 40
             stays.owner, stays.backlog = owner, [1, 2, 3]
 
-    async def send(wanted, *, first=(), also=()):
+    async def send(wanted, *, first=(), also=(), instead=NO_OTHERS):
         members.sent.append(wanted)
         if wanted.copies(0) != (A, B):
             return
@@ -464,6 +465,88 @@ def test_an_owner_that_dies_while_a_copy_is_dropped_is_failed_over_without_a_que
     assert [(each.chosen, each.losses) for each in plan.promotions] == [(C, {})]
 
 
+class Heard(FakeMembers):
+    """Members that keep the newest map of each node. What the owner A is told alone waits for `hears`."""
+
+    def __init__(self, *nodes, found):
+        super().__init__(*nodes)
+        self.maps, self.hears, self.sends = dict.fromkeys(found.servers, found), asyncio.Event(), asyncio.Event()
+
+    async def send(self, wanted, *, first=(), also=(), instead=NO_OTHERS):
+        self.sent.append(wanted)
+        self.maps |= dict.fromkeys(wanted.servers, wanted)
+        await self.sends.wait()
+
+    async def tell(self, address, wanted):
+        if address == A:
+            await self.hears.wait()
+            self.nodes[A]._hear("map")
+        self.maps[address] = wanted
+
+
+async def asked_together(members, found, *others):
+    """A map is under way; a narrowing of vbucket 0 waits for it, and other works. Returns the tasks, the narrowing's
+    first, when the map has gone out and the owner has been asked."""
+    run = Rebalance(members, [A])
+    run._publisher, run._moves = Publisher(members, found), {1: Move(1, (C,), (B,))}
+    under_way = asyncio.create_task(run._publisher.change(2, (A, C)))
+    await turns()
+    narrowing = asyncio.create_task(run._move(Move(0, (A, B, C), (A, C)), AsyncExitStack()))
+    tasks = [narrowing, *(asyncio.create_task(other(run)) for other in others)]
+    await turns(200)
+    members.sends.set()
+    await under_way
+    await turns(200)
+    return tasks
+
+
+async def give_up(tasks):
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_a_new_copy_is_not_promoted_empty_when_the_owner_died_and_the_run_was_killed_in_a_question_about_another():
+    """The new copy was told of itself together with the question, and how far it must be after the answer."""
+    found = a_map("ABC", "A", "A", servers=(A, B, C))
+    owner = FakeNode(A, "A A A", seqnos=[10, 10, 10])
+    one, two = FakeNode(B, "r . .", seqnos=[10]), FakeNode(C, "r . r", seqnos=[10, 10])
+
+    async def work():
+        members = Heard(owner, one, two, found=found)
+        await give_up(
+            await asked_together(members, found, lambda run: run._move(Move(1, (A,), (A, B)), AsyncExitStack()))
+        )
+        return max((members.maps[B], members.maps[C]), key=lambda each: each.version)
+
+    newest = asyncio.run(work())
+    assert newest.copies(1) == (A, B)
+    left = {"B": view(B, "r r .", newest, seqnos=[10, 0]), "C": view(C, "r . r", newest, seqnos=[10, 10])}
+    without = survey(newest, A=view(A, "", newest, error="refused"), **left)
+    with pytest.raises(ClusterError, match="it has vbucket 1 up to seqno 0, and durable writes up to 10"):
+        plan_failover(without, [A], {}, accept={FailoverRefusal.UNKNOWN})
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_question_that_hangs_or_fails_neither_holds_up_nor_fails_a_hand_over_of_another_vbucket(is_gone):
+    found = a_map("ABC", "C", "A", servers=(A, B, C))
+    owner = FakeNode(A, "A . A", seqnos=[10, 10])
+    one, two = FakeNode(B, "r A .", seqnos=[10, 10]), FakeNode(C, "r d r", seqnos=[10, 10, 10])
+
+    async def work():
+        members = Heard(owner, one, two, found=found)
+        narrowing, handing_over = await asked_together(members, found, lambda run: run._owned(1))
+        owner.is_gone = is_gone
+        if is_gone:
+            members.hears.set()
+            await turns(200)
+        assert handing_over.done() and handing_over.exception() is None and members.maps[C].owner(1) == B
+        assert narrowing.done() == is_gone and members.maps[C].copies(0) == (A, B, C)
+        await give_up([narrowing])
+
+    asyncio.run(work())
+
+
 def test_a_map_that_drops_a_copy_of_a_vbucket_whose_others_are_level_is_one():
     owner, stays, goes = FakeNode(A, "A", seqnos=[10]), FakeNode(B, "r", seqnos=[10]), FakeNode(C, "r", seqnos=[10])
     members = FakeMembers(owner, stays, goes, found=survey(a_map("ABC", replicas=2)))
@@ -478,7 +561,7 @@ def test_a_stray_copy_of_what_is_found_damaged_at_the_end_of_a_run_is_kept():
     members = FakeMembers(owner, replica, stray, found=survey(a_map("AB"), C="d"))
     deleted = []
 
-    async def send(wanted, *, first=(), also=()):
+    async def send(wanted, *, first=(), also=(), instead=NO_OTHERS):
         members.found = survey(
             wanted,
             A=view(A, "A", wanted, complete=[4], damaged={0: 1}),
@@ -499,7 +582,7 @@ def test_the_first_replica_of_an_owner_is_not_promoted_before_it_has_received_wh
     owner, replica = FakeNode(A, "A", seqnos=[10]), FakeNode(B, ".")
     members = FakeMembers(owner, replica, found=survey(a_map("A", servers=(A, B), replicas=0)))
 
-    async def send(wanted, *, first=(), also=()):
+    async def send(wanted, *, first=(), also=(), instead=NO_OTHERS):
         members.sent.append(wanted)
         replica.held, replica.high = {0: State.REPLICA}, {0: 10}
         if wanted.copies(0) == (A, B) and len(members.sent) == 2:
@@ -520,7 +603,7 @@ def test_a_further_replica_is_not_promoted_before_it_has_received_what_all_other
     members = FakeMembers(*nodes, found=survey(a_map("AB", servers=(A, B, C, D, E))))
     refused = []
 
-    async def send(wanted, *, first=(), also=()):
+    async def send(wanted, *, first=(), also=(), instead=NO_OTHERS):
         members.sent.append(wanted)
         if len(wanted.copies(0)) == 3 and not refused:
             new = next(each for each in others if each.address == wanted.copies(0)[2])
@@ -544,7 +627,7 @@ def test_a_replica_that_has_nothing_itself_is_no_measure_for_a_further_one():
     owner.held, owner.high, replica.held, replica.high = {0: State.ACTIVE}, {0: 10}, {0: State.REPLICA}, {0: 0}
     members = FakeMembers(*nodes, found=survey(a_map("AB", servers=(A, B, C))))
 
-    async def send(wanted, *, first=(), also=()):
+    async def send(wanted, *, first=(), also=(), instead=NO_OTHERS):
         members.sent.append(wanted)
         if wanted.copies(0) == (A, B, C) and not others[0].held:
             empty = {name: view(node, "r", wanted, seqnos=[0]) for name, node in (("B", B), ("C", C))}

@@ -38,6 +38,7 @@ from types import MappingProxyType
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
+from headwater.cluster.publisher import own_maps_max
 from headwater.cluster.refusals import FailoverRefusal, judge
 from headwater.cluster.survey import Copy, Log, Survey, best, chain_with_owner, current, rival
 from headwater.errors import ClusterError, OptionError, StatusError, TransportError
@@ -513,7 +514,9 @@ class Failover:
         if plan.is_empty:
             return plan
         if plan.promotions or plan.shrunk:
-            await self._members.send(plan.ownerless.after(survey.latest_rev()))
+            # The dead may have been asked alone by a rebalance, in newer maps than all others have.
+            ahead = survey.latest_rev() + own_maps_max(survey.map)
+            await self._members.send(plan.ownerless.after(ahead))
             failpoint("failover.ownerless")
             plan, survey = await self._chosen_now(plan, survey)
         wanted = plan.after.after(survey.latest_rev())

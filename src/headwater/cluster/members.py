@@ -14,7 +14,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Final, Self
 
 from headwater.client.routing import Address
 from headwater.cluster import answers
@@ -28,6 +29,7 @@ from headwater.wire.vbucket import State
 
 AT_ONCE = 64
 """Requests on their way to one node; the node commits many in one write."""
+NO_OTHERS: Final[Mapping[Address, ClusterMap]] = MappingProxyType({})
 
 
 class Members:
@@ -268,24 +270,32 @@ class Members:
 
     # ------------------------------------------------------------------ telling
 
-    async def send(self, wanted: ClusterMap, *, first: Sequence[Address] = (), also: Iterable[Address] = ()) -> None:
+    async def send(
+        self,
+        wanted: ClusterMap,
+        *,
+        first: Sequence[Address] = (),
+        also: Iterable[Address] = (),
+        instead: Mapping[Address, ClusterMap] = NO_OTHERS,
+    ) -> None:
         """Give all members the map, each its own copy: those in `first` before the others.
 
         Args:
             also: nodes that are no members (any more) and get it all the same.
+            instead: the maps of nodes that get another one.
 
         Raises:
             ClusterError: a node has a newer one: somebody else is at work.
             TransportError, StatusError: a node did not take it; all others have it then.
         """
-        everybody = list(dict.fromkeys((*wanted.servers, *also)))
-        refusals = await self._send_to([each for each in everybody if each in first], wanted)
-        refusals += await self._send_to([each for each in everybody if each not in first], wanted)
+        maps = {**dict.fromkeys((*wanted.servers, *also), wanted), **instead}
+        refusals = await self._send_to({node: each for node, each in maps.items() if node in first})
+        refusals += await self._send_to({node: each for node, each in maps.items() if node not in first})
         if refusals:
             raise refusals[0]
 
-    async def _send_to(self, addresses: list[Address], wanted: ClusterMap) -> list[BaseException]:
-        results = await asyncio.gather(*(self.tell(each, wanted) for each in addresses), return_exceptions=True)
+    async def _send_to(self, maps: Mapping[Address, ClusterMap]) -> list[BaseException]:
+        results = await asyncio.gather(*(self.tell(node, each) for node, each in maps.items()), return_exceptions=True)
         return [result for result in results if result is not None]
 
     async def tell(self, address: Address, wanted: ClusterMap) -> None:

@@ -3,19 +3,34 @@
 A change that comes while a revision is on its way waits and leaves with the next one, together with all others that
 waited (as the group commits of the nodes do). `change` returns when a map with the change is at every node; so
 whatever must not happen before the nodes know simply comes after it.
+
+A change with a question is at its owner alone until that has answered. The owner has maps of its own meanwhile: what
+all others have, with the chains that it is asked about. The other changes don't wait for the answer, nor fail with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from headwater.client.routing import Address
 from headwater.cluster.members import Members
+from headwater.errors import HeadwaterError
 from headwater.wire.cluster_map import ClusterMap
 
 Nodes = Sequence[Address | None]
 Question = Callable[[], Awaitable[int]]
+
+
+def own_maps_max(known: ClusterMap) -> int:
+    """Return how many revisions an owner that is asked may be ahead of all others, at most.
+
+    Between two maps for all there is one for each question, and one for each owner with the first of the two. Who takes
+    an owner out that can't tell its revision makes maps that are newer than that.
+    """
+    return known.vbuckets + len(known.servers)
 
 
 class Publisher:
@@ -26,7 +41,7 @@ class Publisher:
         also: nodes that get every map though they are no members.
 
     Attributes:
-        current: the newest revision made; at the nodes, or on its way to them.
+        current: the newest that all nodes have, or that is on its way to them. Its revision is the highest given out.
     """
 
     def __init__(self, members: Members, current: ClusterMap, also: Iterable[Address] = ()) -> None:
@@ -35,9 +50,12 @@ class Publisher:
         self._waiting: dict[int, Nodes] = {}
         self._needed: dict[int, int] = {}
         self._first: set[Address] = set()
-        self._questions: dict[int, Question] = {}
         self._next: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
+        self._open: dict[int, Nodes] = {}
+        """The chains that only their owners have: they are asked, or the answer leaves with the next map."""
+        self._to_open: dict[Address, dict[int, Nodes]] = {}
+        self._telling: dict[Address, asyncio.Task[None]] = {}
 
     async def change(
         self,
@@ -53,15 +71,16 @@ class Publisher:
         Args:
             first: told before the others: those for whom something changes.
             needed: the seqno up to which a replica must be complete to be promoted; 0: any may be, None: as before.
-            question: tells `needed` when those in `first` have the change, and nobody else does.
+            question: tells `needed` when the owner has the change, and nobody else does.
 
         Raises:
             ClusterError, TransportError, StatusError: as `Members.send`; the change is in `current` all the same, and
-                in every later revision. Or the question has no answer: the change is taken back.
+                in every later revision. Or the owner did not take a change with a question, or the question has no
+                answer: that change is taken back, and no other.
         """
-        self._waiting[vbucket] = nodes
         if question is not None:
-            self._questions[vbucket] = question
+            needed = await self._answer(vbucket, nodes, question)
+        self._waiting[vbucket] = nodes
         if needed is not None:
             self._needed[vbucket] = needed
         self._first.update(first)
@@ -80,42 +99,58 @@ class Publisher:
 
     async def _send(self) -> None:
         async with self._sending:
-            changes, needed, first, questions = self._waiting, self._needed, self._first, self._questions
-            self._waiting, self._needed, self._first, self._questions, self._next = {}, {}, set(), {}, None
-            before, problem = self.current, None
-            self.current = before.with_chains(changes)
-            if questions:
-                problem = await self._ask(before, first, questions)
+            changes, needed, first = self._waiting, self._needed, self._first
+            self._waiting, self._needed, self._first, self._next = {}, {}, set(), None
+            self._open = {vb: chain for vb, chain in self._open.items() if vb not in changes}
+            wanted = self.current.with_chains(changes)
             if needed:
-                wanted = {**self.current.needed, **needed}
-                self.current = self.current.with_needed({vb: seqno for vb, seqno in wanted.items() if seqno})
-            await self._members.send(self.current, first=tuple(first), also=self._also)
-        if problem is not None:
-            raise problem
+                seqnos = {**wanted.needed, **needed}
+                wanted = wanted.with_needed({vb: seqno for vb, seqno in seqnos.items() if seqno})
+            self.current = wanted
+            asked = {chain[0] for chain in self._open.values()}
+            instead = {owner: self._own_map(owner) for owner in wanted.servers if owner in asked}
+            await self._members.send(wanted, first=tuple(first), also=self._also, instead=instead)
 
-    async def _ask(
-        self, before: ClusterMap, first: Iterable[Address], questions: Mapping[int, Question]
-    ) -> BaseException | None:
-        """Give those in `first` the changes, and ask; returns why the changes that need an answer are taken back.
+    # ------------------------------------------------------------------ an owner alone
+
+    async def _answer(self, vbucket: int, nodes: Nodes, question: Question) -> int:
+        """Give the owner alone the change, and ask; taken back if that fails.
 
         What an owner acknowledged until it had the change lies in copies of the chain before, which is that of all
-        others as long. So if it dies now, it is failed over without a question; and killed now, this leaves a map by
-        which nobody knows how far copies must be.
+        others as long. So if it dies now, it is failed over without a question; and killed now, this leaves an owner
+        with a map by which nobody knows how far copies must be.
         """
-        self.current = self.current.with_unknown(questions)
-        tellings = (self._members.tell(node, self.current) for node in first)
-        results: list[int | BaseException | None] = await asyncio.gather(*tellings, return_exceptions=True)
-        if not any(results):
-            results = await asyncio.gather(*(ask() for ask in questions.values()), return_exceptions=True)
-        known = {vb: seqno for vb, seqno in self.current.needed.items() if vb not in questions}
-        problem = next((each for each in results if isinstance(each, BaseException)), None)
-        if problem is None:
-            answers = {
-                vb: seqno for vb, seqno in zip(questions, results, strict=True) if isinstance(seqno, int) and seqno
-            }
-            self.current = self.current.with_needed({**known, **answers})
-            return None
-        known |= {vb: before.needed[vb] for vb in questions if vb in before.needed}
-        chains = {vb: (before.owner(vb), *before.replicas(vb)) for vb in questions}
-        self.current = self.current.with_chains(chains).with_needed(known)
-        return problem
+        if (owner := nodes[0]) is None:
+            raise ValueError(f"vbucket {vbucket} has no owner that could be asked")
+        try:
+            await self._told_alone(owner, vbucket, nodes)
+            return await question()
+        except BaseException as error:
+            self._to_open.get(owner, {}).pop(vbucket, None)
+            self._open.pop(vbucket, None)
+            if isinstance(error, Exception):
+                with suppress(HeadwaterError):  # the first failure is told
+                    await self._sent()
+            raise
+
+    async def _told_alone(self, owner: Address, vbucket: int, nodes: Nodes) -> None:
+        self._to_open.setdefault(owner, {})[vbucket] = nodes
+        if owner not in self._telling:
+            self._telling[owner] = asyncio.create_task(self._tell_alone(owner))
+        await asyncio.shield(self._telling[owner])
+
+    async def _tell_alone(self, owner: Address) -> None:
+        """Give an owner the chains that wait for it. Maps for all wait for the making of its map, not for its answer;
+        a node gets them in the order in which they are made."""
+        async with self._sending:
+            del self._telling[owner]
+            self._open |= self._to_open.pop(owner)
+            telling = asyncio.create_task(self._members.tell(owner, self._own_map(owner)))
+        await telling
+
+    def _own_map(self, owner: Address) -> ClusterMap:
+        """Return the next map for an owner with open questions: of theirs nobody knows how far copies must be."""
+        chains = {vb: chain for vb, chain in self._open.items() if chain[0] == owner}
+        narrower = self.current.with_chains(chains).with_unknown(chains)
+        self.current = replace(self.current, rev=self.current.rev + 1)
+        return replace(narrower, rev=self.current.rev)
