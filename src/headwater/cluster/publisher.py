@@ -27,10 +27,10 @@ Question = Callable[[], Awaitable[int]]
 def own_maps_max(known: ClusterMap) -> int:
     """Return how many revisions an owner that is asked may be ahead of all others, at most.
 
-    Between two maps for all there is one for each question, and one for each owner with the first of the two. Who takes
-    an owner out that can't tell its revision makes maps that are newer than that.
+    Between two maps for all there is one for each question. A map for all takes two, its chains and its seqnos, and one
+    more for each owner that gets its own. Who takes an owner out that can't tell its revision makes newer ones.
     """
-    return known.vbuckets + len(known.servers)
+    return known.vbuckets + len(known.servers) + 2
 
 
 class Publisher:
