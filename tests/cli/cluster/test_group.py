@@ -31,7 +31,7 @@ def test_every_command_has_examples_in_its_help(command):
         ("status", "https://a:1"),
         ("rebalance", "a:1", "--at-once", "0"),
         ("init", "a:1", "b:1/beer"),
-        ("failover", "a:1"),
+        ("failover", "a:1", "--dead", "b:x"),
     ],
     ids=" ".join,
 )
