@@ -2,6 +2,8 @@
 
 import datetime
 from contextlib import suppress
+from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -169,10 +171,12 @@ class FullForAMoment:
 
     def fill(self, bucket: Client) -> None:
         """Take the room away, and write until the node says so."""
-        self.disk.capacity = 1 << 20
-        with suppress(TemporaryFailure):
-            while True:
-                bucket.set("filler", bytes(64 << 10))
+        self.disk.capacity = 1 << 30
+        self.disk.capacity -= self.disk.free(Path("/"))
+        for size in (64 << 10, 1 << 10, 0):  # a large document may be refused where a small one has room
+            with suppress(TemporaryFailure):
+                for number in count():
+                    bucket.set(f"filler {size} {number}", bytes(size))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_form_is_read_by_the_table_of_options() -> None:
         (SpreadVbuckets, {"add": "http://a:1"}),
         (SpreadVbuckets, {"add": "ann:secret@a:1"}),
         (SpreadVbuckets, {"add": "a:99999"}),
-        (FailOver, {"dead": " "}),
+        (FailOver, {"dead": "a:x"}),
         (FailOver, {"dead": "a:1", "accept": "everything"}),
         (InitCluster, {"nodes": ""}),
         (Compact, {"vbucket": "1024", "hours": "1"}),

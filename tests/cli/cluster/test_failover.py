@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from headwater.wire.vbucket import State
 from tests.cluster.fakes import FakeMembers, FakeNode
 from tests.cluster.views import A, B, C, a_map, survey, view
