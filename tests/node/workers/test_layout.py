@@ -54,6 +54,21 @@ def test_no_workers_mean_one_a_core_and_never_more_than_vbuckets() -> None:
     assert count_of(NodeConfig(workers=0, vbuckets=1)) == 1
 
 
+def test_no_workers_mean_those_of_the_folder_whatever_cores_there_are_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    config = NodeConfig(workers=0, port=0, vbuckets=16, data=tmp_path / "a")
+    founded = layout_of(config)
+    assert len(founded.ports) == 3
+    for cores in ({0}, {0, 1}, set(range(8))):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        assert count_of(config) == 3 and layout_of(config) == founded
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "MANIFEST").touch()
+    assert count_of(replace(config, data=tmp_path / "b")) == 1, "it was made without workers, and stays so"
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

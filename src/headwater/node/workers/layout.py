@@ -99,6 +99,14 @@ class WorkersLayout:
             groups=dict.fromkeys(servers, group),
         )
 
+    def check_store(self, folder: Path, number: int) -> None:
+        """Refuse (CorruptStore) to make a worker's store anew, which would own nothing of what was acknowledged."""
+        store = folder / f"worker-{number}" / STORE_NAME
+        if self.complete and self.has_map and not store.exists():
+            raise CorruptStore(
+                store, 0, "the file is missing, though this folder's workers were all there: put it back"
+            )
+
     def save(self, folder: Path, disk: Disk | None = None) -> None:
         """Put it on the disk. Raises DiskFull, StorageError."""
         disk = disk or RealDisk()
@@ -111,8 +119,13 @@ class WorkersLayout:
 
 
 def count_of(config: NodeConfig) -> int:
-    """Return how many workers are asked for."""
-    return config.workers or min(len(os.sched_getaffinity(0)), config.vbuckets)
+    """Return how many workers are asked for; with 0 as many as the folder has, and only where it is new one a core: a
+    machine may have other cores the next time. Raises CorruptStore, StorageError."""
+    if config.workers:
+        return config.workers
+    if (known := load(config.data)) is not None:
+        return len(known.ports)
+    return 1 if (config.data / STORE_NAME).exists() else min(len(os.sched_getaffinity(0)), config.vbuckets)
 
 
 def refuse_folder_of_workers(config: NodeConfig) -> None:
@@ -134,12 +147,8 @@ def layout_of(config: NodeConfig) -> WorkersLayout:
         known = _planned(config)
         known.save(config.data)
     _refuse_others(config, known)
-    for number in range(len(known.ports)) if known.complete and known.has_map else ():
-        store = config.data / f"worker-{number}" / STORE_NAME
-        if not store.exists():
-            raise CorruptStore(
-                store, 0, "the file is missing, though this folder's workers were all there: put it back"
-            )
+    for number in range(len(known.ports)):
+        known.check_store(config.data, number)
     return known
 
 
