@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -90,6 +92,21 @@ def test_who_sends_no_more_gets_all_answers() -> None:
         client.socket.shutdown(socket.SHUT_WR)
         heard = iter(client.read, None)
         assert [(each.opaque, each.status) for each in heard if each] == [(at, 0) for at in range(len(KEYS))]
+
+
+def test_workers_call_each_other_however_long_the_name_of_their_folder_is() -> None:
+    with TemporaryDirectory(prefix="headwater-relays-") as folder:
+        node = Node(Path(folder) / ("long" * 40) / "data", {"vbuckets": VBUCKETS, "workers": 2})
+        node.data.parent.mkdir()
+        try:
+            with reaching(node.start(), KEYS[0]) as client:
+                assert client.ask(Opcode.GET, key=KEYS[0], vbucket=vbucket_of(KEYS[0], VBUCKETS)).status == 1
+            assert {each.name for each in (node.data / "relays").iterdir()} == {"worker-0", "worker-1"}
+            assert node.stop() == 0 and not (node.data / "relays").exists()
+        finally:
+            if node.is_running:
+                node.kill()
+            node.let_go()
 
 
 def test_large_documents_reach_a_client_that_reads_slowly_whole_and_in_order() -> None:

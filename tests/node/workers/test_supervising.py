@@ -16,7 +16,9 @@ import pytest
 from harness.nodes import until
 from headwater import testing
 from headwater.client import Client
+from headwater.errors import StorageError
 from headwater.node.workers.layout import load
+from headwater.node.workers.supervising import _relay_folder as relay_folder
 from headwater.testing.node import Node, NodeError
 from headwater.wire.opcodes import Opcode
 from tests.cluster.nodes import command
@@ -114,6 +116,19 @@ def test_a_worker_whose_folder_is_gone_is_missed_and_not_made_anew() -> None:
             check(bucket)
 
 
+def test_a_worker_whose_folder_goes_while_it_serves_is_not_made_anew() -> None:
+    with unstarted() as node, node.start().client() as bucket:
+        assert not bucket.set_many(DOCUMENTS.items())
+        dies = workers_of(node)[1]
+        os.kill(dies, signal.SIGSTOP)
+        (node.data / "worker-1").rename(node.data / "away")
+        os.kill(dies, signal.SIGKILL)
+        until(lambda: "worker-1/MANIFEST" in node.log and "put it back" in node.log, "it is missed")
+        assert not (node.data / "worker-1").exists()
+        (node.data / "away").rename(node.data / "worker-1")
+        check(bucket)
+
+
 def test_another_number_of_workers_and_a_folder_of_the_other_kind_are_refused_by_a_line() -> None:
     with unstarted() as node:
         node.start().stop()
@@ -157,6 +172,19 @@ def test_workers_without_vbuckets_join_a_cluster_of_others_and_have_no_copy_besi
         two.start()
         with two.client() as bucket:
             check(bucket)
+
+
+def test_the_sockets_of_workers_are_in_a_folder_that_nobody_else_can_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = relay_folder(tmp_path, "ab" * 16)
+    assert folder.parent == tmp_path and folder.stat().st_mode & 0o777 == 0o700
+    assert relay_folder(tmp_path, "ab" * 16) == folder, "that of one which was killed"
+    folder.chmod(0o755)
+    with pytest.raises(StorageError, match="of this user's alone"):
+        relay_folder(tmp_path, "ab" * 16)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", f"{tmp_path}:/run/other")
+    assert relay_folder(Path("/nowhere"), "ab" * 16) == tmp_path / ("headwater-" + "ab" * 8)
 
 
 def ports_of(node: Node) -> list[int]:

@@ -19,7 +19,6 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -45,6 +44,9 @@ RESTART_SECONDS_MAX: Final = 30.0
 LONG_LIFE_SECONDS: Final = 60.0
 TAKEN_SECONDS: Final = 3.0
 """So long may workers take to be gone whose supervisor was killed."""
+RELAYS_NAME: Final = "relays"
+SOCKET_NAME_LONGEST: Final = "worker-65535"
+SOCKET_PATH_BYTES_MAX: Final = 107  # linux/un.h, without the zero behind it
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 Start = Callable[[NodeConfig, NodeWorker, TextIO], int]
@@ -88,11 +90,13 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
         with_tls = _public("tls-port", config, config.tls_port, layout) if config.tls_certificate else None
         if with_tls is not None:
             taken.enter_context(with_tls)
-        relays = _relay_folder(layout)
+        relays = _relay_folder(config.data, layout.uuid)
+        descriptor = os.open(relays, os.O_RDONLY | os.O_DIRECTORY)
+        taken.callback(os.close, descriptor)
         load()
         config = replace(config, group_secret=secrets.token_hex(32))
         group = config.group or layout.group
-        first = NodeWorker(0, layout, group, config.data, public, with_tls, relays)
+        first = NodeWorker(0, layout, group, config.data, public, with_tls, _reached(relays, descriptor))
         try:
             return Supervisor(config, first, start).run(out)
         finally:
@@ -117,14 +121,25 @@ def _public(option: str, config: NodeConfig, port: int, layout: WorkersLayout) -
     return listener
 
 
-def _relay_folder(layout: WorkersLayout) -> Path:
-    """The folder, of a short name, of the sockets by which workers call each other: nobody else may."""
-    folder = Path(tempfile.gettempdir()) / f"headwater-{layout.uuid[:16]}"
-    folder.mkdir(0o700, exist_ok=True)
-    status = folder.lstat()
+def _relay_folder(data: Path, uuid: str) -> Path:
+    """Make the folder of the sockets by which workers call each other: the service manager's, or one in the data's.
+    Nobody else may enter it, nor have made it: in a folder of everybody's its name could be taken before."""
+    given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
+    folder = Path(given) / f"headwater-{uuid[:16]}" if given else data.absolute() / RELAYS_NAME
+    try:
+        folder.mkdir(0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise StorageError(f"{folder}: {error.strerror or error}") from error
     if status.st_uid != os.geteuid() or status.st_mode & 0o170077 != 0o040000:
         raise StorageError(f"{folder}: it has to be a folder of this user's alone; remove it")
     return folder
+
+
+def _reached(folder: Path, descriptor: int) -> Path:
+    """The name by which the workers reach the folder, of which they have the descriptor: names of sockets are short."""
+    is_short = len(os.fsencode(folder / SOCKET_NAME_LONGEST)) <= SOCKET_PATH_BYTES_MAX
+    return folder if is_short else Path(f"/proc/self/fd/{descriptor}")
 
 
 def _remove(folder: Path) -> None:
@@ -202,6 +217,7 @@ class Supervisor:
         os.environ.pop("NOTIFY_SOCKET", None)  # the service manager hears of all of them, from their supervisor
         worker = replace(self._first, number=number, layout=self._layout)
         try:
+            self._layout.check_store(self._config.data, number)
             with open(pipe, "w", closefd=False, encoding="utf-8") as out:
                 return self._start(self._layout.config(self._config, number), worker, out)
         except (HeadwaterError, OSError) as error:

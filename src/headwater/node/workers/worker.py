@@ -26,7 +26,7 @@ class NodeWorker:
     Attributes:
         folder: of the node; the users of all workers are there.
         public: the node's own address, at which all of them accept; public_tls: the one for TLS.
-        relays: the folder of the sockets by which workers call each other.
+        relays: the folder of the sockets by which workers call each other, as their processes reach it.
     """
 
     number: int
