@@ -52,13 +52,14 @@ class Worker:
             pass
         return [each for each in heard if each.opcode != Opcode.HELLO]
 
-    def answer(self, *statuses: int) -> None:
-        """Answer what came: success, but for the first requests those statuses."""
-        given = iter(statuses)
-        for each in self.hear():
+    def answer(self, *statuses: int) -> list[Frame]:
+        """Answer what came: success, but for the first requests those statuses. Returns what came."""
+        given, requests = iter(statuses), self.hear()
+        for each in requests:
             status = next(given, 0) if each.opcode != Opcode.NOOP else 0
             assert self.call is not None
             self.call.sendall(Frame(0x81, each.opcode, vbucket=status, opaque=each.opaque).encode())
+        return requests
 
     def die(self) -> None:
         """Be gone, as by SIGKILL."""
@@ -220,6 +221,15 @@ def test_a_worker_that_can_not_take_a_call_is_a_temporary_failure_of_each_reques
 FLUSH = Frame(0x80, Opcode.FLUSH, opaque=7)
 
 
+async def begin_flush(client: Client, workers: list[Worker]) -> None:
+    """Send FLUSH, and have all workers say that they are there."""
+    client.send(FLUSH)
+    for each in workers:
+        assert {frame.opcode for frame in each.answer()} == {Opcode.NOOP}
+    await turns()
+    client.go_on()
+
+
 def statuses(client: Client) -> list[int]:
     """Those of the answers, once all have come."""
     client.go_on()
@@ -245,18 +255,28 @@ def test_a_flush_while_a_worker_is_away_empties_none(tmp_path: Path) -> None:
     played(play, tmp_path, workers=2)
 
 
-def test_a_flush_that_another_worker_refuses_has_its_status(tmp_path: Path) -> None:
+def test_a_flush_while_a_worker_can_not_take_the_call_empties_none(tmp_path: Path) -> None:
     async def play(here: Desk, client: Client, workers: list[Worker]) -> None:
         client.send(FLUSH)
-        workers[0].answer(Status.ENOMEM)
-        workers[1].answer()
-        await turns()
-        assert statuses(client) == [Status.ENOMEM]
-        client.send(FLUSH)
         workers[0].answer()
-        workers[1].answer()
+        workers[1].hear()
+        assert workers[1].call is not None
+        workers[1].call.sendall(refusal())
         await turns()
-        assert statuses(client) == [Status.SUCCESS]
+        assert statuses(client) == [Status.ETMPFAIL]
+        assert workers[0].hear() == []
+
+    played(play, tmp_path, workers=2)
+
+
+def test_a_flush_that_another_worker_refuses_has_its_status(tmp_path: Path) -> None:
+    async def play(here: Desk, client: Client, workers: list[Worker]) -> None:
+        for status in (Status.ENOMEM, Status.SUCCESS):
+            await begin_flush(client, workers)
+            workers[0].answer(status)
+            workers[1].answer()
+            await turns()
+            assert statuses(client) == [status]
 
     played(play, tmp_path, workers=2)
 
@@ -267,7 +287,7 @@ def test_a_flush_that_has_to_wait_for_room_here_is_asked_of_the_others_once(
     async def play(here: Desk, client: Client, workers: list[Worker]) -> None:
         outcomes = iter([False, False, True, True])
         monkeypatch.setattr(here.bucket, "flush", lambda: next(outcomes))
-        client.send(FLUSH)
+        await begin_flush(client, workers)
         workers[0].answer()
         await turns()
         for _ in range(2):
@@ -275,7 +295,7 @@ def test_a_flush_that_has_to_wait_for_room_here_is_asked_of_the_others_once(
             assert client.connection.paused == {"commit"} and workers[0].hear() == []
             here.committer.commit()
         assert statuses(client) == [Status.SUCCESS]
-        client.send(FLUSH)
+        await begin_flush(client, workers)
         assert [each.opcode for each in workers[0].hear()] == [Opcode.FLUSH, Opcode.NOOP], "another is another"
 
     played(play, tmp_path)

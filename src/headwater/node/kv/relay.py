@@ -83,13 +83,15 @@ class _Place:
 
 @dataclass(slots=True)
 class _Flush:
-    """A FLUSH until this worker has carried it out: why nobody was asked, or what each of the others has answered."""
+    """A FLUSH until this worker has carried it out: why nobody was asked, or what each of the others has answered,
+    first that it is there, then that it is empty."""
 
     refused: CommandRefused | None
+    are_there: bool = False
     statuses: list[int] = field(default_factory=list)
 
     def outcome(self, wanted: int) -> CommandRefused | None:
-        """Return why it is refused: what the first of them said that refused; None if all `wanted` are empty."""
+        """Return why it is refused: what the first of them said that refused; None if all `wanted` have done it."""
         if self.refused is not None:
             return self.refused
         status = next(filter(None, self.statuses), Status.SUCCESS)
@@ -139,9 +141,7 @@ class Relay:
             return command is None or not command.document
         if frame.opcode not in _FLUSHES or frame.magic not in _REQUESTS or not self._may_ask:
             return False
-        if self._flush is None:
-            self._flush = _Flush(self._spread(frame))
-            self.flush()
+        self._go_on_flushing(frame)
         return bool(self._waiting)
 
     def takes(self, frame: Frame) -> bool:
@@ -195,19 +195,36 @@ class Relay:
         owner = session.server.cluster.owner(frame.vbucket)
         return None if owner is None else self._paths.get(owner)
 
-    def _spread(self, frame: Frame) -> CommandRefused | None:
-        """Have all others flush. Returns why none of them was asked: it is refused here, or one of them is away."""
+    def _go_on_flushing(self, frame: Frame) -> None:
+        """Take the next step of a FLUSH: it is judged here, then all others say that they are there, then they flush.
+        One that is refused empties none."""
+        flush, request = self._flush, Frame(Magic.CLIENT_REQUEST, Opcode.NOOP)
+        if flush is None:
+            flush = self._flush = _Flush(self._refused_here(frame))
+        elif flush.are_there or flush.outcome(len(self._paths)) is not None:
+            return
+        else:
+            flush.are_there, request = True, Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
+        flush.statuses.clear()
+        if flush.refused is None and not self._ask_all(request):
+            flush.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
+        self.flush()
+
+    def _refused_here(self, frame: Frame) -> CommandRefused | None:
         try:
             admit(self._session, frame)
         except CommandRefused as refused:
             return refused
+        return None
+
+    def _ask_all(self, request: Frame) -> bool:
+        """Ask all others something of ours; False, and none is asked, if one of them can't be called."""
         calls = [self._call(path) for path in self._paths.values()]
         there = [call for call in calls if call is not None]
         if len(there) < len(calls):
-            return CommandRefused(Status.ETMPFAIL, _AWAY)
-        loud = Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
-        self._waiting.extend([call.ask(loud, is_inner=True) for call in there])
-        return None
+            return False
+        self._waiting.extend([call.ask(request, is_inner=True) for call in there])
+        return True
 
     def _call(self, path: str) -> _Call | None:
         """The connection to a worker; None if it can't be had."""
