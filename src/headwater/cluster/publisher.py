@@ -107,8 +107,8 @@ class Publisher:
                 seqnos = {**wanted.needed, **needed}
                 wanted = wanted.with_needed({vb: seqno for vb, seqno in seqnos.items() if seqno})
             self.current = wanted
-            asked = {chain[0] for chain in self._open.values()}
-            instead = {owner: self._own_map(owner) for owner in wanted.servers if owner in asked}
+            owners = {chain[0] for chain in self._open.values()}
+            instead = {owner: self._own_map(owner) for owner in wanted.servers if owner in owners}
             await self._members.send(wanted, first=tuple(first), also=self._also, instead=instead)
 
     # ------------------------------------------------------------------ an owner alone
