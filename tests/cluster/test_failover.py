@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.cluster.failover import Failover, orphans, plan_failover
+from headwater.cluster.failover import Failover, orphans, plan_failover, taken_back
 from headwater.cluster.members import NO_OTHERS
-from headwater.cluster.publisher import Publisher, own_maps_max
+from headwater.cluster.publisher import OWN_MAPS_MAX, Publisher
 from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.repair import repair
 from headwater.cluster.survey import Survey, settle
@@ -17,7 +17,7 @@ from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
 
 from .fakes import FakeMembers, FakeNode
-from .views import A, B, C, a_map, survey, view
+from .views import A, B, C, D, a_map, survey, view
 
 
 def dead(found, node, **nodes):
@@ -365,7 +365,7 @@ def test_the_first_map_without_the_dead_node_is_newer_than_one_that_it_may_have_
     known = a_map("ABC", replicas=2)
     members = Out(known, FakeNode(A, "A", is_gone=True), FakeNode(B, "r"), FakeNode(C, "r"))
     fail_over(members, B)
-    assert min(each.rev for each in members.sent) > known.rev + own_maps_max(known)
+    assert min(each.rev for each in members.sent) > known.rev + OWN_MAPS_MAX
 
 
 def test_copies_are_asked_again_when_none_of_them_follows_the_dead_node_any_more():
@@ -662,3 +662,18 @@ def test_a_member_that_answers_and_has_lost_its_copy_does_not_stop_a_failover_wi
     members = Out(a_map("ABC", replicas=2), FakeNode(A, "A", is_gone=True), FakeNode(B, "r"), FakeNode(C, "."))
     assert fail_over(members, B).after.owner(0) == B
     assert (B, "set_state", 0, State.ACTIVE) in members.calls
+
+
+def test_a_map_that_is_taken_back_forgets_no_seqno_that_a_copy_needed_before():
+    """The ownerless map left it out, for all who were alive had it; the dead copy that counts again does not."""
+    before = a_map("BCD", "DCB", servers=(A, B, C, D), replicas=2).with_needed({0: 100})
+    seqnos = {B: [120, 10], C: [120, 10]}
+    gone = view(D, "", None, error="dead")
+
+    def look(known):
+        alive = {"A": view(A, ". .", known), "C": view(C, "r r", known, seqnos=seqnos[C])}
+        return survey(before, **alive, B=view(B, "A r", known, seqnos=seqnos[B]), D=gone)
+
+    plan = plan_failover(look(before), [D], {(node, 1): ((0xAB, 0),) for node in (B, C)})
+    back = taken_back(plan, look(plan.ownerless))
+    assert (back.owner(0), back.is_unknown(0), back.needed_at_least(0)) == (B, True, 100)

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from headwater.cluster.members import NO_OTHERS
-from headwater.cluster.publisher import Publisher, own_maps_max
+from headwater.cluster.members import NO_OTHERS, NewerMap
+from headwater.cluster.publisher import OWN_MAPS_MAX, Publisher
 from headwater.errors import ConnectionLost
 
 from .views import A, B, C, a_map
@@ -241,7 +241,7 @@ def test_an_owner_that_is_asked_is_ahead_of_all_others_by_a_number_of_revisions_
 
     asyncio.run(work())
     ahead = max(told.rev for _, told in nodes.told) - start.rev
-    assert nodes.sent == [] and 0 < ahead <= own_maps_max(start)
+    assert nodes.sent == [] and 0 < ahead <= OWN_MAPS_MAX
 
 
 def test_how_far_copies_must_be_leaves_with_the_next_map():
@@ -253,3 +253,59 @@ def test_how_far_copies_must_be_leaves_with_the_next_map():
         assert [each.needed for each in nodes.sent] == [{1: 42}] and publisher.current.needed == {1: 42}
 
     asyncio.run(work())
+
+
+class Asking(Narrowing):
+    """One member asks the owner A for its map before it is sent its own; `theirs` is what it has taken then."""
+
+    def __init__(self, takes):
+        super().__init__()
+        self.takes, self.theirs = takes, None
+
+    async def send(self, wanted, *, first=(), also=(), instead=NO_OTHERS):
+        await super().send(wanted, first=first, also=also, instead=instead)
+        if self.takes:
+            self.takes -= 1
+            self.theirs = instead.get(A, a_map("AB", "A", servers=(A, B, C)).after(wanted.rev + 5))
+            raise NewerMap(C, wanted)
+
+    async def map_of(self, address):
+        return self.theirs
+
+
+def change_while_an_owner_is_asked(nodes):
+    publisher = Publisher(nodes, a_map("AB", "A", servers=(A, B, C)))
+
+    async def hang():
+        await asyncio.Event().wait()
+
+    async def work():
+        asking = asyncio.create_task(publisher.change(0, (A, C), question=hang))
+        await turns()
+        try:
+            await publisher.change(1, (B,), first=(B,))
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+def test_a_member_that_took_an_asked_owners_map_from_it_gets_a_newer_one():
+    nodes = Asking(takes=2)
+    change_while_an_owner_is_asked(nodes)
+    versions = [(wanted.rev, own[A].rev) for wanted, own in zip(nodes.sent, nodes.instead, strict=True)]
+    assert versions == [(9, 10), (11, 12), (13, 14)] and {wanted.chains for wanted in nodes.sent} == {((0, 1), (1,))}
+    assert all(first == {A, B} for first in nodes.first), "before anybody has a map that it could take"
+
+
+def test_a_map_of_somebody_else_is_none_that_an_asked_owner_was_given():
+    with pytest.raises(NewerMap, match="somebody else changes this cluster"):
+        change_while_an_owner_is_asked(Foreign(takes=1))
+
+
+class Foreign(Asking):
+    """The map that is there is another operator's."""
+
+    async def map_of(self, address):
+        return a_map("AB", "B", servers=(A, B, C)).after(100)

@@ -38,7 +38,7 @@ from types import MappingProxyType
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
-from headwater.cluster.publisher import own_maps_max
+from headwater.cluster.publisher import OWN_MAPS_MAX
 from headwater.cluster.refusals import FailoverRefusal, judge
 from headwater.cluster.survey import Copy, Log, Survey, best, chain_with_owner, current, rival
 from headwater.errors import ClusterError, OptionError, StatusError, TransportError
@@ -452,8 +452,9 @@ def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
     owners |= _unnamed(survey, sent)
     chains = {vb: (owner, *(node for node in before.copies(vb) if node != owner)) for vb, owner in owners.items()}
     promoted = {each.vbucket for each in plan.promotions}
-    unknown = {vb: sent.needed[vb] for vb in sent.unknown if vb in owners or vb not in promoted}
-    return before.with_chains(chains).with_needed({**before.needed, **unknown})
+    unknown = [vb for vb in sent.unknown if vb in owners or vb not in promoted]
+    least = {vb: max(before.needed_at_least(vb), sent.needed_at_least(vb)) for vb in unknown}
+    return before.with_chains(chains).with_needed({**before.needed, **least}).with_unknown(unknown)
 
 
 class Failover:
@@ -515,7 +516,7 @@ class Failover:
             return plan
         if plan.promotions or plan.shrunk:
             # The dead may have been asked alone by a rebalance, in newer maps than all others have.
-            ahead = survey.latest_rev() + own_maps_max(survey.map)
+            ahead = survey.latest_rev() + OWN_MAPS_MAX
             await self._members.send(plan.ownerless.after(ahead))
             failpoint("failover.ownerless")
             plan, survey = await self._chosen_now(plan, survey)

@@ -29,6 +29,19 @@ from headwater.wire.vbucket import State
 
 AT_ONCE = 64
 """Requests on their way to one node; the node commits many in one write."""
+
+
+class NewerMap(ClusterError):  # noqa: N818 -- says what is there
+    """A node has a newer map than the one that was to be its."""
+
+    def __init__(self, node: Address, wanted: ClusterMap) -> None:
+        super().__init__(
+            f"{node} has a map that is newer than revision {wanted.epoch}:{wanted.rev}",
+            "somebody else changes this cluster: look with headwater cluster status, then type this again",
+        )
+        self.node: Address = node
+
+
 NO_OTHERS: Final[Mapping[Address, ClusterMap]] = MappingProxyType({})
 
 
@@ -285,7 +298,7 @@ class Members:
             instead: the maps of nodes that get another one.
 
         Raises:
-            ClusterError: a node has a newer one: somebody else is at work.
+            NewerMap: a node has a newer one: somebody else is at work.
             TransportError, StatusError: a node did not take it; all others have it then.
         """
         maps = {**dict.fromkeys((*wanted.servers, *also), wanted), **instead}
@@ -304,10 +317,12 @@ class Members:
             config = wanted.to_json(address if address in wanted.servers else None)
             await self.admin(address).set_config(wanted.epoch, wanted.rev, wanted.bucket, config)
         except KeyExists:
-            raise ClusterError(
-                f"{address} has a map that is newer than revision {wanted.epoch}:{wanted.rev}",
-                "somebody else changes this cluster: look with headwater cluster status, then type this again",
-            ) from None
+            raise NewerMap(address, wanted) from None
+
+    async def map_of(self, address: Address) -> ClusterMap | None:
+        """Return the map that a node has, or None."""
+        config = await self.admin(address).config()
+        return ClusterMap.from_json(config, address) if config else None
 
     async def set_states(
         self, address: Address, wanted: dict[int, State], *, forced: Container[int] = frozenset()

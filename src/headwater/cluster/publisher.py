@@ -14,9 +14,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from headwater.client.routing import Address
-from headwater.cluster.members import Members
+from headwater.cluster.members import Members, NewerMap
 from headwater.errors import HeadwaterError
 from headwater.wire.cluster_map import ClusterMap
 
@@ -24,13 +25,11 @@ Nodes = Sequence[Address | None]
 Question = Callable[[], Awaitable[int]]
 
 
-def own_maps_max(known: ClusterMap) -> int:
-    """Return how many revisions an owner that is asked may be ahead of all others, at most.
-
-    Between two maps for all there is one for each question. A map for all takes two, its chains and its seqnos, and one
-    more for each owner that gets its own. Who takes an owner out that can't tell its revision makes newer ones.
-    """
-    return known.vbuckets + len(known.servers) + 2
+OWN_MAPS_MAX: Final = 1 << 16
+"""More revisions than an owner that is asked may be ahead of all others: each question takes one, and so does each map
+for all, each owner that gets its own then, and each change that is taken back. Who takes an owner out that can't tell
+its revision makes newer ones: with a newer map than all others it would serve when it is back."""
+TRIES = 3
 
 
 class Publisher:
@@ -107,9 +106,24 @@ class Publisher:
                 seqnos = {**wanted.needed, **needed}
                 wanted = wanted.with_needed({vb: seqno for vb, seqno in seqnos.items() if seqno})
             self.current = wanted
-            owners = {chain[0] for chain in self._open.values()}
+            await self._sent_to_all(first)
+
+    async def _sent_to_all(self, first: set[Address]) -> None:
+        """Send `current`. An owner that is asked gets its own map before others have one that it could take from them.
+
+        Members take newer maps from each other, so one may have taken that of such an owner: then all get newer ones.
+        """
+        for left in reversed(range(TRIES)):
+            wanted, owners = self.current, {chain[0] for chain in self._open.values()}
             instead = {owner: self._own_map(owner) for owner in wanted.servers if owner in owners}
-            await self._members.send(wanted, first=tuple(first), also=self._also, instead=instead)
+            try:
+                return await self._members.send(wanted, first=(*first, *instead), also=self._also, instead=instead)
+            except NewerMap as error:
+                theirs = await self._members.map_of(error.node)
+                if not left or theirs is None or all(theirs.version != own.version for own in instead.values()):
+                    raise
+            self.current = replace(self.current, rev=self.current.rev + 1)
+        return None
 
     # ------------------------------------------------------------------ an owner alone
 
