@@ -36,8 +36,8 @@ def place(path: Path) -> str:
     """Return where a file of the tree stands among the site's sources."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
-    told = "project/" + path.relative_to(ROOT).as_posix()
-    return told if told.endswith(".md") else told + ("/index.md" if path.is_dir() else ".md")
+    page = "project/" + path.relative_to(ROOT).as_posix()
+    return page if page.endswith(".md") else page + ("/index.md" if path.is_dir() else ".md")
 
 
 def text(path: Path) -> str:
@@ -46,11 +46,11 @@ def text(path: Path) -> str:
         shown = [each for each in path.iterdir() if not each.name.startswith((".", "__pycache__"))]
         names = sorted(each.name + "/" * each.is_dir() for each in shown)
         return f"# {path.relative_to(ROOT)}\n\n" + "".join(f"- [{name}]({path.name}/{name})\n" for name in names)
-    told = path.read_text("utf-8")
+    content = path.read_text("utf-8")
     if path.suffix == ".md":
-        return told
-    fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall(r"`+", told))])
-    return f"# {path.relative_to(ROOT)}\n\n{fence}{LANGUAGES.get(path.suffix, '')}\n{told.rstrip()}\n{fence}\n"
+        return content
+    fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall(r"`+", content))])
+    return f"# {path.relative_to(ROOT)}\n\n{fence}{LANGUAGES.get(path.suffix, '')}\n{content.rstrip()}\n{fence}\n"
 
 
 def outside(path: Path, markdown: str) -> list[Path]:
@@ -129,9 +129,10 @@ def navigation(told: str) -> list[Any]:
 
 def settings() -> str:
     """Return the settings that the generator reads; it builds below them."""
-    told, _, nav = SETTINGS.read_text("utf-8").partition("\nnav:\n")
-    told = re.sub(r"(?m)^site_dir: .*$", "site_dir: site", told).replace("paths: [src]", f"paths: [{ROOT / 'src'}]")
-    return f"{told}\n{yaml.safe_dump({'nav': navigation(f'nav:{NEWLINE}{nav}')}, sort_keys=False)}"
+    others, _, nav = SETTINGS.read_text("utf-8").partition("\nnav:\n")
+    others = re.sub(r"(?m)^site_dir: .*$", "site_dir: site", others)
+    others = others.replace("paths: [src]", f"paths: [{ROOT / 'src'}]")
+    return f"{others}\n{yaml.safe_dump({'nav': navigation(f'nav:{NEWLINE}{nav}')}, sort_keys=False)}"
 
 
 def stage(sources: Path) -> None:
@@ -161,9 +162,9 @@ def build(sources: Path, site: Path) -> int:
     stage(sources)
     words = generator("build", "--strict", "--clean", sources=sources)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    told = done.stdout + done.stderr
-    if done.returncode or "No issues found" not in told:
-        print(told, file=sys.stderr)
+    output = done.stdout + done.stderr
+    if done.returncode or "No issues found" not in output:
+        print(output, file=sys.stderr)
         return done.returncode or 1
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(sources / "site", site)

@@ -40,6 +40,7 @@ from headwater.kernels.index import (
     count_out,
     frame_bytes,
     frame_of,
+    has_key,
     is_named,
     is_system,
     key_address,
@@ -47,7 +48,6 @@ from headwater.kernels.index import (
     link_row,
     location,
     opcode,
-    same_bytes,
 )
 from headwater.kernels.intrinsics import (
     load8,
@@ -237,11 +237,14 @@ def count_rows(segments: Table, slot: Any, bodies: Any, counts: Any) -> None:
     for batch in range(len(bodies)):
         at, end = base + U(bodies[batch, 0]), base + U(bodies[batch, 1])
         while at < end:
-            code, vb = check_frame(at, end), U(load16(at + VBUCKET_AT))
-            if code == DONE and vb < U(len(counts)):
-                counts[vb] += 1
-            elif code != CONTROL:
+            code = check_frame(at, end)
+            if code != DONE and code != CONTROL:
                 return
+            vb = U(load16(at + VBUCKET_AT))  # of a frame that is too long it may lie behind the segment
+            if vb >= U(len(counts)):
+                return
+            if code == DONE:
+                counts[vb] += 1
             length = frame_bytes(at)
             prefetch(at + U(AHEAD_FRAMES) * length)
             at = at + length
@@ -296,14 +299,6 @@ def replay(
 
 
 @inline_kernel
-def _same_key(frame: Any, other: Any) -> Any:
-    """Return True if two frames are of one key."""
-    length = U(load16(frame + KEY_LENGTH_AT))
-    alike = U(load16(other + KEY_LENGTH_AT)) == length and is_named(other) == is_named(frame)
-    return alike and same_bytes(key_address(frame), key_address(other), length)
-
-
-@inline_kernel
 def _find_row(table: Table, vb: Any, segments: Table, row: Any) -> Any:
     """Return (slot, row) of the key of an added row, as find() does; frames are read only where hashes are equal."""
     slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
@@ -314,7 +309,9 @@ def _find_row(table: Table, vb: Any, segments: Table, row: Any) -> Any:
         if other == NIL:
             return slot, np.int64(-1)
         if U(load32_native(hashes + other * _FOUR)) == hashed:
-            if _same_key(frame_of(table, vb, segments, row), frame_of(table, vb, segments, other)):
+            frame = frame_of(table, vb, segments, row)
+            key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
+            if has_key(frame_of(table, vb, segments, other), key, length, is_named(frame)):
                 return slot, np.int64(other)
         slot = (slot + _ONE) & mask
 

@@ -274,6 +274,13 @@ def has_room(table: Table, vb: Any) -> Any:
 
 
 @inline_kernel
+def has_key(frame: Any, key: Any, length: Any, named: Any) -> Any:
+    """Return True if a frame is of the key of `length` bytes at address `key`; `named` as for `find`."""
+    alike = U(load16(frame + KEY_LENGTH_AT)) == length and is_named(frame) == named
+    return alike and same_bytes(key_address(frame), key, length)
+
+
+@inline_kernel
 def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any, named: Any) -> Any:
     """Return (slot, row) of a key: its newest row, even a tombstone; row -1 and the slot for it if it has none.
 
@@ -286,9 +293,7 @@ def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: 
         if row == NIL:
             return slot, np.int64(-1)
         if U(load32_native(hashes + row * _FOUR)) == hashed:
-            frame = frame_of(table, vb, segments, row)
-            alike = U(load16(frame + KEY_LENGTH_AT)) == length and is_named(frame) == named
-            if alike and same_bytes(key_address(frame), key, length):
+            if has_key(frame_of(table, vb, segments, row), key, length, named):
                 return slot, np.int64(row)
         slot = (slot + _ONE) & mask
 

@@ -1,7 +1,7 @@
 """A throw-away CA for tests, and certificates that it has signed: of nodes on this machine, and of users.
 
-    made = Certificates(folder)
-    client.connect(url, tls=TlsSettings(trust_store=made.trust_store, certificate=..., key=...))
+    certificates = Certificates(folder)
+    client.connect(url, tls=TlsSettings(trust_store=certificates.trust_store, certificate=..., key=...))
 
 All of them are valid from now on; `issue` makes invalid ones, and those for other names.
 """
