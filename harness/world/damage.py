@@ -11,8 +11,12 @@ are flipped:
 
 The node finds it by the scrubber, by a start, which must be refused, or never, if a compaction leaves it behind. The
 operator who replaces the machine goes by `cluster status`, and without --force. Only where each attempt at the failover
-is refused since the last other member was started anew and waits for the damaged one, he types what the refusal
-proposes. It says what that may cost: what the damaged machine acknowledged alone meanwhile.
+is refused for the same reason he types what the refusal proposes, and it says what that may cost:
+
+    --force             the last other member was started anew and waits for the damaged one: what that one acknowledged
+                        alone meanwhile
+    --accept unknown    an earlier failover was cut off before it had asked the damaged machine how far it was, and that
+                        can't be asked any more: what those machines acknowledged that are not members now
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from harness.world import operators
 from harness.world.operators import Work
 from harness.world.programs import ProgramsWorld
 from headwater.client.routing import Address
+from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.status import status
 from headwater.errors import CorruptStore, HeadwaterError
 from headwater.node.storage import batch as batches
@@ -89,6 +94,9 @@ class DamagedWorld(ProgramsWorld, Protocol):
     def crash(self, node: int, how: Crash) -> None:
         """Let a node die."""
 
+    def vbucket_of(self, key: str) -> int:
+        """The vbucket of a key, by its text in histories."""
+
 
 @dataclass(slots=True)
 class Flip:
@@ -116,15 +124,22 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class Force:
-    """A failover by force of a machine that went on alone: the member that took over had not heard of it.
+class Override:
+    """A failover that an operator typed again with an option which may lose what was acknowledged.
 
     Attributes:
-        address: of the machine. since: when the process of that member had ended, in seconds since the beginning.
+        addresses: of the machines that may have acknowledged it. since: from when on, in seconds since the beginning.
+        vbuckets: of these; None: of all.
     """
 
-    address: str
+    addresses: frozenset[str]
     since: float
+    vbuckets: frozenset[int] | None = None
+
+    def covers(self, address: str, vbucket: int, answered: float) -> bool:
+        """Whether what a machine acknowledged then may be lost."""
+        is_there = self.vbuckets is None or vbucket in self.vbuckets
+        return is_there and address in self.addresses and self.since <= answered
 
 
 @dataclass(slots=True)
@@ -133,14 +148,14 @@ class Damages:
 
     Attributes:
         flips: all of them, in order. current: the one of now. replacing: whether an operator is about it.
-        forces: the failovers by force that may have lost what was acknowledged.
+        overrides: the failovers that may have lost what was acknowledged.
     """
 
     world: DamagedWorld
     flips: list[Flip] = field(default_factory=list)
     current: Flip | None = None
     replacing: bool = False
-    forces: list[Force] = field(default_factory=list)
+    overrides: list[Override] = field(default_factory=list)
 
     # --- flipping -----------------------------------------------------------------------------------------------------
 
@@ -313,16 +328,21 @@ class Damages:
             await world.orders.take_in(address, random)
 
     async def _fail_over(self, node: int, random: Random) -> bool:
-        """Fail the machine over, by force where each refusal proposes that; whether that came to its end."""
+        """Fail the machine over, with the option that each refusal proposes; whether that came to its end."""
         seeds, address = self.world.addresses, self.world.addresses[node]
         refusals = await operators.refusals(Work.FAILOVER, seeds, address, random, attempts=FAILOVERS)
         if len(refusals) < FAILOVERS:
             return True
-        if not all(map(operators.proposes_force, refusals)):
+        proposed = operators.proposed_by_all(refusals)
+        if FailoverRefusal.MAJORITY not in proposed and proposed != {FailoverRefusal.UNKNOWN}:
             return False
-        self.world.counts["failovers by force"] += 1
-        self.force(node)
-        return await operators.do(Work.FORCED_FAILOVER, seeds, address, random)
+        if FailoverRefusal.MAJORITY in proposed:
+            self.force(node)
+        if FailoverRefusal.UNKNOWN in proposed:
+            self.go_on_unasked(node)
+        work = Work.FORCED_FAILOVER if FailoverRefusal.MAJORITY in proposed else Work.UNASKED_FAILOVER
+        self.world.counts[work.value] += 1
+        return await operators.do(work, seeds, address, random)
 
     def force(self, node: int) -> None:
         """An operator is about to fail a machine over by force: what may that lose?"""
@@ -331,14 +351,21 @@ class Damages:
         if theirs is None or ours is None or ours.version <= theirs.version:
             return
         others = (at for at, each in enumerate(world.addresses) if each != address and each in theirs.servers)
-        self.forces.append(Force(str(address), min(world.watcher.ended[at] for at in others)))
+        self.overrides.append(Override(frozenset({str(address)}), min(world.watcher.ended[at] for at in others)))
+
+    def go_on_unasked(self, node: int) -> None:
+        """An operator is about to fail a machine over that an earlier failover did not ask: what may that lose?"""
+        world = self.world
+        if (known := world.newest_map()) is not None:
+            lost = {str(each) for each in world.addresses if each not in known.servers} | {str(world.addresses[node])}
+            self.overrides.append(Override(frozenset(lost), 0.0, frozenset(known.unknown)))
 
     def may_be_lost(self, operation: Operation) -> bool:
-        """Whether a machine acknowledged an operation alone, which was failed over by force after that."""
-        answered = None if operation.answered is None else operation.answered - NOON_SECONDS
-        return answered is not None and any(
-            each.address == operation.result.node and each.since <= answered for each in self.forces
-        )
+        """Whether an operation was acknowledged by a machine that was failed over at that price."""
+        if operation.answered is None:
+            return False
+        answered, vbucket = operation.answered - NOON_SECONDS, self.world.vbucket_of(operation.key)
+        return any(each.covers(operation.result.node, vbucket, answered) for each in self.overrides)
 
     def _empty(self, node: int) -> None:
         """Another disk, and a node that knows of nothing."""

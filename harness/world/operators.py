@@ -9,7 +9,7 @@ that only the simulation knows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from random import Random
 
@@ -27,7 +27,6 @@ BUCKET = "default"
 SECOND_BUCKET = "orders"
 ANSWER_SECONDS = 2.0
 AGAIN_SECONDS = 2.0
-FORCE = FailoverRefusal.MAJORITY.option
 LIMITS = Limits(connect_seconds=ANSWER_SECONDS, answer_seconds=5.0, handover_seconds=20.0, patience_seconds=15.0)
 
 
@@ -36,6 +35,7 @@ class Work(Enum):
 
     FAILOVER = "failover"
     FORCED_FAILOVER = "failover --force"
+    UNASKED_FAILOVER = "failover --accept unknown"
     ADD = "rebalance --add"
     REMOVE = "rebalance --remove"
     REPLICAS = "rebalance --replicas"
@@ -45,6 +45,11 @@ class Work(Enum):
     PURGE = "purge"
 
 
+_ACCEPTED: dict[Work, Collection[FailoverRefusal]] = {
+    Work.FAILOVER: (),
+    Work.UNASKED_FAILOVER: (FailoverRefusal.UNKNOWN,),
+    Work.FORCED_FAILOVER: tuple(FailoverRefusal),
+}
 LOGIN: tuple[str | None, str | None] = (None, None)
 """The operators' name and password, where the world that runs has users."""
 
@@ -118,15 +123,19 @@ def proposes_loss(refusal: HeadwaterError) -> bool:
     return isinstance(refusal, ClusterError) and any(each in refusal.advice for each in ("--lose-data", "--accept"))
 
 
-def proposes_force(refusal: HeadwaterError) -> bool:
-    """Whether a refused failover is to be typed with --force where the dead node never comes back."""
-    return isinstance(refusal, ClusterError) and FORCE in refusal.advice
+def proposed_by_all(refusals: Sequence[HeadwaterError]) -> set[FailoverRefusal]:
+    """The refusals that each refused failover proposes to override, where the dead node never comes back."""
+    return {each for each in FailoverRefusal if all(_proposes(each, refusal) for refusal in refusals)}
+
+
+def _proposes(option: FailoverRefusal, refusal: HeadwaterError) -> bool:
+    return isinstance(refusal, ClusterError) and option.option in refusal.advice
 
 
 async def _once(work: Work, connected: Members, seeds: Sequence[Address], node: Address, random: Random) -> None:
     others = [each for each in seeds if each != node] or [node]
-    if work in {Work.FAILOVER, Work.FORCED_FAILOVER}:
-        await Failover(connected, others, [node], force=work is Work.FORCED_FAILOVER).run()
+    if work in _ACCEPTED:
+        await Failover(connected, others, [node], accept=_ACCEPTED[work]).run()
     elif work is Work.ADD:
         await Rebalance(connected, others, add=[node], limits=LIMITS, vbuckets_at_once=random.choice([1, 2, 8])).run()
     elif work is Work.REMOVE:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -91,6 +91,7 @@ class World:
         self._by_loop: dict[SimLoop, int] = {}
         self._programs: list[Program] = []
         self._blocking: list[BlockingProgram] = []
+        self._working: list[Program] = []
         self._reading: list[Program] = []
         self._failing_over: list[Program] = []
         self._numbers = count(1)
@@ -314,9 +315,8 @@ class World:
             self.schedule.after(step.at, partial(self._begin, begin, step))
         self.schedule.run(plan.seconds)
         self.schedule.run(OVERTIME_SECONDS, lambda: all(one.is_over for one in working))
-        for program in working:
-            if program.error is not None:
-                raise program.error
+        self._working = working
+        _check(working)
         for part in self._parts:
             part.end()
 
@@ -353,7 +353,8 @@ class World:
             raise Broken(f"whole: the cluster can't be brought together: {problem}")
 
     def finish(self) -> None:
-        """Read every key once more, and let the readers come to the end."""
+        """Let clients ask what they could not before, read every key once more, and let readers come to the end."""
+        self._hear_clients()
         reader = self.clients[0]
         self.complete("last-reader", reader.read_all, OVERTIME_SECONDS)
         if self.orders is not None:
@@ -361,11 +362,16 @@ class World:
         until = self.schedule.now + LEVEL_SECONDS
         while (difference := self.difference()) and self.schedule.now < until:
             self.schedule.run(LOOK_SECONDS)
-        for program in self._reading:
-            if program.error is not None:
-                raise program.error
+        _check(self._reading)
         if difference:
             raise Broken(f"equal: {LEVEL_SECONDS:g} s after the last fault: {difference}")
+
+    def _hear_clients(self) -> None:
+        """A cluster in which nobody could write for long is healed before its clients have come to their end."""
+        if not self.schedule.run(OVERTIME_SECONDS, lambda: all(one.is_over for one in self._working)):
+            late = [one.name for one in self._working if not one.is_over]
+            raise Broken(f"whole: {OVERTIME_SECONDS:g} s after the last fault {late} still ask")
+        _check(self._working)
 
     def difference(self) -> str:
         """Where a copy differs from its owner, or a reader is not at the end; empty when all is level."""
@@ -402,3 +408,10 @@ class World:
         for reader in self.readers:
             found.update(f"{reader.seen} {reader.rollbacks}".encode())
         return found.hexdigest()[:16]
+
+
+def _check(programs: Iterable[Program]) -> None:
+    """Raise the error that one of them ended with."""
+    for program in programs:
+        if program.error is not None:
+            raise program.error

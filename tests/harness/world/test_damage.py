@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from harness.linearizability.record import Argument, Kind, Level, Outcome, Resul
 from harness.simulation.histories import Broken, Change
 from harness.simulation.host import Crash
 from harness.world import damage, operators
-from harness.world.damage import problems_of
+from harness.world.damage import Override, problems_of
 from harness.world.invariants import judged_history
 from harness.world.nemesis import begin
 from harness.world.operators import Work
@@ -24,6 +24,8 @@ from harness.world.steps import Fault, Step
 from harness.world.system import simulated, unwatched
 from harness.world.watcher import Branches, unflipped
 from harness.world.world import World
+from headwater.client.routing import Address
+from headwater.wire.cluster_map import ClusterMap
 
 IN_A_HEADER, IN_A_VALUE, LATE_IN_A_VALUE = 0.1, 0.4, 0.7
 """Amounts of a step: of the first two the scrubber's turn comes at once."""
@@ -41,6 +43,12 @@ def a_written_world() -> Iterator[World]:
                 yield world
             finally:
                 world.close()
+
+
+async def send(known: ClusterMap, nodes: Sequence[Address]) -> None:
+    async with operators.members() as connected:
+        await connected.survey(nodes)
+        await connected.send(known)
 
 
 def flip(amount: float, node: int = 0) -> Step:
@@ -100,8 +108,8 @@ def test_a_machine_is_replaced_by_force_where_the_whole_copy_was_started_anew_an
         world.start(1)
         assert not world.machines[0].is_up and world.machines[1].is_up
         world.damage.replace_now()
-        assert world.counts["failovers by force"] == world.counts["machines replaced"] == 1
-        assert not world.damage.forces  # the damaged one did not go on alone: nothing durable may be lost
+        assert world.counts["failover --force"] == world.counts["machines replaced"] == 1
+        assert not world.damage.overrides  # the damaged one did not go on alone: nothing durable may be lost
 
 
 def test_a_force_may_lose_what_the_machine_acknowledged_alone_and_nothing_else() -> None:
@@ -124,6 +132,31 @@ def test_a_force_may_lose_what_the_machine_acknowledged_alone_and_nothing_else()
             world.recorder.answered(number, Result(Outcome.DONE, node=address), at=called)
         levels = [each.argument.level for each in judged_history(world).of("k").operations]
         assert levels == [Level.MAJORITY, Level.NONE, Level.MAJORITY]
+
+
+def test_a_machine_is_replaced_that_a_failover_which_was_cut_off_had_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage, "REPLACED_SECONDS", 120.0)
+    with a_written_world() as world:
+        assert begin(world, flip(LATE_IN_A_VALUE)) is not None
+        known = world.newest_map()
+        assert known is not None
+        held = {vb for vb in range(known.vbuckets) if world.addresses[0] in known.copies(vb)}
+        world.complete("cut off", partial(send, known.with_unknown(held), world.addresses), 60)
+        world.crash(0, Crash.POWER)
+        world.start(0)
+        assert not world.machines[0].is_up
+        world.damage.replace_now()
+        assert world.counts["failover --accept unknown"] == world.counts["machines replaced"] == 1
+        (override,) = world.damage.overrides
+        assert override.addresses == {world.machines[0].address} and override.vbuckets == held
+
+
+def test_going_on_unasked_may_lose_what_machines_acknowledged_that_are_gone_and_of_those_vbuckets_alone() -> None:
+    override = Override(frozenset({"n0:1", "n3:1"}), 5.0, frozenset({1}))
+    assert override.covers("n3:1", 1, 5.0)
+    assert not override.covers("n1:1", 1, 5.0)
+    assert not override.covers("n3:1", 0, 5.0)
+    assert not override.covers("n3:1", 1, 4.9)
 
 
 def test_a_bit_flips_on_one_machine_at_a_time_and_where_another_copy_is_whole() -> None:

@@ -14,14 +14,15 @@ from harness.world.world import World
 from headwater.errors import ClusterError
 
 
-@pytest.mark.parametrize("work", [work for work in Work if work is not Work.FAILOVER])
+@pytest.mark.parametrize("work", [work for work in Work if work not in {Work.FAILOVER, Work.UNASKED_FAILOVER}])
 def test_work_comes_to_its_end_where_nothing_befalls_anybody(work: Work) -> None:
     assert done(work) is True
 
 
-def test_a_node_that_answers_is_not_failed_over_and_one_that_does_not_is() -> None:
-    assert done(Work.FAILOVER) is False
-    assert done(Work.FAILOVER, is_down=True) is True
+@pytest.mark.parametrize("work", [Work.FAILOVER, Work.UNASKED_FAILOVER])
+def test_a_node_that_answers_is_not_failed_over_and_one_that_does_not_is(work: Work) -> None:
+    assert done(work) is False
+    assert done(work, is_down=True) is True
 
 
 def test_a_refusal_proposes_a_loss_where_an_option_overrides_it() -> None:

@@ -1,11 +1,13 @@
 """The world itself: what it knows of its machines and programs."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from harness.simulation.histories import Broken
 from harness.simulation.host import Crash
+from harness.world.nemesis import begin
 from harness.world.plan import plan_of
 from harness.world.system import simulated, unwatched
 from harness.world.world import World
@@ -36,4 +38,23 @@ def test_a_program_that_does_not_end_breaks_a_promise() -> None:
                 world.start(node)
             with pytest.raises(Broken, match="whole: waiter has not come to an end within 1 s"):
                 world.complete("waiter", lambda: asyncio.sleep(60), 1)
+            world.close()
+
+
+def test_clients_ask_the_rest_once_the_cluster_is_healed_in_which_they_could_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.world.world.OVERTIME_SECONDS", 30.0)
+    with unwatched():
+        world = World(replace(plan_of(3, 60), steps=(), seconds=1.0))
+        with world.inside():
+            world.begin()
+            for node in range(len(world.machines)):
+                world.crash(node, Crash.KILL)
+            world.happen(begin)
+            asked = sum(client.asked for client in world.clients)
+            world.heal()
+            world.finish()
+            keys = len(world.clients[0]._keys)
+            assert asked < 60 <= sum(client.asked for client in world.clients) - keys
             world.close()
