@@ -6,6 +6,7 @@ alone.
 """
 
 import ast
+import faulthandler
 import importlib
 import os
 import re
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from headwater import invariants
@@ -47,7 +49,7 @@ def group_of(nodeid: str) -> str:
 def text_of(file: str) -> str:
     """Return what is in a test file (path from the root)."""
     path = ROOT / file
-    return path.read_text("utf-8") if path.exists() else ""
+    return path.read_text("utf-8") if path.is_file() else ""
 
 
 @cache
@@ -89,6 +91,48 @@ def pytest_configure() -> None:
     Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)  # after multiprocessing's own folder (-100)
     os.environ["TMPDIR"], tempfile.tempdir = folder, None
     os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the settings that are of these tests alone."""
+    parser.addini("grace", "seconds for a test that pytest-timeout has ended to clean up", type="string", default="60")
+
+
+def watch(stderr: int, seconds: float) -> None:
+    """Let this process tell where each of its threads is, and end, if it goes on for so long.
+
+    pytest-timeout ends a test by an exception. Machine code doesn't hear it, and what cleans up behind it may wait.
+    """
+    faulthandler.dump_traceback_later(seconds, file=stderr, exit=True)
+
+
+def seconds_of(item: pytest.Item) -> float:
+    """Return how long a test may take."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0] if marker else item.config.getini("timeout"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Watch a test with all that it sets up and cleans up."""
+    watch(item.config.stash[fault_handler_stderr_fd_key], seconds_of(item) + float(item.config.getini("grace")))
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Watch what cleans up after a test that failed: pytest itself ends each watch with the failure."""
+    if isinstance(node, pytest.Item):
+        watch(node.config.stash[fault_handler_stderr_fd_key], seconds_of(node))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Watch the end of the process: it waits for threads that tests have left."""
+    stderr = os.dup(session.config.stash[fault_handler_stderr_fd_key])  # pytest closes its own before that
+    watch(stderr, float(session.config.getini("timeout")))
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
