@@ -11,7 +11,7 @@ import pytest
 
 from headwater import testing
 from headwater.client import Client, tap
-from headwater.errors import ConnectionLost, NoAccess, OptionError, TemporaryFailure, TransportError
+from headwater.errors import ConnectionLost, LocalProtocolError, NoAccess, OptionError, TemporaryFailure, TransportError
 from headwater.protocol.tap.consumer import MESSAGES, TapMessage
 from headwater.testing.peers import Peer, serve
 from headwater.testing.proxy import Fault, FaultProxy, Way
@@ -24,6 +24,7 @@ from headwater.wire.status import Status
 from headwater.wire.tap import CheckpointStart, Delete, Mutation, OpaqueCode
 from headwater.wire.tap import Opaque as OpaqueMessage
 from tests.client.seeds import refusing_port
+from tests.client.test_interruptions import NEVER, Interrupting, in_each_line, tracing
 from tests.wire.test_vectors import VECTORS
 
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF
@@ -172,6 +173,40 @@ def test_a_named_session_resumes_after_cuts_with_nothing_missing(node: testing.N
         while not isinstance(message, Delete):
             late.append(message := stream.next(timeout_seconds=120))
             assert message is not None
+
+
+@pytest.mark.parametrize("form", ["next", "__next__"])
+def test_a_thread_that_is_interrupted_in_any_line_of_a_return_misses_no_message(form: str) -> None:
+    keys = {b"k%d" % number for number in range(5)}
+    with testing.node(vbuckets=1, tap_keep_alive_seconds=60) as few, few.client() as bucket:
+        bucket.set_many((key.decode(), b"v") for key in keys)
+        for interrupt, interrupts in in_each_line(3, "next_frame"):
+            with tap.connect(few.url, name=f"{form} {interrupt.left}") as stream:
+                assert keys_through(stream, form, interrupts) == keys, interrupt.place
+
+
+def keys_through(stream: tap.TapStream, form: str, interrupts: Iterator[Interrupting]) -> set[bytes]:
+    """Read on through interrupts, to the end of the backfill."""
+    seen = set[bytes]()
+    message: TapMessage | None = None
+    while not (isinstance(message, OpaqueMessage) and message.code == OpaqueCode.CLOSE_BACKFILL):
+        try:
+            with tracing(next(interrupts, Interrupting(NEVER))):
+                got = getattr(stream, form)()
+            message = got
+        except KeyboardInterrupt:
+            continue
+        if isinstance(message, Mutation):
+            seen.add(message.key)
+    return seen
+
+
+def test_a_dump_that_is_interrupted_with_a_message_on_its_way_is_not_begun_again(node: testing.Node) -> None:
+    with tap.connect(node.url, dump=True) as stream:
+        with pytest.raises(KeyboardInterrupt), tracing(Interrupting(1, "_take")):
+            stream.next()
+        with pytest.raises(LocalProtocolError, match="begin another"):
+            stream.next()
 
 
 def test_nothing_comes_twice_to_who_acknowledged_it(node: testing.Node) -> None:

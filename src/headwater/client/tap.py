@@ -4,23 +4,24 @@
         for message in stream:
             ...
 
-The last returned message is acknowledged at the next call, and never before: unprocessed messages come again. A named
-stream reconnects under its name; a node that keeps sessions (`--tap-keep-alive-seconds`) continues after the last
-acknowledged message, another begins anew with its backfill. One stream reads one node, the first of the address.
-Source: tap.md 1, 3, 4.
+The last returned message is acknowledged at the next call, and never before: unprocessed messages come again. So do
+those that an interrupt (Ctrl-C) kept from the caller. A named stream reconnects under its name; a node that keeps
+sessions (`--tap-keep-alive-seconds`) continues after the last acknowledged message, another begins anew with its
+backfill. One stream reads one node, the first of the address. Source: tap.md 1, 3, 4.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Self
 
 from headwater.client.link import Link
 from headwater.client.nodes import ConnectSettings
 from headwater.client.settings import settings_for
-from headwater.errors import ConnectionLost, StatusError, TransportError, error_for
+from headwater.errors import ConnectionLost, HeadwaterError, LocalProtocolError, StatusError, TransportError, error_for
 from headwater.protocol.tap.consumer import (
     SILENCE_SECONDS_MAX,
     ConnectRefused,
@@ -82,6 +83,7 @@ class TapStream:
         self._put_off: PutOff | None = None
         self._link: Link | None = None
         self._consumer = TapConsumer()
+        self._torn = self._is_spoiled = False
 
     def __enter__(self) -> Self:
         return self
@@ -101,23 +103,57 @@ class TapStream:
         blocking.run(self._open(), self._settings.clock)
 
     def __iter__(self) -> Iterator[TapMessage]:
-        """Iterate; ends when the node has closed a dump or takeover.
+        """Iterate over what `next` returns, all iterators together."""
+        return self
+
+    def __next__(self) -> TapMessage:
+        """Return the next message; ends when the node has closed a dump or takeover.
 
         Raises:
             TransportError: the connection is lost, and did not come back; a dump or takeover is not begun again, and
                 is over only when all of its vbuckets came.
             StatusError: the node does not speak TAP, or not as asked. One that says "not now" is asked again.
         """
-        while (message := self.next()) is not None:
-            yield message
+        try:
+            message = self.next()
+            if message is None:
+                raise StopIteration
+            return message
+        except BaseException:
+            self._give_up_torn()
+            raise
 
     def next(self, timeout_seconds: float | None = None) -> TapMessage | None:
-        """Return the next message; None at the end of a dump or takeover, or if none came within the timeout."""
+        """Return the next message; None at the end of a dump or takeover, or if none came within the timeout.
+
+        KeyboardInterrupt comes anywhere. Where this waits, the next call goes on; elsewhere a message may have been on
+        its way to the caller, and comes again over a new connection.
+
+        Raises:
+            LocalProtocolError: a dump or takeover was interrupted so, and is not begun again.
+        """
+        self._torn = False  # whatever was returned has reached the caller
+        try:
+            return self._followed(timeout_seconds)
+        except BaseException:
+            self._give_up_torn()
+            raise
+
+    def _give_up_torn(self) -> None:
+        """Close the connection if a message was on its way: the next call would acknowledge behind it."""
+        if self._torn:
+            self._is_spoiled = self.options.ends
+            self.close()
+
+    def _followed(self, timeout_seconds: float | None) -> TapMessage | None:
+        """Return the next message, over as many connections as it takes."""
         clock = self._settings.clock
         until = None if timeout_seconds is None else clock() + timeout_seconds
+        if self._is_spoiled:
+            raise LocalProtocolError("this stream was interrupted in the middle of its work; begin another one")
         while True:
             try:
-                message = blocking.run(self._next(until), clock)
+                message = blocking.run(self._steps(until), clock)
             except (TransportError, StatusError) as lost:
                 begun = self._link is not None
                 self.close()
@@ -236,6 +272,24 @@ class TapStream:
         if now >= give_up:
             raise lost
         yield Ready((), now + backoff.next_seconds())
+
+    def _steps(self, until: float | None) -> Steps[TapMessage | None]:
+        """The steps to the next message; `_torn` wherever they don't wait, until the call after the one that had it."""
+        steps, answer = self._next(until), None
+        with closing(steps):
+            while True:
+                self._torn = True
+                try:
+                    wanted = steps.send(answer)
+                except StopIteration as stop:
+                    message: TapMessage | None = stop.value
+                    self._torn = message is not None
+                    return message
+                except HeadwaterError:
+                    self._torn = False
+                    raise
+                self._torn = False
+                answer = yield wanted
 
     def _next(self, until: float | None) -> Steps[TapMessage | None]:
         link = yield from self._open()
