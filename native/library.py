@@ -24,7 +24,7 @@ _CHOICES = {
     "x86-64-v2": "has_level_2()",
     "x86-64-v3": "has_level_3()",
 }
-"""How a processor is seen to be there (processor.h); others are there wherever the library loads."""
+"""The test in processor.h for each kind of processor; other kinds are present wherever the library loads."""
 
 
 class NoCompiler(Exception):  # noqa: N818 - says what is missing

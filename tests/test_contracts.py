@@ -164,7 +164,7 @@ NAMELESS = frozenset({"told", "asked", "made", "found", "one", "beside"})
 PARTICIPLES = frozenset({"named", "told", "shown", "kept", "seen", "beside", "asked", "made", "found", "one"})
 """Words that need a noun behind them in the name of a function or of a private attribute, as in `_told`."""
 _PRIVATE = frozenset(f"_{word}" for word in PARTICIPLES)
-QUESTIONS = frozenset({"Whether", "Who", "Whose", "Whom", "Where", "Why", "When"})
+QUESTIONS = frozenset({"Whether", "Who", "Whose", "Whom", "Where", "Why", "When", "How", "Which"})
 """Words with which no docstring begins: `Return True if ...`, or the noun that is asked for, says the same."""
 
 

@@ -166,7 +166,7 @@ def failpoint(name: str) -> None:
 
 
 def passes(name: str) -> int:
-    """How often an armed place was passed (0 when it is not armed)."""
+    """Return the number of times that an armed place was passed (0 if it is not armed)."""
     point = _armed.get(name)
     return point.passed if point else 0
 

@@ -1,4 +1,4 @@
-"""How a command fails: one line on stderr and a number, never a traceback for what a user did.
+"""End a failed command with one line on stderr and an exit status, never with a traceback for a user's mistake.
 
 The plan: the group of all commands runs typer without its own ending ("standalone mode") and ends itself:
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HEAD_BYTES = 1 << 20
-"""How much of a CSV file is looked at before it is read: its header, and its types where they are inferred."""
+"""The first bytes of a CSV file, read for its header and, where types are inferred, for the types."""
 LINE_BYTES_MAX = 16 * VALUE_BYTES_MAX
 """A document of zeros told twice, as JSON and as text, each in six letters, and more."""
 
@@ -96,13 +96,14 @@ class InputFile(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How to read a file.
+    """The form of a file of documents that is to be read.
 
-    file_format: jsonl, csv, tsv, parquet or changes; None for what its name says.
-    encoding: of text.
-    types: of CSV columns, by name, one of `TYPES`.
+    file_format: jsonl, csv, tsv, parquet or changes; None to go by the file's name.
+    encoding: the encoding of text files.
+    types: the type of each CSV column, by name; one of `TYPES`.
     infer: other columns get the type that all of the file's first megabyte has; the key stays text.
-    skip_bad: is told of a row that can't be a document, which is then left out; None: it ends the reading.
+    skip_bad: is called with the error of a row that can't be a document, and the row is left out; None ends the
+        reading.
     """
 
     file_format: str | None = None

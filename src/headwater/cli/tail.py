@@ -115,7 +115,7 @@ def begin(text: str) -> Begin:
 
 
 class TailDialect(StrEnum):
-    """Which protocol to ask the node in."""
+    """The protocol in which `tail` asks the node for changes."""
 
     DCP = "dcp"
     TAP = "tap"

@@ -60,14 +60,14 @@ class Fraction(float):
 
 
 class ExportForm(NamedTuple):
-    """How to write.
+    """The form of a file that an export writes.
 
     file_format: jsonl, csv, tsv or parquet.
-    encoding: of text, a name that Python knows.
-    key_field: the field that the key is in; None for all that is a document's own.
-    prefix: of all keys; it is left out of the field.
-    types: of Parquet's columns, by name, one of `readers.TYPES`.
-    skip_bad: is told of a document that can't be a row, which is then left out; None: it ends the export.
+    encoding: the encoding of text, by a name that Python knows.
+    key_field: the field that holds the key; None to write the document's own fields only.
+    prefix: a prefix that all keys have; it is left out of the field.
+    types: the type of each Parquet column, by name; one of `readers.TYPES`.
+    skip_bad: is called with the error of a document that can't be a row, and it is left out; None ends the export.
     """
 
     file_format: str

@@ -1,4 +1,4 @@
-"""How to drain: the options of `changes` and `batches`, with their bounds."""
+"""Options of a drain, which `changes` and `batches` take, with their bounds."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ __all__ = ["TapNodes"]
 
 RETRY_SECONDS: Final = 0.2
 TICK_SECONDS: Final = 0.2
-"""How long closing may have to wait for a thread that listens."""
+"""The longest time that closing waits for a listening thread."""
 STOP_SECONDS: Final = 30.0
 
 Take = Callable[[Address, TapMessage], None]

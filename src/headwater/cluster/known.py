@@ -1,4 +1,8 @@
-"""Which nodes there are, by the newest map that the nodes which an operator named lead to.
+"""Find all nodes of a cluster by the newest cluster map.
+
+An operator names some nodes; the maps that they hold name others, and so on. A node that left the cluster, or that was
+away when it was left out, answers as any other, so the first node named may be no member any more. Therefore a map
+counts only when none of its nodes has a newer one.
 
 A node that left the cluster, or that was away when it was left out, answers as any other, and so may one that is no
 member any more be the first that is named. So a map counts only when none of its nodes has a newer one.

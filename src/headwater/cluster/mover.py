@@ -61,7 +61,7 @@ from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 CONCURRENCY = 4
 FINISH_SECONDS_MAX = 5.0
-"""How long hand-overs that are under way are waited for when the mover is stopped."""
+"""The longest time that a stopped mover waits for the hand-overs under way."""
 
 QUIET_SECONDS = 0.05
 """Between hand-overs and the next copies; see alternation.py."""

@@ -1,7 +1,7 @@
-"""How long to go on with one vbucket while attempts at it fail. No I/O; the time is an argument.
+"""The time after which a mover gives up on a vbucket that makes no progress. No I/O; the time is an argument.
 
-What counts is what the target keeps. Bytes that passed do not: what a target refuses passes again at every attempt, and
-a mover that took that for progress would go on for ever. So patience begins anew
+Progress is measured by the changes that the target keeps, not by the bytes that were sent: bytes that a target refuses
+are sent again at every attempt, and a mover that counted them would go on for ever. So patience begins anew
 
     when the target holds more of the vbucket than ever before,
     when its history is another one than before: it was rolled back, and begins there,

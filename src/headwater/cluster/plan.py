@@ -58,12 +58,12 @@ class Plan:
         return not changed and self.settlement.is_settled and same
 
     def handovers(self) -> Counter[tuple[Address, Address]]:
-        """How many vbuckets go from which node to which."""
+        """Return the number of vbuckets that each pair of nodes hands over, by (source, target)."""
         pairs = ((move.source, move.target) for move in self.moves if move.changes_owner)
         return Counter((source, target) for source, target in pairs if source is not None and target is not None)
 
     def copies(self) -> Counter[Address]:
-        """How many replicas are made on which node."""
+        """Return the number of replicas that each node receives."""
         return Counter(node for move in self.moves for node in move.copied_to if node != move.target)
 
 

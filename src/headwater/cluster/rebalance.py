@@ -226,7 +226,7 @@ class Rebalance:
         return not waiting
 
     async def _size(self, move: Move) -> int | None:
-        """How many bytes a move copies from node to node, about; None if nobody tells."""
+        """Return about how many bytes a move copies from node to node, or None if the source gives no answer."""
         with suppress(TransportError):  # whether the move goes without an answer of the source is for the move to say
             if move.source is not None and (copy := await self._inquiry.copy(move.source, move.vbucket)) is not None:
                 return copy.bytes
@@ -282,13 +282,17 @@ class Rebalance:
             await self._members.admin(node).delete(vb)
 
     async def _lacking(self, vb: int, owner: Address, replicas: Sequence[Address]) -> int:
-        """How far a vbucket is at its owner, where a replica has not come as far; else 0."""
+        """Return the owner's seqno of a vbucket if a replica has not reached it, else 0."""
         seqno = await self._inquiry.owned_seqno(owner, vb)
         copies = await asyncio.gather(*(self._inquiry.copy(node, vb) for node in replicas))
         return seqno if min(0 if copy is None else copy.complete for copy in copies) < seqno else 0
 
     async def _needed(self, vb: int, owner: Address) -> int:
-        """How far a new copy must come to be promoted: as far as all others are. Empty, it looks like an empty vbucket.
+        """Return the seqno that a new copy must reach before it may be promoted: the one that all others have reached.
+
+        Without this bound an empty new copy would look like an empty vbucket, and it may be the only copy left when
+        several nodes die. The copies in the chain reach the bound already. A copy that holds nothing yet, as after the
+        loss of its disk, is left out of the comparison.
 
         It may be the only one left when several nodes die; those that are in the chain now lack no more than before.
         One that has nothing yet, as after the loss of its disk, is no measure.
@@ -301,7 +305,7 @@ class Rebalance:
         return max(min([seqno, *replicas]), known.needed.get(vb, 0))
 
     async def _held(self, vb: int, owner: Address) -> int:
-        """How far a vbucket is at its owner."""
+        """Return the seqno of a vbucket at its owner, or 0 if the node does not own it."""
         copy = await self._inquiry.copy(owner, vb)
         return copy.seqno if copy is not None and copy.is_active else 0
 

@@ -114,7 +114,7 @@ class Transfer:
         return await self.lag()
 
     async def lag(self) -> int:
-        """How many seqnos lie between the two nodes."""
+        """Return the number of seqnos that the target is behind the source."""
         both = await asyncio.gather(*(node.copies([self.vb]) for node in (self._source, self._target)))
         there, here = (copies[self.vb].seqno if self.vb in copies else 0 for copies in both)
         return max(0, there - here)

@@ -1,4 +1,4 @@
-"""How a process takes it that numba has to compile kernels (jit.py): lines that say so, and what threads may do.
+"""The behaviour of a process while numba compiles kernels (jit.py): its log lines, and the limits of its threads.
 
 A node that serves while its kernels are compiled (node/process/machine_code.py) needs two things: loading without
 compiling (`looking`), and no waiting while a request needs a kernel (`serving`).

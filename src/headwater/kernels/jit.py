@@ -41,7 +41,7 @@ _caching: Any = caching  # untyped, and with other names in older releases
 CACHES_KEPT = 6  # source versions whose machine code stays on disk: an upgrade, its rollback and some branches
 
 WAIT_SECONDS, LOOK_SECONDS = 300.0, 0.05
-"""How long to wait for another process that compiles the same kernel; then it counts as stuck."""
+"""The longest wait for another process that compiles the same kernel, and the pause between two looks at it."""
 _built: list[tuple[str, Any]] = []
 
 

@@ -40,12 +40,12 @@ class ProducerAddress:
 
 
 class FollowProgress(NamedTuple):
-    """How far the vbuckets are that follow a producer.
+    """The progress of the vbuckets that follow a producer.
 
     Attributes:
-        open, waiting: how many have a stream, and how many wait for one.
-        behind_changes: what is still to come of the snapshots that the producer has announced.
-        silent_seconds: since when nothing came from it; it says something every five seconds at least.
+        open, waiting: vbuckets that have a stream, and vbuckets that wait for one.
+        behind_changes: changes still to come of the snapshots that the producer has announced.
+        silent_seconds: seconds since the producer last sent something, which it does every five seconds at least.
     """
 
     open: int

@@ -1,4 +1,4 @@
-"""How the node says no to a request: with a status, or "again after the next commit"."""
+"""The node's refusals of a request: a status, or "try again after the next commit"."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS ledger (
 
 @dataclass(frozen=True)
 class LedgerRecord:
-    """How far a job is.
+    """The position of a job in its source.
 
     Attributes:
         bucket: the bucket's name.

@@ -36,7 +36,7 @@ from headwater.tracing import Told, past, span
 T = TypeVar("T")
 
 NICE = 5
-"""How far a process that folds stands behind those that bring batches in."""
+"""The niceness of a process that folds, so that the processes that bring batches in come first."""
 
 
 def _answer(task: SinkTask) -> bytes:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STOP_SECONDS = 10.0
-"""How long a mirror that was told to stop waits for a fold: service managers kill after 30 s and more."""
+"""The longest time that a stopped mirror waits for a fold: service managers kill after 30 s and more."""
 
 __all__ = ["Mirror", "MirrorFailed", "MirrorProgress", "mirror", "work"]
 

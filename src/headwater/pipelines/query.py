@@ -16,7 +16,7 @@ from headwater.pipelines.watch import NOBODY, BatchWatch
 
 LOOK_SECONDS = 0.2
 CALM_SECONDS = 5.0
-"""How often it is looked whether a query has nothing to do."""
+"""The pause between two looks at whether a query is idle."""
 
 BETWEEN_TRIGGERS = "Waiting for next trigger"
 JVM_OPTIONS = "spark.driver.extraJavaOptions"

@@ -18,7 +18,7 @@ from headwater.spark.settings import SourceSettings
 P_contra = TypeVar("P_contra", contravariant=True)
 
 REPEATS_MAX = 10
-"""How often a batch is done anew because the place or the nodes have moved on, before that is an error."""
+"""Attempts at one batch whose place or nodes moved on meanwhile, before that is an error."""
 
 
 class Standing(Protocol):

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 WRITE_SECONDS = 60.0
-"""How long a JVM may take to write the archive; some seconds, where nothing else runs."""
+"""The longest time that a JVM may take to write the archive; on an idle machine it takes some seconds."""
 
 _SCRIPT = """#!/bin/sh
 # Without the zipped sources that Spark puts before the installed ones: see headwater/pipelines/starting.py.

@@ -18,7 +18,7 @@ OTHERS = ("key", "text", "quarantine")
 
 @dataclass(frozen=True)
 class TextRules:
-    """How documents become text.
+    """The rules by which documents become text.
 
     Args:
         fields: paths such as `title` or `address.city`, through lists too; none for all.

@@ -41,7 +41,7 @@ U64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class WindowRules:
-    """How changes are counted.
+    """The rules by which changes are counted in windows of time.
 
     Args:
         seconds: the length of a window.

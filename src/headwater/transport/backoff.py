@@ -1,4 +1,4 @@
-"""How long to wait before trying again: doubling, spread at random, never longer than a maximum.
+"""Delays between attempts: they double, are spread at random, and never exceed a maximum.
 
 The random spread keeps a thousand clients of one failed node from coming back in the same millisecond. Randomness is
 an argument, so tests can tell the delays beforehand.

@@ -151,12 +151,12 @@ class Layout:
 
     @property
     def extras_bytes(self) -> int:
-        """How long the extras are; TypeError if they have several lengths."""
+        """Return the length of the extras; raise TypeError if several lengths are allowed."""
         return self._one_length(self.extras, "extras")
 
     @property
     def value_bytes(self) -> int:
-        """How long the value is; TypeError if that is not declared, or it has several lengths."""
+        """Return the length of the value; raise TypeError if it is not declared, or several lengths are allowed."""
         return self._one_length(self.body, "value")
 
     @property

@@ -47,7 +47,7 @@ objects that make a connection are several times as large, and not counted."""
 _WORKING = frozenset({"parked", "changing", "preparing", "relayed"})
 """The pauses during which an answer is made."""
 PUMPS_PER_TURN = 4
-"""How often in a row a session may send while the socket takes it all: a turn of the event loop has its price."""
+"""Sends of a session in one turn of the event loop while the socket takes all bytes: each turn has its price."""
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Which handler answers which request.
+"""The table from requests to the handlers that answer them.
 
 A handler is a function of (session, request), registered by the requests that it takes as `headwater.wire` declares
 them. The session reads a frame by that declaration before it calls (kv.md, "Wrong ext length / missing or forbidden key

@@ -268,7 +268,7 @@ def _rights(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _timings(session: Session, arguments: list[str]) -> Pairs:
-    """How many commits took how long: disk_commit_FROM,TO in microseconds, of which the end counts with the next."""
+    """Yield the number of commits by duration: `disk_commit_FROM,TO` in microseconds, TO excluded."""
     low, below = 0, 0
     for bound, count in session.server.committer.durations.at_most():
         high = U64_MAX if bound == "+Inf" else round(1e6 * float(bound))

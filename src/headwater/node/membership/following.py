@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """Which vbuckets follow whom by the map.
+    """The vbuckets that follow another node according to the cluster map.
 
     Args:
         replication: the node's dialers. source: how to log in at an address.
 
     Attributes:
-        sources: the vbuckets that follow, and whom.
-        held: vbuckets that follow nobody until the map has news of them.
+        sources: the vbuckets that follow, each with the address that it follows.
+        held: vbuckets that follow no node until the map changes their entry.
         held_by_run: those of them that an operator's run holds: until it ends, or another begins, too.
     """
 

@@ -23,7 +23,7 @@ from headwater.wire.header import cas_of
 __all__ = ["DEFAULT_ONLY", "Filled", "Shown", "View"]
 
 Shown: TypeAlias = "NDArray[np.uint64]"
-"""Which changes of a vbucket with collections a reader is shown, sorted; see kernels/choices.py."""
+"""Sorted choices of the changes that a reader sees of a vbucket with collections; see kernels/choices.py."""
 DEFAULT_ONLY: Final[Shown] = np.zeros(1, np.uint64)
 _ALL: Final[Shown] = np.zeros(0, np.uint64)
 

@@ -29,7 +29,7 @@ TAKEOVER_SECONDS_MAX = 60.0
 """The reference server's dcp_takeover_max_time."""
 
 ANSWER_SECONDS_MAX = 10.0
-"""How long a UPR consumer is waited for: "a UPR producer that gets no reply within its time-out proceeds" (dcp 14)."""
+"""The longest wait for a UPR consumer: "a UPR producer that gets no reply within its time-out proceeds" (dcp 14)."""
 
 
 class HandoverStage(Enum):

@@ -1,9 +1,10 @@
-"""Which seqnos of a vbucket ended a consistent state, so that a rollback finds a place to return to.
+"""The seqnos at which a vbucket was in a consistent state, to which a rollback may therefore return.
 
 What was received from a producer is a consistent state at the ends of its snapshots only: inside one, a version at or
 below some seqno may never have been sent because a newer one of the same snapshot had replaced it (dcp 9: "so that the
 state is exactly a snapshot end at or below that seqno"). What this node wrote itself is consistent at every seqno. So
-history is a list of ranges, each seqno of which is such a place; a single snapshot end is a range of one.
+the history is a list of ranges; a rollback may return to each seqno in a range. A single snapshot end is a range of
+length one.
 
 The list is kept with the vbucket's record, so it is short: of many ranges those far back thin out, and a rollback there
 goes a little further than it had to.

@@ -21,10 +21,10 @@ __all__ = ["NodeWorker"]
 
 @dataclass(frozen=True, slots=True)
 class NodeWorker:
-    """Which one it is, and what it has in common with the others.
+    """A worker process of the node: its number, and the facts that all workers share.
 
     Attributes:
-        folder: of the node; the users of all workers are there.
+        folder: the folder of the node, which holds the users of all workers.
         public: the node's own address, at which all of them accept; public_tls: the one for TLS.
         relays: the folder of the sockets by which workers call each other, as their processes reach it.
     """

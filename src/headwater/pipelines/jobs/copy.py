@@ -14,7 +14,7 @@ from headwater.pipelines.jobs.declared import CHECKPOINT, BucketAsked, JobProgre
 
 @dataclass
 class CopyProgress(JobProgress):
-    """How far a copy is, after each batch.
+    """Progress of a copy, reported after each batch.
 
     Attributes:
         stored, deleted: changes the target took (a deletion of what was not there included).

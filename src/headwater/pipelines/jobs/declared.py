@@ -27,7 +27,7 @@ VBUCKETS_SHOWN = 10
 
 @dataclass
 class JobProgress:
-    """How far a job is, after each batch, counted from the beginning of this run; each job has counts of its own.
+    """Progress of a job since this run began, reported after each batch; each job has counts of its own.
 
     Attributes:
         batches: how many were done.

@@ -16,7 +16,7 @@ CHANGES_MAX = "50000"
 
 @dataclass
 class IndexProgress(JobProgress):
-    """How far an index is, after each batch.
+    """Progress of an index, reported after each batch.
 
     Attributes:
         indexed: documents put in; `removed`: deletions and expirations.

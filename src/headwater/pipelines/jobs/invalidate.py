@@ -13,7 +13,8 @@ from headwater.pipelines.jobs.declared import CHECKPOINT, FromNow, JobProgress, 
 
 @dataclass
 class InvalidationProgress(JobProgress):
-    """How far a run is, after each batch. In vbuckets that a failover took back, all keys were deleted.
+    """Progress of an invalidation, reported after each batch. In vbuckets that a failover took back, all keys were
+    deleted.
 
     Attributes:
         changes: changes of the bucket that were seen.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class MirrorProgress:
-    """How far a mirror is, after each batch.
+    """Progress of a mirror, reported after each batch.
 
     Attributes:
         batch: how many batches are in the table, over all runs.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TransitionProgress(JobProgress):
-    """How far a transition is, after each batch.
+    """Progress of a transition, reported after each batch.
 
     Attributes:
         moved: vbuckets that are at their new owners, of `total`; those of runs before this one included.
