@@ -23,7 +23,7 @@ from headwater.wire.status import Status
 from tests.node.support import Desk, FakeConnection, discard
 
 FAR = 9
-"""A vbucket of the other worker."""
+"""A vbucket of the other worker; those of the next workers follow."""
 SET_EXTRAS = bytes(8)
 LARGE = bytes(1 << 20)
 
@@ -109,7 +109,7 @@ def played(play: Play, tmp_path: Path, *, workers: int = 1, config: NodeConfig |
         others = [Address("far", number) for number in range(workers)]
         here.loop = asyncio.get_running_loop()
         here.cluster = SimpleNamespace(  # type: ignore[assignment]
-            owner=lambda vbucket: others[0] if vbucket == FAR else None, version=(0, 0), map_in_refusals=False
+            owner=lambda vbucket: dict(enumerate(others, FAR)).get(vbucket), version=(0, 0), map_in_refusals=False
         )
         paths = {each: f"{folder}/{each.port}" for each in others}
         theirs = [Worker(path) for path in paths.values()]
@@ -169,6 +169,23 @@ def test_what_was_answered_before_a_worker_died_is_passed_on(tmp_path: Path) -> 
         assert [each.opaque for each in client.heard()] == [1] and not client.connection.is_closed
 
     played(play, tmp_path)
+
+
+def test_what_a_worker_that_died_had_answered_waits_for_its_turn(tmp_path: Path) -> None:
+    async def play(here: Desk, client: Client, workers: list[Worker]) -> None:
+        client.send(far(Opcode.GET, 1), Frame(0x80, Opcode.GET, b"k", vbucket=FAR + 1, opaque=2))
+        workers[0].hear()
+        workers[1].answer()
+        workers[1].die()
+        await turns()
+        assert client.heard() == [] and not client.connection.is_closed
+        assert workers[0].call is not None
+        for number, opcode in enumerate((Opcode.GET, Opcode.NOOP), 1):
+            workers[0].call.sendall(Frame(0x81, opcode, opaque=number).encode())
+        await turns()
+        assert [each.opaque for each in client.heard()] == [1, 2] and not client.connection.is_paused
+
+    played(play, tmp_path, workers=2)
 
 
 def test_what_waits_for_another_worker_counts_as_the_connections_memory(tmp_path: Path) -> None:

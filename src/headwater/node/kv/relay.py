@@ -303,9 +303,10 @@ class Relay:
         self._calls = {path: each for path, each in self._calls.items() if each is not call}
 
     def lost(self, call: _Call) -> None:
-        """A worker is gone; with what it owes, if anything, the client's connection."""
+        """A worker is gone; with what it owes, if anything, the client's connection. What it has answered only waits
+        for its turn."""
         self._forget(call)
-        if any(isinstance(each, _Place) and each.call is call for each in self._waiting):
+        if any(isinstance(each, _Place) and each.call is call and not each.is_over for each in self._waiting):
             self._session.connection.drop("the worker that had its requests is gone", fault=False)
 
 
