@@ -93,7 +93,7 @@ class Connecting(Awaitable[Opened]):
 
 
 class _Turns:
-    """Requests to nodes, each made by whoever awaits it.
+    """Requests to nodes, each carried out by the task that awaits it.
 
     Args:
         cluster, operations: where requests go, and how they are made.
@@ -163,7 +163,7 @@ class AsyncDocuments(_Turns):
         return await self._run(self._do.get(key, default))
 
     async def exists(self, key: Key) -> bool:
-        """Return True if there is a document. It is read for this: `get` with a default has its value as well."""
+        """Return True if there is a document. The request reads it, so `get` with a default has the value as well."""
         return await self._run(self._do.get(key, None)) is not None
 
     async def get_meta(self, key: Key) -> DocumentMeta:
@@ -235,7 +235,8 @@ class AsyncDocuments(_Turns):
     ) -> dict[bytes, StatusError]:
         """Store documents; returns the failures by key, so an empty answer means that all were stored.
 
-        With `durability` (as for `set`) each node carries them out one after the other, each within that time.
+        With `durability` (as for `set`) each node carries the writes out one after the other, each within the time of
+        `durability`.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         steps = bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection, durability=durability)
@@ -414,8 +415,11 @@ class AsyncClient(_Connected, AsyncDocuments):
         return AsyncCollectionClient(id_, aware, Operations(aware, id_), self._turns)
 
     def _knowing(self) -> Cluster:
-        """Return connections with Collections. They take over a newer map from here: otherwise a node that was cut off
-        would be asked for vbuckets that it no longer owns."""
+        """Return connections with the feature Collections.
+
+        They take over a newer map from this client: otherwise a node that was cut off would be asked for vbuckets that
+        it no longer owns.
+        """
         if self._aware is None:
             self._aware = self._cluster.twin(Feature.COLLECTIONS)
         self._aware.catch_up(self._cluster)
@@ -457,7 +461,9 @@ class AsyncClient(_Connected, AsyncDocuments):
         return await self._run(self._do.version())
 
     async def stats(self, group: str = "") -> dict[str, str]:
-        """Return a group of statistics of all nodes together; if several have a name, the last node's number."""
+        """Return a group of statistics of all nodes together; a name that several nodes report has the last node's
+        value.
+        """
         return await self._run(self._do.stats(group))
 
     async def stats_by_node(
@@ -466,7 +472,8 @@ class AsyncClient(_Connected, AsyncDocuments):
         """Return a group of statistics of each node of the map, by "host:port".
 
         Args:
-            silent: gets the nodes that do not answer, by "host:port"; without it the first of them is an error.
+            silent: takes the errors of nodes that do not answer, by "host:port"; without it the first of them is
+                raised.
         """
         return await self._run(self._do.stats_by_node(group, silent))
 

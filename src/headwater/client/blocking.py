@@ -140,7 +140,7 @@ class Documents(_Turns):
         return self._run(self._do.get(key, default))
 
     def exists(self, key: Key) -> bool:
-        """Return True if there is a document. It is read for this: `get` with a default has its value as well."""
+        """Return True if there is a document. The request reads it, so `get` with a default has the value as well."""
         return self._run(self._do.get(key, None)) is not None
 
     def get_meta(self, key: Key) -> DocumentMeta:
@@ -212,7 +212,8 @@ class Documents(_Turns):
     ) -> dict[bytes, StatusError]:
         """Store documents; returns the failures by key, so an empty answer means that all were stored.
 
-        With `durability` (as for `set`) each node carries them out one after the other, each within that time.
+        With `durability` (as for `set`) each node carries the writes out one after the other, each within the time of
+        `durability`.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         steps = bulk.set_many(self._cluster, pairs, flags, expiry, self._do.collection, durability=durability)
@@ -391,8 +392,11 @@ class Client(_Connected, Documents):
         return CollectionClient(id_, aware, Operations(aware, id_), self._turns)
 
     def _knowing(self) -> Cluster:
-        """Return connections with Collections. They take over a newer map from here: otherwise a node that was cut off
-        would be asked for vbuckets that it no longer owns."""
+        """Return connections with the feature Collections.
+
+        They take over a newer map from this client: otherwise a node that was cut off would be asked for vbuckets that
+        it no longer owns.
+        """
         if self._aware is None:
             self._aware = self._cluster.twin(Feature.COLLECTIONS)
         self._aware.catch_up(self._cluster)
@@ -434,7 +438,9 @@ class Client(_Connected, Documents):
         return self._run(self._do.version())
 
     def stats(self, group: str = "") -> dict[str, str]:
-        """Return a group of statistics of all nodes together; if several have a name, the last node's number."""
+        """Return a group of statistics of all nodes together; a name that several nodes report has the last node's
+        value.
+        """
         return self._run(self._do.stats(group))
 
     def stats_by_node(
@@ -443,7 +449,8 @@ class Client(_Connected, Documents):
         """Return a group of statistics of each node of the map, by "host:port".
 
         Args:
-            silent: gets the nodes that do not answer, by "host:port"; without it the first of them is an error.
+            silent: takes the errors of nodes that do not answer, by "host:port"; without it the first of them is
+                raised.
         """
         return self._run(self._do.stats_by_node(group, silent))
 

@@ -58,7 +58,7 @@ class BulkItem:
     """One request of a bulk.
 
     Attributes:
-        opcode: of its quiet form; 0 for that of the run.
+        opcode: the opcode of the quiet request; 0 for the opcode of the run.
         place: index among the items of the run, for callers that must know which one failed.
         stands_alone: True if it replaces any version, so that an earlier item of its key need not be tried again.
         has_meta: True if metadata, not the order, decide which of two items is newer.
@@ -106,8 +106,8 @@ class BulkWriter:
     perhaps at another node. So of two values for a key the later always wins, of two with metadata the newer one, and
     no more is kept in memory than was under way.
 
-    All of it goes to one bucket. Where that turns out to be another one, dropped and made again under its name, all is
-    planned anew if nothing was sent yet; otherwise the run ends with BucketMadeAnew, for what it wrote is gone.
+    All items go to one bucket. If that bucket was dropped and made again under its name, the run is planned anew as
+    long as nothing was sent. Otherwise it ends with BucketMadeAnew, for its writes are gone with the old bucket.
 
     Attributes:
         answers: what was answered, by key: hits of reads.
@@ -122,7 +122,7 @@ class BulkWriter:
         collection: CollectionId | None = None,
         durability: DurabilityChoice = None,
     ) -> None:
-        """Items that name no opcode are `request`s; keys are those of a collection, if one is given."""
+        """Make a run: items without an opcode are sent as `request`, with keys of `collection` if it is given."""
         self._durability = as_durability(durability, cluster.settings.timeout_seconds)
         self._given = cluster
         self._cluster = cluster = cluster if self._durability is None else cluster.for_durable_writes()
@@ -153,7 +153,7 @@ class BulkWriter:
         yield from self._insist()
 
     def _plan(self) -> Steps[None]:
-        """Take the newest map, and the id of the collection in the bucket that it is of."""
+        """Take the newest map, and look the collection's id up in the bucket of that map."""
         self._given.catch_up(self._cluster)
         if self._collection is not None:
             self._prefix = yield from self._collection.prefix()
@@ -209,7 +209,7 @@ class BulkWriter:
             yield from self._flush()
 
     def _look_up(self) -> Steps[None]:
-        """Look up the collection's id once again. If it is gone, the requests are refused again, each by its key."""
+        """Look up the collection's id once again. If the collection is gone, each refused key gets its error."""
         self._looked_up = True
         if self._collection is not None:
             with suppress(UnknownCollection, UnknownScope):
@@ -217,7 +217,7 @@ class BulkWriter:
                 self._prefix = yield from self._collection.prefix()
 
     def _check_unsent(self) -> None:
-        """Raise BucketMadeAnew if writes went to the bucket of before."""
+        """Raise BucketMadeAnew if writes went to a bucket that was replaced since."""
         if self._has_sent and not self._reads:
             raise self._cluster.made_anew(self._map)
 
@@ -239,7 +239,7 @@ class BulkWriter:
             self.failed[item.place] = error
 
     def _put_off(self, item: BulkItem, error: Failure) -> None:
-        """Keep an item whose refusal may pass."""
+        """Keep an item for another attempt, for its refusal may pass."""
         if isinstance(error, StatusError) and self._map.vbucket_of(item.key) in self._hopeless:
             self._fail(item, error)
         else:  # whether it is taken may depend on what was put off before it
@@ -284,7 +284,7 @@ class BulkWriter:
             yield from self._settle()
 
     def _put_off_misplaced(self, owner: Address, chunk: Chunk) -> None:
-        """Keep items whose vbuckets were counted in another bucket than that of their connection."""
+        """Keep items whose vbuckets were computed for another bucket than that of their connection."""
         if not self._cluster.map.is_same_bucket(self._map):
             self._check_unsent()
         for item, vbucket in zip(chunk.items, chunk.vbuckets, strict=True):
@@ -339,12 +339,14 @@ class BulkWriter:
             self._sort(sent.items, refusals)
 
     def _deadline(self, count: int) -> float:
-        """Return the time by which so many requests must be answered; each durable one may take all of its time."""
+        """Return the deadline for the answers to `count` requests; each durable one may take all of its time."""
         each_seconds = 0.0 if self._durability is None else self._cluster.settings.timeout_seconds
         return self._cluster.deadline() + count * each_seconds
 
     def _sort(self, items: list[BulkItem], refusals: dict[int, StatusError]) -> None:
-        """Keep the items to try again; later items of the same key that were written may make them void."""
+        """Keep the refused items for another attempt, except those that a later written item of the same key makes
+        void.
+        """
         for place, item in enumerate(items):
             refusal = refusals.get(place)
             if refusal is None:

@@ -139,7 +139,8 @@ class CollectionCreated(_InCollection):
 
     Attributes:
         vbucket, seqno: the place of the event; every vbucket has one of its own.
-        manifest_uid: of the manifest that this event completes, or of the one before it while more events follow.
+        manifest_uid: the uid of the manifest that this event completes, or of the one before it while more events
+            follow.
         within: the collection. max_ttl: the longest that its documents live, in seconds; None for no such limit.
         snapshot_start, snapshot_end: the snapshot it came in.
     """
@@ -190,7 +191,7 @@ class UnknownSystemEvent:
     """An event of the bucket's collections that this program does not understand.
 
     Attributes:
-        vbucket, seqno: its place. event, version: what it calls itself. key, value: what it brought, as it came.
+        vbucket, seqno: its place. event, version: its number and its version. key, value: the bytes that came with it.
         snapshot_start, snapshot_end: the snapshot it came in.
     """
 
@@ -232,8 +233,10 @@ class ScopeDropped:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsPurged:
-    """Deletions of a vbucket were purged before we read them: it is read again from the beginning, and each document
-    held of it that does not come again was deleted (`on_data_loss="read_again"`).
+    """Deletions of a vbucket were purged before we read them, so the vbucket is read again from the beginning.
+
+    A document that the reader holds of the vbucket, and that does not come again, was deleted
+    (`on_data_loss="read_again"`).
 
     Attributes:
         seqno: our last seqno. purge_seqno: the seqno up to which deletions are gone.
@@ -259,9 +262,9 @@ class ChangeBatch:
         records: one row per change, in the order of the wire; columns as in headwater.kernels.columns.SCHEMA, and, if
             collections were chosen, those of headwater.client.collection_columns. The batch keeps its memory as long as
             it is referred to. It may be empty: then only the positions have moved on, or something else happened.
-        ended: the streams that ended in it; their rows are in it or were before.
-        collection_events: what happened to collections and scopes, in order, each with the row that it came before (the
-            number of rows, if behind all of them).
+        ended: the streams that ended; their last rows are in this batch or in an earlier one.
+        collection_events: events of collections and scopes in order, each with the index of the row that follows it
+            (the number of rows, if none follows).
         data_losses: vbuckets that are read again from the beginning, likewise.
     """
 
@@ -290,7 +293,7 @@ class ChangeBatch:
         return self._positions.logs
 
     def __len__(self) -> int:
-        """Rows in the batch."""
+        """Return the number of rows."""
         return int(self.records.num_rows)
 
 
@@ -315,7 +318,7 @@ def _loss(event: ReadAgain) -> DeletionsPurged:
 
 
 def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEvent | None:
-    """Return what happened to a collection or scope; None for events of other kinds."""
+    """Return the event of a collection or scope; None for events of other kinds."""
     if isinstance(event, Vanished):  # it lies behind all that came of the stream, wherever that was
         start = event.stream.request_position
         here = (0, 0) if start is None else (start.seqno, start.snapshot_end)
@@ -435,7 +438,7 @@ _COLUMNS = tuple(field.name for field in fields(Mutation))[:-1]  # `within` is n
 
 
 def _rows(records: pa.RecordBatch, names: CollectionNames | None = None) -> Iterator[Change]:
-    """Yield the rows of a batch as objects; `names`: those of the collections, if there is a column of their ids."""
+    """Yield the rows of a batch as objects; `names` are those of the collections, if there is a column of their ids."""
     opcodes = cast("list[int]", records.column("opcode").to_pylist())
     columns = (records.column(name).to_pylist() for name in _COLUMNS)
     if names is None:

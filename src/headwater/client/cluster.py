@@ -128,7 +128,9 @@ class Cluster(Nodes):
             raise self.made_anew(planned)
 
     def relearn(self, config: bytes, source: Address, until: float | None = None) -> Steps[None]:
-        """Take over the map that came with a NOT_MY_VBUCKET answer; if it is not newer, ask (kv.md: 07 carries it)."""
+        """Take over the map that came with a NOT_MY_VBUCKET answer; if it is not newer than ours, ask the nodes (kv.md:
+        07 carries it).
+        """
         before = self.map
         if config.startswith(b"{"):
             self.learn(config, source)

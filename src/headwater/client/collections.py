@@ -51,8 +51,8 @@ class CollectionName(NamedTuple):
     """A collection by ids and by names.
 
     Attributes:
-        scope_id, scope, collection: None where only the id is known: the collection came before what was read, and was
-            dropped before its name was asked for.
+        scope_id, scope, collection: None where only the id is known: the collection was created before the first change
+            that was read, and dropped before its name was looked up.
     """
 
     collection_id: int
@@ -106,7 +106,7 @@ class Streamed:
     """The share of a bucket's collections that a drain reads.
 
     Args:
-        choice: the choice as positions have it. left: the part of it that still exists, as streams request it.
+        choice: the chosen collections, as positions have them. left: those that still exist, as streams request them.
 
     Attributes:
         manifest_uid: uid of the newest manifest that was used.
@@ -142,7 +142,7 @@ class Streamed:
         return f"collection{'s' * (len(paths) > 1)} {', '.join(paths)} {'are' if len(paths) > 1 else 'is'}"
 
     def look_at(self, manifest: CollectionsManifest) -> bool:
-        """Apply a newer manifest; return True if less is left than before."""
+        """Apply a newer manifest; return True if fewer of the chosen collections exist than before."""
         before = self.left
         self.names.learn(manifest)
         self.manifest_uid = max(self.manifest_uid, manifest.uid)
@@ -157,10 +157,10 @@ class Streamed:
 
 
 def resolve(manifest: CollectionsManifest, collections: Collections, scope: str | None) -> Coverage:
-    """Return the choice of collections by ids.
+    """Return the chosen collections as ids.
 
     Raises:
-        OptionError: names that can't be, or both kinds of choice. UnknownCollection, UnknownScope: it is not there.
+        OptionError: an invalid name. UnknownCollection, UnknownScope: it does not exist.
     """
     if scope is not None:
         return Coverage(manifest.uid, scope=scope_id(manifest, scope))
@@ -176,10 +176,10 @@ def resolve(manifest: CollectionsManifest, collections: Collections, scope: str 
 def resolve_again(
     manifest: CollectionsManifest, collections: Iterable[str] | Literal["all"] | None, scope: str | None, held: Coverage
 ) -> Coverage:
-    """Return the choice of a reader that continues: names whose collections were dropped since stand for ids in `held`,
-    as long as there are no more such names than such ids.
+    """Return the choice of a reader that continues. A name whose collection was dropped since stands for an id in
+    `held`, as long as `held` has enough such ids.
 
-    Returns: `held` itself where something was dropped: the next start has the same names.
+    Returns: `held` itself if a collection was dropped, so that the next start may use the same names.
 
     Raises: as `resolve`.
     """
@@ -252,7 +252,7 @@ def collection_id(manifest: CollectionsManifest, scope: str, name: str) -> int:
 def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifest]:
     """Ask the nodes for the manifest: the first that answers, and the others if its uid is below `at_least`.
 
-    Returns: the newest that was told; EMPTY from servers that know nothing of collections.
+    Returns: the newest manifest; EMPTY from servers that know nothing of collections.
 
     Raises:
         TransportError, StatusError: no node answered. RemoteProtocolError: an answer that is no manifest.
@@ -286,9 +286,9 @@ def newest_manifest(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> 
 
     Args:
         cluster: the bucket.
-        vbuckets: the only ones whose owners matter; None for all.
+        vbuckets: the vbuckets whose owners are asked; None for all.
 
-    Returns: the newest that was told; EMPTY from servers that know nothing of collections.
+    Returns: the newest manifest; EMPTY from servers that know nothing of collections.
 
     Raises:
         TransportError, StatusError: one of them did not answer, or no vbucket has a node. RemoteProtocolError: an
@@ -336,8 +336,10 @@ def _read_manifest(address: Address, answer: Frame) -> CollectionsManifest:
 
 
 class CollectionId:
-    """The id of a collection, for requests by key: looked up on first use, and again after a node does not know it, for
-    it may have been dropped and created again.
+    """The id of a collection, for requests by key.
+
+    The id is looked up on first use. If a node does not know it, it is looked up again, for the collection may have
+    been dropped and made anew.
 
     Args:
         cluster: with connections that ask for Collections.
@@ -357,14 +359,14 @@ class CollectionId:
         self._map: ClusterMap | None = None  # of the bucket in which it has that id
 
     def is_of(self, known: ClusterMap) -> bool:
-        """Return True if the id is known, and is one of the bucket that a map is of."""
+        """Return True if the id is known and belongs to the bucket of this map."""
         return self._id is not None and self._map is not None and self._map.is_same_bucket(known)
 
     def prefix(self) -> Steps[bytes]:
         """Return the bytes in front of each key.
 
         Raises:
-            UnknownCollection, UnknownScope: it is not there. TransportError: no node told.
+            UnknownCollection, UnknownScope: it does not exist. TransportError: no node answered.
         """
         while not self.is_of(self._cluster.map):
             yield from self.look_up()
@@ -385,11 +387,11 @@ class CollectionId:
 
 
 def check_start(start: Mapping[int, Position], choice: Coverage | None, manifest: CollectionsManifest) -> None:
-    """Check that saved positions were read with the same choice of collections: with another one, changes left out up
-    to them would never come.
+    """Check that positions were saved with the same choice of collections. With another choice, changes that were left
+    out before these positions would never come.
 
     Raises:
-        OptionError: they were not; it has their choice.
+        OptionError: the choices differ; the message has the saved one.
     """
     for position in start.values():
         if position.seqno and not _goes_on(position.coverage, choice, manifest):
@@ -397,7 +399,7 @@ def check_start(start: Mapping[int, Position], choice: Coverage | None, manifest
 
 
 def _goes_on(held: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> bool:
-    """Return True if it is the same choice; collections that were dropped since may be missing."""
+    """Return True if both choices are the same, except for collections that were dropped since."""
     if held is None or choice is None:
         return held is choice
     return held.same_choice(choice) or held.within(manifest).same_choice(choice)
@@ -418,7 +420,7 @@ def _needed(held: Coverage | None, choice: Coverage | None, manifest: Collection
 
 
 def covering(start: Mapping[int, Position], coverage: Coverage | None) -> dict[int, Position]:
-    """Return the positions with this choice."""
+    """Return the positions, each with this choice of collections."""
     if coverage is None:
         return dict(start)
     return {vbucket: replace(position, coverage=coverage) for vbucket, position in start.items()}

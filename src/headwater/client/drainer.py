@@ -71,9 +71,9 @@ class Pace:
     """The times that the rows of a batch may wait for others.
 
     Attributes:
-        spell_seconds: for reading and decoding, while more is there.
-        linger_seconds: for more to come, once there is none.
-        enough: the share of a full batch that waits for nothing.
+        spell_seconds: the longest time of reading and decoding, while more bytes are there.
+        linger_seconds: the longest wait for more bytes, once there are none.
+        enough: the share of a full batch from which on rows do not wait.
     """
 
     spell_seconds: float
@@ -120,7 +120,7 @@ class Unassigned:
 
 
 class Drainer:
-    """All of one drain; `advance` until it returns None."""
+    """A drain over all nodes of a bucket; call `advance` until it returns None."""
 
     def __init__(
         self,
@@ -212,8 +212,7 @@ class Drainer:
         return None
 
     def _reads_again(self) -> Steps[bool]:
-        """Find out why nothing more comes; return True if the failed vbuckets begin again, because the option says
-        so."""
+        """Find out why no more changes come; return True if the failed vbuckets begin again by `on_data_loss`."""
         if self._failure is None:
             return False
         self._failure = yield from explained(self.cluster, self._failure, self._unopened)
@@ -258,7 +257,7 @@ class Drainer:
         return now < self._linger_until
 
     def _forget_callers_time(self, seconds: float) -> None:
-        """Exclude the time that the caller took for a batch, which the nodes are not to blame for."""
+        """Leave the time that the caller spent on a batch out of the times in which nodes must make progress."""
         self._moved_at += seconds
         if seconds >= 1.0:
             for each in self.progress.values():
@@ -268,7 +267,7 @@ class Drainer:
     def _run_workers(self) -> Steps[bool]:
         """Run every worker until it waits or the arena is full, and find nodes for vbuckets without one.
 
-        Not for long, once there are rows to return: changes may come as fast as they are read. Returns True in this
+        Once there are rows to return, stop soon, for changes may come as fast as they are read. Return True in this
         case.
         """
         busy, until = True, self.clock() + self._pace.spell_seconds
@@ -306,7 +305,10 @@ class Drainer:
         return busy
 
     def _gave_up(self, now: float) -> bool:
-        """Return True if the caller wants to know that nothing came.
+        """Return True if the caller has waited for `max_wait_seconds`, and note the failure of a drain that makes no
+        progress.
+
+        A drain with an end that stands still although its nodes are alive has failed; its error is the last one.
 
         A drain with an end that stands still although its nodes are alive has failed, for its last error.
         """
@@ -319,7 +321,7 @@ class Drainer:
 
     @property
     def _may_stand_still(self) -> bool:
-        """True if nodes would have to come on for this drain to end; what the gate holds has a time of its own."""
+        """True if the drain needs progress of the nodes to end; changes in the gate have a time of their own."""
         return self._bounded and bool(self._workers) and not (self._gate and self._gate.holding)
 
     def _next_wait(self) -> Ready:
@@ -357,7 +359,7 @@ class Drainer:
     # ------------------------------------------------------------------ what waits for copies to have it on disk
 
     def _pass(self, gate: Gate) -> Steps[None]:
-        """Put new rows into the gate, and ask the nodes how much of them is on disk."""
+        """Put new rows into the gate, and ask the nodes which of them they have on disk."""
         if self.arena.rows or self._events:
             events, self._events = self._events, []
             gate.take(self.arena.batch(), events, self.clock())
@@ -389,7 +391,7 @@ class Drainer:
     # ------------------------------------------------------------------ vbuckets without a stream
 
     def _house(self) -> Steps[None]:
-        """Give due vbuckets without a stream to the workers of their owners, for ever."""
+        """Give vbuckets without a stream to the workers of their owners when their time has come, for ever."""
         while True:
             now = self.clock()
             due = [vb for vb, lost in self._unassigned.items() if lost.retry_at <= now]
@@ -413,8 +415,10 @@ class Drainer:
             yield AGAIN if due else Ready()
 
     def _look_for_bucket(self, due: Iterable[int]) -> Steps[bool]:
-        """Raise BucketNotFound for vbuckets whose node has no such bucket, unless another one may have it: then that
-        one was emptied, and the vbuckets go to others, by the map that all were asked for. True if they were."""
+        """Raise BucketNotFound for vbuckets whose node has no such bucket, unless another node may have it.
+
+        In that case the node was emptied, its vbuckets go to others by the newest map, and True is returned.
+        """
         for error in (self._unassigned[vb].error for vb in due):
             if isinstance(error, BucketNotFound):
                 if not (yield from self.cluster.was_emptied(error, self.cluster.deadline())):
@@ -444,8 +448,10 @@ class Drainer:
         return [] if streamed.is_over else due
 
     def _seems_dropped(self, streamed: Streamed, manifest: CollectionsManifest) -> bool:
-        """Return True if a manifest lacks a part of the choice that no stream has reported as dropped. An id is never
-        given twice, so what the stream of one vbucket reported is true for all."""
+        """Return True if a manifest lacks a part of the choice that no stream has reported as dropped.
+
+        An id is never used twice, so a drop that the stream of one vbucket reported is true for all vbuckets.
+        """
         if streamed.is_over or streamed.choice.collections is None:
             return not streamed.is_over and streamed.choice.has_gone(manifest)
         return not {number for _, number in self._told_dropped}.issuperset(streamed.missing_in(manifest))
@@ -454,10 +460,11 @@ class Drainer:
         """Return the newest manifest of all owners, which has all collections of the bucket.
 
         A node refuses a stream in the same way if a collection does not exist and if the user has no right in it. It
-        leaves both out of the manifest, whose uid stays the same. Only who may read the whole bucket is shown all.
+        leaves both out of the manifest, whose uid stays the same. Only a user who may read the whole bucket sees all of
+        them.
 
         Raises:
-            NoAccess: the user may not be shown all collections, so that nothing is known of a drop.
+            NoAccess: the user does not see all collections, so a dropped one can't be told from a hidden one.
         """
         shown = yield from self._may_read_all()
         manifest = yield from newest_manifest(self.cluster)
@@ -535,7 +542,7 @@ class Drainer:
         self._displace([*worker.vbuckets, *worker.todo], error, stale_map=True)
 
     def _rest(self, worker: Worker, vbucket: int, row: int) -> None:
-        """Keep the last position of a stream that is over. Rows that still wait are dropped: they come again."""
+        """Keep the last position of a stream that is over. Drop its rows that still wait: they come again."""
         if self._gate is not None:
             self.progress[vbucket].position = self._gate.cut(vbucket)
             self._events.append((row, Cut(ConsumerStream(vbucket))))

@@ -1,10 +1,10 @@
 """Durable writes: those that a node answers when enough copies of the document have them.
 
-A node carries out the requests of a connection in order, so whatever stands behind a durable write waits as long as
-that does. Durable writes therefore have connections of their own (`Nodes.for_durable_writes`); see decision 0130.
+A node carries out the requests of a connection in order, so all requests behind a durable write wait as long as it
+does. Durable writes therefore have connections of their own (`Nodes.for_durable_writes`); see decision 0130.
 
-Each attempt names a time to the node that ends before the operation does: the answer, even "ambiguous", comes while it
-is waited for. Source: wire.md 1.4; kv.md 2, "Durable mutations".
+Each attempt names a time to the node that ends before the operation does: so the answer, even "ambiguous", comes before
+the client gives up. Source: wire.md 1.4; kv.md 2, "Durable mutations".
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Durability:
     Args:
         level: a DurabilityLevel, or its name: "majority", "majority-and-persist-to-active", "persist-to-majority".
         timeout_seconds: how long the copies may take, 0.001 to 65.534 and less than the client's `timeout_seconds`.
-            None: nine tenths of what is left of that.
+            None: nine tenths of the time that is left of it.
 
     Raises:
-        OptionError: there is no such level, or the time can't be.
+        OptionError: there is no such level, or the time is out of bounds.
     """
 
     level: DurabilityLevel | str
@@ -70,10 +70,10 @@ def _level(level: DurabilityLevel | str) -> DurabilityLevel:
 
 
 def as_durability(choice: DurabilityChoice, timeout_seconds: float) -> Durability | None:
-    """Return the durability that is chosen.
+    """Return the argument `durability` of a write as a Durability; None stays None.
 
     Args:
-        timeout_seconds: of one operation of the client.
+        timeout_seconds: the longest time of one operation of the client.
 
     Raises:
         OptionError: there is no such level, or the client would not wait as long as the node may take.
@@ -88,7 +88,7 @@ def as_durability(choice: DurabilityChoice, timeout_seconds: float) -> Durabilit
 
 
 def within(write: Frame, left_seconds: float) -> Frame:
-    """Return a durable write that its node gives up before its operation ends."""
+    """Return a durable write with a timeout for its node that ends before the operation does."""
     return replace(write, framing=_framing_within(write.framing, left_seconds))
 
 

@@ -47,7 +47,7 @@ class _Feed:
     def _reading(self, who: str, reader: object) -> Iterator[None]:
         """Allow one reader at a time, a thread or a task: two would wait for the same changes.
 
-        KeyboardInterrupt comes between any two lines. It may leave the reader noted; that reader may go on.
+        KeyboardInterrupt comes between any two lines and may leave the reader registered; the same reader may go on.
         """
         if self._reader.setdefault(who, reader) != reader:  # one step of the interpreter
             raise LocalProtocolError(f"another {who} is reading from this drain; give each {who} one of its own")
@@ -57,9 +57,11 @@ class _Feed:
             self._reader.clear()
 
     def _steps(self) -> Steps[Handout | None]:
-        """The drain's own steps. Where they wait they may be given up, and the next call goes on. What breaks elsewhere
-        (KeyboardInterrupt comes anywhere) may leave changes that were decoded and never returned: `_torn` until they
-        are."""
+        """Run the drain's own steps. Where they wait they may be abandoned, and the next call goes on.
+
+        An interruption elsewhere (KeyboardInterrupt comes anywhere) may leave decoded changes that were never returned:
+        `_torn` is True until they are.
+        """
         self._expect_whole()
         steps, answer = self._drainer.advance(), None
         with closing(steps):
@@ -167,7 +169,9 @@ class Changes(_EventPositions, Iterator[Event]):
     """An iterator over changes one at a time; ends when all streams have ended."""
 
     def __next__(self) -> Event:
-        """Return the next event, blocking while nothing changes; NothingCame after `max_wait_seconds` of that."""
+        """Return the next event, blocking while nothing changes; raise NothingCame after `max_wait_seconds` without
+        one.
+        """
         since = None
         self._feed.settle()
         try:

@@ -1,7 +1,7 @@
-"""The place of one vbucket of a drain, change by change: as kernels/tracker.py has it for decoded rows.
+"""The position of one vbucket of a drain, moved change by change; kernels/tracker.py does this for decoded rows.
 
 Between the decoder and the caller rows may wait (mitigation.py), or become events one at a time (changes.py). The
-decoder's numbers run ahead then; these follow the rows that were passed on.
+decoder's positions run ahead then; a foothold follows the rows that were passed on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headwater.protocol.dcp.position import ENDLESS, Position
 
 
 class Foothold:
-    """The last seqno that was passed on, and the range held of its snapshot."""
+    """The last seqno that was passed on, and the part of its snapshot that is held."""
 
     __slots__ = ("held_end", "held_start", "last", "snapshot")
 
@@ -32,7 +32,7 @@ class Foothold:
         self.snapshot: tuple[int, int] | None = None
 
     def enter(self, start: int, end: int) -> None:
-        """A snapshot begins; one that was cut short widens the range (kernels/tracker.py, enter_snapshot)."""
+        """Begin a snapshot; one that was cut short widens the range (kernels/tracker.py, enter_snapshot)."""
         self.snapshot = start, end
         if self.held_start < self.last < self.held_end:
             self.held_start, self.held_end = min(self.held_start, start), max(self.held_end, end)

@@ -60,7 +60,7 @@ U32_MAX, U64_MAX = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Missing(Enum):
-    """Replaces a default that was not given."""
+    """The type of a `default` that was not passed."""
 
     RAISES = 0
 
@@ -69,7 +69,7 @@ RAISES: Final = Missing.RAISES
 
 
 class Valued:
-    """The readings of a value, of a `Document` or of a `Mutation`."""
+    """Methods that read the value of a `Document` or of a `Mutation`."""
 
     __slots__ = ()
     value: bytes
@@ -198,10 +198,10 @@ def _as_bytes(name: str, data: Value) -> bytes:
 
 
 def unsigned(name: str, number: int, highest: int) -> int:
-    """Return the number if it fits.
+    """Return the number if it is from 0 to `highest`.
 
     Raises:
-        OptionError: it does not.
+        OptionError: it is not.
     """
     if not isinstance(number, SupportsIndex) or not 0 <= number <= highest:
         raise OptionError(name, number, f"a number from 0 to {highest}")
@@ -209,7 +209,7 @@ def unsigned(name: str, number: int, highest: int) -> int:
 
 
 def check_vbuckets(cluster: Cluster, vbuckets: Iterable[int]) -> None:
-    """Raise OptionError for the first number that is no vbucket of the bucket: one that is, may still be on its way."""
+    """Raise OptionError for the first number that is outside of the bucket's vbuckets."""
     count = cluster.map.vbuckets
     for vb in vbuckets:
         if not isinstance(vb, SupportsIndex) or not 0 <= vb < count:
@@ -246,7 +246,7 @@ class Operations:
     """A client's operations on documents and vbuckets; each method returns steps.
 
     Args:
-        collection: whose documents are meant; None for the default one, on connections without Collections.
+        collection: the collection of the documents; None for the default one, on connections without Collections.
     """
 
     def __init__(self, cluster: Cluster, collection: CollectionId | None = None) -> None:
@@ -263,7 +263,7 @@ class Operations:
             return (yield from self._resolve(request, answer, durability))
 
     def _resolve(self, request: Request, answer: type[Answered], durability: Durability | None) -> Steps[Answered]:
-        """Send a request to its collection, as that is called in the bucket of the newest map."""
+        """Send a request with its collection's id in front of the key, looked up in the bucket of the newest map."""
         if durability is not None:
             self.cluster.for_durable_writes()  # and hear of its newer map
         if self.collection is None:
@@ -454,7 +454,8 @@ class Operations:
         """Return a group of statistics of each node of the map, by "host:port".
 
         Args:
-            silent: takes the nodes that do not answer, by the same; without it the first of them is an error.
+            silent: takes the errors of nodes that do not answer, by "host:port"; without it the first of them is
+                raised.
 
         Raises:
             TransportError: a node does not answer. StatusError: one refused.
@@ -473,7 +474,7 @@ class Operations:
         """Return a group of statistics that has lines "vb_N:name", by vbucket, each from the node that owns it.
 
         Args:
-            vbuckets: asked for one by one; None for all, at once.
+            vbuckets: the vbuckets to ask for, one by one; None for all, by one request to each node.
         """
         backoff, until = for_requests(), self.cluster.deadline()
         while True:

@@ -35,7 +35,7 @@ class Link:
     """A connection, from nothing to closed.
 
     Args:
-        tls: whom to trust, and as whom to come; None for a connection without TLS.
+        tls: trusted CAs and the client's certificate; None for a connection without TLS.
 
     Attributes:
         address: the node.
@@ -120,8 +120,11 @@ class Link:
             yield from self.wait(deadline)
 
     def _refused(self, error: TlsError, target: SocketAddress, deadline: float) -> Steps[CertificateRefused]:
-        """Return the error for a certificate that is not trusted. It is fetched over another connection, on which
-        nothing is sent: OpenSSL does not keep a refused one."""
+        """Return the error for a certificate that is not trusted.
+
+        The certificate is fetched over another connection, on which nothing is sent: OpenSSL does not keep a refused
+        one.
+        """
         shown = "which it shows no more"
         try:
             yield from self._reach(target, TlsSettings(verify="none"), deadline)
@@ -135,7 +138,7 @@ class Link:
         )
 
     def check(self, deadline: float) -> None:
-        """Check the clock.
+        """Check that the deadline has not come.
 
         Raises:
             PeerSilent: the deadline has come; the connection is closed.
@@ -146,7 +149,7 @@ class Link:
             raise PeerSilent(str(self.address), now - self.heard_at)
 
     def wait(self, deadline: float, signal: Signal | None = None, wake_at: float | None = None) -> Steps[None]:
-        """Wait for the channel, for the signal and until `wake_at`, if there are any; PeerSilent at the deadline."""
+        """Wait for the channel, for `signal` or until `wake_at`, whichever comes first; PeerSilent at the deadline."""
         self.check(deadline)
         yield Ready((self.channel,), deadline if wake_at is None else min(deadline, wake_at), signal)
 
@@ -204,7 +207,8 @@ class Link:
         return frame
 
     def receive(self, deadline: float, signal: Signal | None = None, wake_at: float | None = None) -> Steps[None]:
-        """Receive available bytes into the inbox; if there are none, wait once. Kept bytes are sent meanwhile.
+        """Receive available bytes into the inbox; if there are none, wait once. Bytes that wait to be sent go out
+        meanwhile.
 
         The caller checks again for its frame: another task on this connection may have read it.
 

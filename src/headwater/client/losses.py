@@ -33,8 +33,8 @@ def explained(cluster: Cluster, failure: HeadwaterError, starts: Mapping[int, in
     """Return the error of a drain: a rollback to 0 becomes a DataLoss if deletions above the start were purged.
 
     Args:
-        starts: by vbucket, the seqno after which the drain requested streams that were not accepted yet: of all of
-            these the error names those that lack deletions.
+        starts: the start seqno of each vbucket whose stream was requested and not accepted yet; the error names those
+            of them that lack deletions.
     """
     if not isinstance(failure, RollbackRequired) or failure.common or not failure.requested:
         return failure

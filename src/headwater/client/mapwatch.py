@@ -2,7 +2,7 @@
 
 A node that gives a vbucket away ends its streams, and the drain looks for the new owner. But a node that was failed
 over because nobody reached it (nobody but us) goes on streaming, and says nothing new for ever. So every few seconds
-one of the nodes, each in its turn, is asked for its map. Where that gives a vbucket to another node than the one that
+one of the nodes, each in its turn, is asked for its map. If that map gives a vbucket to another node than the one that
 streams it, the old one gets some time to end the stream by itself; then its connection is dropped.
 """
 

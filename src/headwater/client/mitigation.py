@@ -1,14 +1,15 @@
 """Rollback mitigation: changes wait until enough copies have them on disk (`min_persisted`).
 
-A gate between the decoder and the caller. It holds what came, by vbucket and in order, and lets go of it as the copies
-say how far they are (persistence.py asks them). What is handed out is no longer the connection's to lose:
+A gate stands between the decoder and the caller. It holds changes by vbucket and in order, and releases them as the
+copies report the seqnos on their disks (persistence.py asks them). A lost connection does not take back released
+changes:
 
 * A change waits for the end of its snapshot. A snapshot that was cut off in the middle has lost versions that its later
-  part replaced, so the reader of half of one has to go back to its beginning; of a whole one that enough copies have
-  never. A snapshot of old data, whose end is on all disks, is let through as it comes.
-* What is held belongs to one stream and so to one branch. When the stream is over other than by its end, all that is
-  held of it is dropped, and it is asked for again behind what was handed out: nothing is lost, nothing comes twice, and
-  what a failover took back meanwhile never comes at all.
+  part replaced, so a reader of half a snapshot has to go back to its beginning. A reader of a whole one, which enough
+  copies have, never has to. A snapshot of old data, whose end is on all disks, is let through as it comes.
+* Held changes belong to one stream and so to one branch. When a stream is over without having reached its end, all its
+  held changes are dropped, and the stream is requested again from the last released change: nothing is lost, nothing
+  comes twice, and changes that a failover took back meanwhile never come at all.
 * Held bytes are not acknowledged: the producer stops when its window is full. That bounds the memory.
 
 No socket, no clock. Source: dcp 7, 9; kv 2 (OBSERVE_SEQNO); failover 2.
@@ -45,7 +46,7 @@ ROW_BYTES = 56
 
 @dataclass(frozen=True, slots=True)
 class Cut(StreamEvent):
-    """The stream is over before its end: its held rows are dropped, and come again."""
+    """A stream was cut off before its end: its held rows are dropped, and come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Withheld:
         needs: the seqno that must be on disk before they may go.
         last: the last seqno of the changes; snapshot: theirs.
         size: bytes that stay unacknowledged meanwhile.
-        source: where the changes are: its rows from `first` up to `end`.
+        source: the batch whose rows from `first` up to `end` are the changes.
     """
 
     needs: int
@@ -149,7 +150,7 @@ class Gate:
     # ------------------------------------------------------------------ what the copies say
 
     def queries(self, address: Address, known: ClusterMap) -> dict[int, int]:
-        """Return the query for a node: vbucket to vb uuid, of those that wait for its copy."""
+        """Return the vbuckets that wait for the copy on a node, each with the vb uuid to ask for."""
         return {
             vb: state.log[0][0]
             for vb in sorted(self._holding - self._ready)
@@ -157,8 +158,7 @@ class Gate:
         }
 
     def hear(self, address: Address, answers: Mapping[int, tuple[int, int]], known: ClusterMap) -> None:
-        """Take a node's answers: by vbucket the vb uuid of the query, and the seqno that it has on disk of that
-        branch."""
+        """Take a node's answers: by vbucket the vb uuid of the query, and the seqno of that branch on its disk."""
         self._troubles.pop(address, None)
         for vbucket, (vb_uuid, seqno) in answers.items():
             state = self._vbuckets[vbucket]
@@ -171,7 +171,7 @@ class Gate:
                     self._ready.add(vbucket)
 
     def missed(self, address: Address, trouble: Exception) -> None:
-        """Note that a node did not answer: for the error, should it come to one."""
+        """Note that a node did not answer, for the message of a later error."""
         self._troubles[address] = str(trouble)
 
     # ------------------------------------------------------------------ what goes
@@ -244,7 +244,7 @@ class Gate:
         return min(waiting, default=float("inf")) + patience_seconds if self._holding - self._ready else None
 
     def too_long(self, now: float, patience_seconds: float | None, known: ClusterMap) -> NotPersisted | None:
-        """Return the error for what has waited for so long."""
+        """Return the error for changes that have waited for `patience_seconds`; None if there are none."""
         deadline = self.deadline(patience_seconds)
         if deadline is None or now < deadline:
             return None
@@ -264,7 +264,7 @@ def _copy_text(copy: Address, state: _Vbucket, troubles: Mapping[Address, str]) 
 
 
 class _Rows:
-    """Rows that are let go, gathered; those that lie side by side are copied together."""
+    """Released rows, gathered; neighbouring rows are copied together."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -97,7 +97,9 @@ class Nodes:
         return self._durable
 
     def catch_up(self, other: Self) -> None:
-        """Take the map of another one if it is newer: a node that was cut off would be asked for what it lost."""
+        """Take the map of another client if it is newer: a node that was cut off would be asked for vbuckets that it
+        lost.
+        """
         if self._map is None or (other._map is not None and other._map.version > self._map.version):
             self._map = other._map
 
@@ -168,15 +170,17 @@ class Nodes:
         return link
 
     def leads_to(self, link: Pipeline, planned: ClusterMap) -> bool:
-        """Return True if a connection is one to the bucket that a map is of, as far as its node told. Otherwise it is
-        closed: that bucket is gone, or its node has to tell again."""
+        """Return True if a connection leads to the bucket of this map, as far as its node has said.
+
+        Otherwise close it: the bucket is gone, or the node has to report it again.
+        """
         if link.map is None or link.map.is_same_bucket(planned):
             return True
         link.close()
         return False
 
     def made_anew(self, planned: ClusterMap) -> BucketMadeAnew:
-        """Return the error for a request that was planned by a map of a bucket that is another one by now."""
+        """Return the error for a request that was planned by the map of a bucket which another one has replaced."""
         now = self.map
         return BucketMadeAnew(self.settings.target.url, (planned.uuid, planned.vbuckets), (now.uuid, now.vbuckets))
 
@@ -232,7 +236,7 @@ class Nodes:
         Many tasks that find the map wrong at the same time ask once.
 
         Args:
-            until: when the operation ends for which the map is needed. Silent nodes share the time that is left.
+            until: the deadline of the operation that needs the map. Silent nodes share the time that is left.
 
         Raises:
             TransportError, StatusError: no node answered; the error is that of the last, or of the last that may answer
@@ -260,14 +264,15 @@ class Nodes:
             yield from self.refresh(without, until)
 
     def was_emptied(self, error: TransportError | StatusError, until: float) -> Steps[bool]:
-        """Return True if a node without the bucket was emptied, as one whose disk was replaced: another node has it.
+        """Return True if the bucket is missing on a node because the node was emptied, as by a new disk: others have
+        it.
 
-        Its vbuckets have gone to others, by the map that is ours now, or will: as those of a node that is down. Only if
-        every node answers that it has no such bucket, there is none, which is believed for MISSING_SECONDS: one that
-        does not answer may have it.
+        The vbuckets of such a node have gone to others by the newest map, or will, as those of a node that is down. The
+        bucket does not exist only if every node answers so, for a silent node may have it; the result holds for
+        MISSING_SECONDS.
 
         Args:
-            error: the node's. until: when the operation ends; silent nodes share the time that is left.
+            error: the node's error. until: the deadline of the operation; silent nodes share the time that is left.
         """
         if not isinstance(error, BucketNotFound):
             return False
@@ -294,7 +299,7 @@ class Nodes:
             raise lost[-1] if lost else ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
 
     def _share(self, until: float | None, nodes: int) -> float | None:
-        """Return the time for the first of so many nodes to answer, so that there is time for the others."""
+        """Return the time that the first of these nodes has to answer, so that there is time for the others."""
         if until is None:
             return None
         now = self.clock()
@@ -310,7 +315,7 @@ class Nodes:
         """Ask one node for its map, within `until` if a connection may take longer.
 
         Raises:
-            TransportError, StatusError: it did not answer, or with a refusal; a node without maps is none.
+            TransportError, StatusError: it did not answer, or refused. That a node has no maps is no refusal.
         """
         link = yield from self.link(address, until)
         answer = yield from link.call(GetClusterConfig().frame(), self._connect_deadline(until))
@@ -320,7 +325,7 @@ class Nodes:
             raise refused(f"fetch the cluster map of {address}", answer)
 
     def seqnos_of(self, link: Pipeline, collection: int | None = None) -> Steps[dict[int, int]]:
-        """Return the high seqno of each active vbucket of a node, if `collection` is given of that one."""
+        """Return the high seqno of each active vbucket of a node; that of one collection, if `collection` is given."""
         request = GetAllVbSeqnos(vb_state=State.ACTIVE, collection_id=collection)
         answer = yield from link.call(request.frame(), self.deadline())
         if answer.status == Status.EINVAL and collection is None:  # old servers take no state

@@ -116,7 +116,7 @@ def drain_options(names: type, options: Mapping[str, Any]) -> DrainOptions:
 
 
 def refuse_unknown(options: Mapping[str, object], names: Iterable[str]) -> None:
-    """Raise OptionError for the first option that is not among the names; says the nearest one that is."""
+    """Raise OptionError for the first option that is not among the names; its message suggests the nearest name."""
     known = list(names)
     for name in [name for name in options if name not in known]:
         near = nearest(name, known)
@@ -131,8 +131,8 @@ def shows(names: type, table: Callable[..., object], **defaults: object) -> Call
     function's signature.
 
     Args:
-        table: what has a parameter for each keyword, with its default.
-        defaults: those of keywords for which the function has another default.
+        table: a function or class with a parameter for each keyword, and its default.
+        defaults: the function's own defaults, by keyword, where they differ.
     """
 
     def show(function: Function) -> Function:

@@ -29,14 +29,14 @@ POLL_SECONDS = 0.1
 
 
 def poll(nodes: Nodes, cluster: Cluster, address: Address, gate: Gate) -> Steps[None]:
-    """Ask one node, for ever, how far it has come with what waits in the gate; a node that is away is asked again.
+    """Ask one node, for ever, for its seqnos on disk that the gate waits for; a node that is away is asked again.
 
     Args:
-        nodes: connections for this alone: on one that others use, their answers would have to be waited for.
+        nodes: connections for this task alone: on shared ones it would have to wait for answers to other requests.
         cluster: knows the map.
 
     Raises:
-        StatusError: the node refuses to tell, for good.
+        StatusError: the node refuses the request, and not for a while only.
     """
     while True:
         queries = gate.queries(address, cluster.map)
@@ -59,7 +59,7 @@ def observe(nodes: Nodes, address: Address, queries: Mapping[int, int]) -> Steps
     """Return the seqno up to which a node has each branch on disk; `queries`: vbucket to vb uuid.
 
     Raises:
-        TransportError: no connection, or no answer in time. StatusError: the node refuses to tell.
+        TransportError: no connection, or no answer in time. StatusError: the node refused.
     """
     link = yield from nodes.link(address)
     vbuckets = list(queries)
@@ -92,13 +92,13 @@ def _seqno_of(frame: Frame, vbucket: int, vb_uuid: int) -> int:
 def persisted_seqnos(cluster: Cluster, vb_uuids: Mapping[int, int], wanted: MinPersisted) -> Steps[dict[int, int]]:
     """Return the seqno up to which enough copies have each of these branches on disk now.
 
-    A copy that does not answer has nothing.
+    A copy that does not answer counts as having nothing.
 
     Args:
         vb_uuids: vbucket to the vb uuid of the branch. wanted: how many copies.
 
     Raises:
-        StatusError: a node refuses to tell.
+        StatusError: a node refused.
     """
     known, by_copy = cluster.map, dict[int, dict[Address, int]]()
     for address in known.servers:

@@ -112,7 +112,7 @@ class Pipeline(Link):
         return bulk
 
     def finish_bulk(self, bulk: Bulk, deadline: float) -> Steps[list[Frame]]:
-        """Wait until all of it was dealt with; returns the answers, in the order they came."""
+        """Wait until the node has dealt with all of the requests; return the answers in the order they came."""
         try:
             while not bulk.done:
                 yield from self._listen(bulk, deadline)
@@ -121,7 +121,7 @@ class Pipeline(Link):
         return bulk.frames
 
     def close(self) -> None:
-        """Close the connection; everybody who waits for an answer gets to know."""
+        """Close the connection; everybody who waits for an answer gets an error."""
         super().close()
         for flight in self._waiting():
             flight.signal.fire()

@@ -2,8 +2,8 @@
 
 `start` and `until` may both be "now", which takes one question to every node: the high seqno of each vbucket. A start
 at "now" also takes the failover logs: a position needs the history that its seqno belongs to. They are asked for before
-and behind the seqnos, and again while they differ: a seqno of a branch that a failover ended meanwhile, under the uuid
-of the branch that followed, names changes that nobody has.
+and behind the seqnos, and again while they differ: otherwise a failover in between could pair a seqno of the old branch
+with the uuid of the new one, and no node has that place.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from headwater.wire.features import Feature
 def plan(
     cluster: Cluster, start: Start, vbuckets: Iterable[int] | None, until: Until, options: DrainOptions
 ) -> Steps[Drainer]:
-    """Return the drain that was asked for; no stream is requested yet.
+    """Return the drain for these arguments; it has requested no stream yet.
 
     Raises:
-        OptionError: vbuckets that the bucket does not have, or a `start` or `until` that is no such thing; positions
-            that were saved with another choice of collections.
-        UnknownCollection, UnknownScope: what was chosen is not there.
+        OptionError: vbuckets that the bucket does not have, or an invalid `start` or `until`; positions that were saved
+            with another choice of collections.
+        UnknownCollection, UnknownScope: a chosen one does not exist.
         TransportError, StatusError: the nodes could not be asked.
         LocalProtocolError: the client was closed.
     """

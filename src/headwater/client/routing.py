@@ -62,12 +62,13 @@ def parse(connection: str) -> Target:
     """Read "couchbase://[user:password@]host[:port][,host...]/bucket", or couchbases:// for TLS.
 
     The scheme may be left out, and the bucket, which is "default" then. Name and password are escaped as in any URL.
-    With TLS the parameters ?trust_store=...&client_certificate=...&client_key=...&tls_verify=... say whom to trust and
-    as whom to come (tls/settings.py). ?network=external is for clusters that have other addresses outside of their own
-    network; without it that is found out by the address that worked. Others, which are other clients', are left alone.
+    With TLS the parameters ?trust_store=...&client_certificate=...&client_key=...&tls_verify=... name the trusted CAs
+    and the client's certificate (tls/settings.py). ?network=external is for clusters that have other addresses outside
+    of their own network; without it the client tells by the address that worked. Parameters of other clients are
+    ignored.
 
     Raises:
-        OptionError: no host, a port that is none, or a scheme we do not speak. The message repeats no password.
+        OptionError: no host, an invalid port, or an unknown scheme. The message repeats no password.
     """
     if not isinstance(connection, str):
         raise TypeError(f"a connection is text such as couchbase://127.0.0.1:11210/default, not {connection!r:.40}")

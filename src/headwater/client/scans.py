@@ -2,7 +2,7 @@
 
 A scan is of one vbucket, on the connection's node, and ends with whatever ends the vbucket there. So each page has a
 scan of its own, which goes on behind the last key that is known and is given up again when the page is full: nothing is
-left open on the node between two pages, and a vbucket that moved between them is read on where it is by then.
+left open on the node between two pages, and a vbucket that moved between them is read on from its new node.
 
 Source: KV engine, docs/range_scans.
 """

@@ -53,7 +53,7 @@ def settings_for(
         clock: seconds, monotonic.
 
     Raises:
-        OptionError: a value that can't be.
+        OptionError: an invalid value.
     """
     target = parse(connection)
     if tls is not None:

@@ -43,7 +43,7 @@ __all__ = ["NOW", "TapStream", "closed_checkpoints", "connect", "relay"]
 
 @dataclass(slots=True)
 class PutOff:
-    """Refusals that may pass, one after the other: when the last one came, their delays, when to give up."""
+    """A series of refusals that may pass: the time of the last one, their delays, and the time to give up."""
 
     at: float
     backoff: Backoff
@@ -54,7 +54,7 @@ class TapStream:
     """A TAP connection to one node: an iterator of messages (headwater.wire.tap), and a context manager.
 
     Args:
-        settings: where to, as who; options: what to ask for.
+        settings: the address and the login; options: the stream to ask for.
         patience_seconds: how long to try to reconnect; 0 for not at all.
         on_gap: called if changes may be missing between the last returned message and the next one.
 
@@ -180,7 +180,7 @@ class TapStream:
                 self._link.channel.send(answer.encode())
 
     def forward(self, answer: Frame) -> None:
-        """Give the node an answer that somebody else made, to whichever message it is of."""
+        """Send the node an answer from another node; it belongs to the message that has its opaque."""
         if self.frame is not None and self.frame.opaque == answer.opaque:
             self.frame = None
         if self._link is not None:
@@ -331,16 +331,16 @@ def connect(
 
     Args:
         connection: "couchbase://host[:port]/bucket".
-        name: of the session, to be resumed by; empty for one that is not.
+        name: the name by which the session is resumed; empty for a session that is not.
         vbuckets: only these; None for all.
         patience_seconds: how long to try to reconnect.
-        on_gap: called before the first message after a reconnect that may have cost changes: a stream of changes only
-            whose session the node did not keep, or one that acknowledges nothing.
+        on_gap: called before the first message after a reconnect that may have lost changes. That is possible in a
+            stream of changes only, if the node did not keep the session or the stream acknowledges nothing.
         options: the others of `TapOptions`: since, dump, takeover, acknowledge and network_byte_order (both unless
             given as False), keys_only, checkpoints.
 
     Raises:
-        OptionError: a value that can't be.
+        OptionError: an invalid value.
     """
     wanted = () if vbuckets is None else tuple(dict.fromkeys(vbuckets))
     given = {"acknowledge": True, "network_byte_order": True, **options}
@@ -350,7 +350,7 @@ def connect(
 
 
 def closed_checkpoints(stats: Mapping[str, str]) -> dict[int, int]:
-    """Return the `checkpoints` to ask for on behalf of a node fed by TAP: the last one it has whole, of each vbucket.
+    """Return the `checkpoints` to ask for when a node is fed by TAP: of each vbucket the last one it has whole.
 
     Args:
         stats: the group `checkpoint` of the node that is fed.
@@ -364,14 +364,14 @@ def relay(stream: TapStream, target: str, *, user: str | None = None, password: 
     """Pipe a TAP stream into another node, and its answers back; returns how many messages went through.
 
     The stream must acknowledge; it ends as the stream does (a dump, a takeover). A message is acknowledged to the
-    source when the target has it on disk, so a relay that breaks loses nothing.
+    source when the target has it on disk, so a broken relay loses nothing.
 
     Args:
         stream: what to send on, as its frames came.
         target: "couchbase://host[:port]/bucket" of the node that is fed.
 
     Raises:
-        StatusError: the target refused a message; the source is told, which ends the session.
+        StatusError: the target refused a message; the refusal is passed to the source, which ends the session.
         TransportError: either connection is lost.
     """
     settings = settings_for(target, user, password)

@@ -3,10 +3,10 @@
     with TapNodes("couchbase://127.0.0.1/default", take, name="index", owners_only=True) as nodes:
         ...                                          take(node, message) is called meanwhile, one message at a time
 
-TAP knows one node. Who wants to hear of a whole bucket listens to each of its nodes, looks now and then which there
-are and which vbuckets each owns, and reconnects. A session follows replicas too, so a change comes from more than one
-node; with `owners_only` each session is told which vbuckets it is to follow (CHANGE_VB_FILTER), and a vbucket that has
-another owner comes from that one, from scratch. Source: tap.md 1.2, 3.4.
+A TAP stream comes from one node. To follow a whole bucket, `TapNodes` listens to each of its nodes, reconnects, and now
+and then looks up the nodes and the vbuckets that each owns. A session follows replicas too, so a change comes from more
+than one node; with `owners_only` each session is told which vbuckets it is to follow (CHANGE_VB_FILTER), and after a
+change of owner a vbucket comes from its new owner, from the beginning. Source: tap.md 1.2, 3.4.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class TapNodes:
         connection: `couchbase://host[:port][,host...]/bucket`; the nodes of a cluster are found by its map.
         take: called with a node and each of its messages, in the order in which that node sends them, and never by two
             threads at once; a message is acknowledged when it returns.
-        name: of the sessions. A node that keeps sessions goes on with what was not acknowledged.
-        missed: called when changes may have been missed, or may be: a stream is lost, or a node was found. By the
-            same rule as `take`.
+        name: the name of the sessions. A node that keeps sessions goes on with what was not acknowledged.
+        missed: called when changes may be missing, because a stream was lost or a node was found; never by two threads
+            at once, either.
         owners_only: follow each vbucket at its owner only; needs a name.
         poll_seconds: how often nodes and owners are looked at.
         options: as `tap.connect`: since, keys_only.
 
     Attributes:
         deaf: the nodes that are not heard at the moment.
-        owners: who owns each vbucket, as far as is known.
+        owners: the owner of each vbucket, as far as known.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TapNodes:
         self.close()
 
     def open(self) -> None:
-        """Look at the nodes, and begin to listen. `wait_until_heard` tells when that is so.
+        """Look at the nodes, and begin to listen. `wait_until_heard` returns when all are heard.
 
         Raises:
             TransportError, StatusError: no node answers.
@@ -128,7 +128,7 @@ class TapNodes:
             raise error
 
     def wait_until_heard(self, timeout_seconds: float = 60.0) -> None:
-        """Wait until every known node is heard: what is written after that will come.
+        """Wait until every known node is heard: later writes will come.
 
         Raises:
             TimeoutError: some are not.
@@ -143,10 +143,10 @@ class TapNodes:
     # --- nodes and owners -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See which nodes there are and what they own, and listen to them.
+        """Look up the nodes of the bucket and the vbuckets that they own, and listen to them.
 
         Raises:
-            TransportError, StatusError: none answers.
+            TransportError, StatusError: no node answers.
         """
         maps, claims = self._survey()
         # A node goes by the name that maps give it: one that was named otherwise must not be listened to twice.
@@ -168,7 +168,7 @@ class TapNodes:
                 self._fail(error)
 
     def _survey(self) -> tuple[dict[Address, ClusterMap], dict[Address, set[int]]]:
-        """The map of each node that answers, and the vbuckets that it says it owns."""
+        """Return the map of each node that answers, and the vbuckets that each says it owns."""
         maps, claims, problem = dict[Address, ClusterMap](), dict[Address, set[int]](), None
         todo, seen = [*self.settings.target.seeds, *self._listeners], set[Address]()
         while todo:
@@ -197,7 +197,9 @@ class TapNodes:
             link.close()
 
     def _settle(self, maps: dict[Address, ClusterMap], claims: dict[Address, set[int]]) -> None:
-        """Find each vbucket's owner: the last, while it says so; else whom the newest map names, or a claimant."""
+        """Find each vbucket's owner: the last one while it claims the vbucket, else the one of the map, else a
+        claimant.
+        """
         newest = max(maps.values(), key=lambda known: known.version, default=None)
         owners = dict[int, Address]()
         for vb in sorted(set().union(*claims.values())):
@@ -230,14 +232,14 @@ class TapNodes:
     # --- what listeners say -----------------------------------------------------------------------------------------
 
     def is_deaf_to(self, address: Address) -> None:
-        """A node is not heard now."""
+        """Note that a node is not heard any more."""
         with self._lock:
             if address not in self.deaf:
                 self.deaf.add(address)
                 self._missed()
 
     def heard(self, address: Address, message: TapMessage) -> None:
-        """A message of a node: its session is set up, so it will be heard from now on."""
+        """Pass on a message of a node: its session is set up, so it will be heard from now on."""
         with self._lock:
             if address in self.deaf:
                 self.deaf.discard(address)
@@ -254,7 +256,7 @@ class TapNodes:
             listener.over.set()
 
     def listen(self, listener: _Listener) -> None:
-        """The work of a listener's thread."""
+        """Listen to one node until it is over; the work of a listener's thread."""
         try:
             while not listener.over.is_set():
                 listener.listen_once()
@@ -270,7 +272,7 @@ class _Listener(threading.Thread):
 
     Attributes:
         vbuckets: the list of the session; empty for all.
-        over: set to end. problem: the last one.
+        over: set to end it. problem: the last problem.
     """
 
     def __init__(self, nodes: TapNodes, address: Address, vbuckets: tuple[int, ...]) -> None:
@@ -301,8 +303,11 @@ class _Listener(threading.Thread):
                     nodes.heard(self.address, message)
 
     def change(self, vbuckets: tuple[int, ...]) -> None:
-        """Have the session follow other vbuckets. If there is none at the moment, or the node is away, the next look
-        tries again; a session that begins meanwhile has the new list already."""
+        """Let the session follow other vbuckets.
+
+        If there is no session at the moment, or the node is away, the next look tries again; a session that begins
+        meanwhile has the new list already.
+        """
         before, self.vbuckets = self.vbuckets, vbuckets
         nodes = self._nodes
         try:

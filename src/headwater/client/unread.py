@@ -69,13 +69,14 @@ def may_read_all(client: Client, vbuckets: Iterable[int] | None = None) -> bool:
 
 
 def sees_all_collections(client: Client) -> bool:
-    """Return True if every node shows this user all collections: who has rights in parts of the bucket is shown a
-    manifest of those parts, which has the uid of the whole one and no mark. What is not in it may be there all the
-    same.
+    """Return True if every node shows this user all collections.
 
-    All owners of vbuckets are asked for what takes a right in the whole bucket and changes nothing. The two kinds of
-    servers guard different questions so: headwater's nodes their statistics, Couchbase's the seqnos of all collections.
-    A stream of everything takes the right in the whole bucket at both.
+    A user with rights in parts of the bucket only gets a manifest of those parts. It has the uid of the whole manifest
+    and no mark, so a collection that is missing in it may exist all the same.
+
+    All owners of vbuckets get a request that needs a right in the whole bucket and changes nothing: headwater's nodes
+    require this right for statistics, Couchbase's for the seqnos of all collections, and both for a stream of
+    everything.
 
     Raises:
         TransportError: a node did not answer. StatusError: it refused for another reason.
@@ -107,7 +108,7 @@ def required_manifest(client: Client) -> CollectionsManifest:
     """Return the newest manifest, which has all collections.
 
     Raises:
-        NoAccess: the user may not be shown all of them. Others as `sees_all_collections`.
+        NoAccess: the user may not see all of them. Others as `sees_all_collections`.
     """
     manifest = whole_manifest(client)
     if manifest is None:

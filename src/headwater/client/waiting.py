@@ -1,7 +1,7 @@
 """Logs waits while they last: for a node that does not answer, or a vbucket without a node.
 
 The log `headwater.client.waiting` has a line of level INFO when it begins and every ten seconds after that. The command
-line shows it: without it nobody who waits for a minute knows for what.
+line shows it: otherwise a user who waits for a minute would not know why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WaitTeller:
 
     Args:
         began: the time at which it began, seconds.
-        patience_seconds: after which it is given up; infinite for never.
+        patience_seconds: the time after which the wait is given up; infinite for never.
     """
 
     def __init__(self, began: float, patience_seconds: float) -> None:

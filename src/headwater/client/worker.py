@@ -58,7 +58,8 @@ class Task:
         self.wait: Ready = AGAIN
 
     def step(self) -> Steps[bool]:
-        """Run until it waits; return True if it must run again at once. Looking up a name delays the other tasks.
+        """Run until the generator waits; return True if it must run again at once. Looking up a name delays the other
+        tasks.
 
         If the caller was cancelled meanwhile, the task lacks its answer: the name is looked up again.
         """
@@ -240,7 +241,7 @@ class Worker(Task):
 
 
 def _check_alive(drain: Drain, now: float) -> None:
-    """Check the clock.
+    """Check that the node is alive.
 
     Raises:
         PeerSilent: the node has said nothing for too long, or has not answered a stream request in time.
@@ -256,7 +257,7 @@ def opening(options: DrainOptions, *, modified: bool = False, claims: bool = Fal
 
     Args:
         modified: ask to be told of modified collections too.
-        claims: positions are `ClaimedPosition`s. Who refuses the control takes them for what they look like.
+        claims: positions are `ClaimedPosition`s. A node that refuses the control reads them as plain positions.
     """
     flags = OpenFlag.PRODUCER
     if options.xattrs:

@@ -44,7 +44,7 @@ class Write:
         value: None deletes.
         flags: the application's own 32 bits.
         expiry: as `Client.set`; 0 is never. Deletions have none.
-        cas: only over that version; 0 is whatever is there.
+        cas: write only over this version; 0 for any version.
     """
 
     key: str | bytes
@@ -69,11 +69,12 @@ class WriteWithMeta:
     Args:
         value: None is a deletion; of a deletion only extended attributes are kept, where `datatype` says so.
         expiry: Unix seconds, 0 is never; of a deletion its time.
-        cas, rev_seqno: as they are there. Whoever has the higher (rev_seqno, cas) wins; KeyExists: what is here does.
+        cas, rev_seqno: those of the other bucket. The version with the higher (rev_seqno, cas) wins; KeyExists if that
+            is the version already here.
         datatype: bit 4: `value` begins with extended attributes; needs a client that was connected with `xattrs`.
-        deletes: a deletion whose `value` holds attributes; with None it is one anyway.
+        deletes: True for a deletion whose `value` holds attributes; a `value` of None is a deletion anyway.
         expired: the deletion of a document that ran out.
-        force: it wins against anything.
+        force: True to win against any version.
     """
 
     key: str | bytes

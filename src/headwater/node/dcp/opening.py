@@ -3,10 +3,6 @@
 DCP_OPEN replaces a connection's key-value session by another one: by a `ProducerSession` (producer.py) if this node is
 to produce, by a `ConsumerSession` (consumer.py) if it is to consume. All later bytes go to the new session, the rest of
 the same receive included. Source: dcp 1, 2.1.
-
-DCP_OPEN replaces a connection's key-value session by a `ProducerSession` (producer.py) if this node is to produce, by a
-`ConsumerSession` (consumer.py) if it is to consume; its bytes, the rest of the same receive included, go there from
-then on. Source: dcp 1, 2.1.
 """
 
 from __future__ import annotations
