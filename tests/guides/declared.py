@@ -145,7 +145,7 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/operate.md": {
         "host =": Typed(),
-        "$ headwater serve --host": Elsewhere("tests/node/workers/test_supervising.py"),
+        "$ headwater serve --workers": Elsewhere("tests/node/workers/test_supervising.py"),
         "python3 -m venv": Shown("systemd's own commands; the unit itself is verified by tests/test_deploy.py"),
         "scrape_configs": Typed(),
         "headwater streams": Elsewhere("tests/cli/test_streams.py"),
