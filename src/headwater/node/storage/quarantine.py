@@ -89,6 +89,13 @@ class Quarantine:
         if ((lost >= first) & (lost < rows)).any():
             raise self.error(vbucket)
 
+    def check_places(self) -> None:
+        """Rows are about to be found by the files that they lie in. Raises CorruptStore while some were lost: these lie
+        in none, in front of and behind rows that do."""
+        for vb in self.vbuckets:
+            if len(self._rows(vb)):
+                raise self.error(vb)
+
     def after(self, vbucket: int, seqno: int) -> bool:
         """Return True if a change of the vbucket behind `seqno` was lost."""
         return vbucket in self.vbuckets and bool((self._rows(vbucket) >= self._index.rows_up_to(vbucket, seqno)).any())

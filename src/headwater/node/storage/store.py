@@ -448,9 +448,13 @@ class Store:
             history_rows: for a vbucket, how many of its newest changes can still be taken back: the versions they
                 superseded stay, and so do tombstones among them.
             dropped: for a vbucket, the collections whose documents go: (id, seqno of the drop), by id.
+
+        Raises:
+            CorruptStore: some rows were lost, and with them the order of the files in a vbucket's columns.
         """
         if self._compaction is not None or not self.committing.settled_segments()[part]:
             return None
+        self.quarantine.check_places()
         self._compaction = Compaction(
             self.index,
             self.slots,
