@@ -17,7 +17,7 @@ from headwater.node.kv.session import KvSession
 from headwater.node.refused import CommandRefused
 from headwater.node.served import ServedBucket
 from headwater.node.server import Server
-from headwater.node.storage.store import Store
+from headwater.node.storage.store import ArenaFull, Store
 from headwater.wire.dcp import Prepare
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -132,5 +132,34 @@ def test_a_flush_that_was_put_off_empties_its_bucket_only(tmp_path: Path) -> Non
         while two.other.bucket.store.index.items(0):
             await asyncio.sleep(0)
         assert two.server.first.bucket.store.index.items(0) == 1
+
+    run(tmp_path, story)
+
+
+def test_a_flush_that_was_put_off_waits_for_the_fence_and_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(two: Two) -> None:
+        served = two.other
+        served.bucket.store.staging.mutation(0, b"k", b"v", cas=1, rev_seqno=1)
+        await served.committer.wait(served.committer.wrote())
+        monkeypatch.setattr("headwater.node.served.RETRY_SECONDS", 0.0)
+        refusals = iter([ArenaFull(1)])
+        abort_all = served.bucket.durable_writes.abort_all
+
+        def abort(vbucket: int) -> None:
+            for refusal in refusals:
+                raise refusal
+            abort_all(vbucket)
+
+        monkeypatch.setattr(served.bucket.durable_writes, "abort_all", abort)
+        served.bucket.fence([0])
+        served.flush_later(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert served.bucket.store.index.items(0) == 1
+        served.bucket.unfence(0)
+        while served.bucket.store.index.items(0):
+            await asyncio.sleep(0)
 
     run(tmp_path, story)

@@ -7,18 +7,22 @@ loop, the connections and their memory, users and TLS are the node's. Sessions a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headwater.errors import CorruptStore, StorageError
 from headwater.node import notices
 from headwater.node.durable_writes import Copies
 from headwater.node.kv.fast import FastPath, Workspace
+from headwater.node.kv.vbuckets import undecided
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats as cluster_stats
 from headwater.node.ownership.cluster_map import ServedMap
 from headwater.node.ownership.lease import Lease
 from headwater.node.pager import Pager
 from headwater.node.replication.command import Replication
+from headwater.node.reporting.log_lines import event
 from headwater.node.reporting.requests import Requests, Uncounted
 from headwater.node.streams.dcp_hub import DcpHub
 from headwater.node.tap.hub import TapHub
@@ -42,7 +46,9 @@ if TYPE_CHECKING:
     from headwater.node.users.logins import Users
     from headwater.tls.socket import TlsSocket
 
-FULL_RETRY_SECONDS = 1.0
+RETRY_SECONDS = 1.0
+
+log: Final = logging.getLogger(__name__)
 
 
 class Node(Protocol):
@@ -277,9 +283,18 @@ class ServedBucket:
         return Copies(wanted, frozenset(str(each) for each in known.copies(vbucket) if each != known.here))
 
     def _flush_now(self) -> None:
-        if self.bucket.store.full:
-            self._flush = self.loop.call_later(FULL_RETRY_SECONDS, self._flush_now)
-        elif self.bucket.flush():
+        if self.bucket.store.full or undecided(self):
+            self._flush = self.loop.call_later(RETRY_SECONDS, self._flush_now)
+            return
+        try:
+            is_empty = self.bucket.flush()
+        except CorruptStore as error:
+            fields = event("bucket.unflushed", bucket=self.bucket.name)
+            log.error('bucket "%s" is not flushed: %s', self.bucket.name, error, extra=fields)
+            return
+        except StorageError:  # no room for the end of a durable write that waits
+            is_empty = False
+        if is_empty:
             self.committer.wrote()
         else:
             self.committer.when_room(self._flush_now)

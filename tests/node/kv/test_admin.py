@@ -2,10 +2,15 @@
 
 import pytest
 
+from headwater.node.storage.scrub import Damage
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.opcodes import RETIRED, Opcode
+from headwater.wire.status import Status
 from tests.node.support import NOON, Talk
 
 FLUSH, FLUSHQ, QUIT, QUITQ = 0x08, 0x18, 0x07, 0x17
+OFFSET_MASK = (1 << 40) - 1
 
 
 def test_noop_version_and_verbosity(talk: Talk) -> None:
@@ -40,6 +45,37 @@ def test_flush_spares_vbuckets_that_are_not_active(talk: Talk) -> None:
     talk.one(0x3D, extras=b"\2")
     assert talk.one(FLUSH, extras=bytes(4)).status == 0
     assert talk.desk.store.index.items(0) == 1
+
+
+def test_flush_deletes_nothing_while_another_node_may_own_some_of_it(talk: Talk) -> None:
+    """The documents behind the fence would be there again once it opens, though all were said to be deleted."""
+    for vb in (0, 2):
+        talk.one(1, key=b"k", extras=bytes(8), vbucket=vb)
+    talk.desk.bucket.fence([2])
+    talk.hello(7)  # XERROR
+    refusal = talk.one(FLUSH)
+    assert refusal.status == 0x86 and b"1 vbuckets may belong" in refusal.value
+    assert [talk.desk.store.index.items(vb) for vb in (0, 2)] == [1, 1]
+    here, other = Address("127.0.0.1", 11210), Address("127.0.0.1", 11211)
+    chains = ((0, 1), (0, 1), (1, 0), (0, 1))
+    talk.desk.membership.map = ClusterMap("default", "cd" * 16, 1, 7, (here, other), chains, 1, this=0)
+    assert talk.one(FLUSH).status == 0, "the other one, whose the rest is by the map, is asked as well"
+    talk.desk.membership.map = None
+    talk.desk.bucket.unfence(2)
+    assert talk.one(FLUSH).status == 0
+    assert [talk.desk.store.index.items(vb) for vb in (0, 2)] == [0, 0]
+
+
+def test_flush_deletes_nothing_while_it_can_not_read_what_there_is(talk: Talk) -> None:
+    """A replica may have the damaged document, and have it alive after a failover."""
+    for key in (b"whole", b"lost"):
+        talk.one(1, key=key, extras=bytes(8), vbucket=1)
+        talk.desk.committer.commit()
+    segment = talk.desk.store.log.segments[-1]
+    place = int(talk.desk.store.index.columns[1].loc[1]) & OFFSET_MASK
+    talk.desk.bucket.take_out(Damage(segment, place, place + 1, "a test"))
+    assert talk.one(FLUSH).status == Status.EINTERNAL
+    assert talk.one(0, key=b"whole", vbucket=1).status == 0
 
 
 def test_flush_can_come_later(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

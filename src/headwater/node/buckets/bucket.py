@@ -233,8 +233,15 @@ class Bucket:
 
     def flush(self) -> bool:
         """Delete every document of every active vbucket, each by a deletion of its own; False when the staging arena is
-        full before all are gone (commit, then call again)."""
-        return all(self._flush(vb) for vb in self.vbuckets if self.is_active(vb))
+        full before all are gone (commit, then call again).
+
+        Raises:
+            CorruptStore: keys are among what damage has taken, and their documents may be alive in replicas.
+        """
+        vbuckets = list(filter(self.is_active, self.vbuckets))
+        for vb in vbuckets:
+            self.store.quarantine.check_keys(vb)
+        return all(map(self._flush, vbuckets))
 
     def _flush(self, vb: int) -> bool:
         store, row = self.store, 0

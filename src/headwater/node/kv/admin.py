@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import StorageError
 from headwater.node.kv.command import handles
+from headwater.node.kv.vbuckets import IF_GONE, undecided
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.wire import admin, bootstrap, documents, times
 from headwater.wire.layout import Done
@@ -61,6 +62,9 @@ def flush(session: Session, request: documents.Flush) -> Done:
         session.server.flush_later(at)
         session.server.record(session, f"had bucket {bucket.name!r} flushed at {at}")
         return Done()
+    if waiting := undecided(session.server):  # spared, their documents would be there again once that is decided
+        cause = f"nothing is deleted: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
+        raise CommandRefused(Status.ETMPFAIL, cause)
     if not bucket.flush():
         session.wrote()
         raise NoRoom

@@ -21,7 +21,7 @@ from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
-    from headwater.node.kv.api import Session
+    from headwater.node.kv.api import Services, Session
     from headwater.node.vbucket.vbucket import VBucket
 
 AnySetVbucket = admin.SetVbucket | admin.SetVbucketOld | admin.SetVbucketOldest
@@ -29,7 +29,7 @@ AnySetVbucket = admin.SetVbucket | admin.SetVbucketOld | admin.SetVbucketOldest
 FORCE = "force"
 """Makes a vbucket active that lacks changes, or has damaged ones; ours, no other server knows it."""
 PERSISTENCE_SECONDS_MAX = 30.0
-_IF_GONE = (
+IF_GONE = (
     "if the members that would know never come back, take them out: headwater cluster failover --dead NODE; a map that "
     "is sent to this node, and SET_VBUCKET of each of these vbuckets, do as well"
 )
@@ -145,18 +145,18 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
         if not chosen:
             raise bucket.collections.unknown_collection(min(wanted.collections))
     if number == State.ACTIVE:
-        if waiting := [each for each in chosen if each.id in bucket.fenced and _is_ours(session, each.id)]:
-            cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now; {_IF_GONE}"
+        chosen_ids = {each.id for each in chosen}
+        if waiting := chosen_ids.intersection(undecided(session.server)):
+            cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
             raise CommandRefused(Status.ETMPFAIL, cause)
         chosen = [each for each in chosen if each.id not in bucket.fenced]
     return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in chosen])
 
 
-def _is_ours(session: Session, vbucket: int) -> bool:
-    """Return True unless the map names another node as the owner of a vbucket: readers are sent there by it."""
-    known = session.server.membership.map
-    owner = None if known is None else known.owner(vbucket)
-    return known is None or owner in (None, known.here)
+def undecided(server: Services) -> list[int]:
+    """The vbuckets that another node may own by now, though the map names none: readers and writers are sent here."""
+    known = server.membership.map
+    return [vb for vb in server.bucket.fenced if known is None or known.owner(vb) in (None, known.here)]
 
 
 def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:

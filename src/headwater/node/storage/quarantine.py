@@ -83,6 +83,11 @@ class Quarantine:
         if ((columns.hash[rows] == hashed) & (columns.next[rows] == _NEWEST)).any():
             raise self.error(vbucket)
 
+    def check_keys(self, vbucket: int) -> None:
+        """All documents are about to be deleted. Raises CorruptStore if the key of one may be among what was lost."""
+        if vbucket in self.vbuckets and (self._index.columns[vbucket].next[self._rows(vbucket)] == _NEWEST).any():
+            raise self.error(vbucket)
+
     def check_range(self, vbucket: int, first: int, rows: int) -> None:
         """Rows are about to be shown. Raises CorruptStore if one of them was lost."""
         lost = self._rows(vbucket)
