@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from headwater import testing
+from headwater.cluster.admin import NodeAdmin
+from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.work import Compact, Flush, WorkRun
-from headwater.errors import OptionError
+from headwater.errors import ClusterError, OptionError
 from tests.cluster.nodes import at
 
 
@@ -27,3 +29,29 @@ def test_a_flush_tells_each_node_and_an_owner_is_found_for_a_compaction() -> Non
 
     with testing.node(vbuckets=1) as node:
         asyncio.run(doing(node))
+
+
+def test_a_flush_is_of_all_members_while_nobody_hands_anything_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vbucket that went to a node which had deleted its documents before was spared, and so was one in between."""
+    refusals: list[str] = []
+
+    async def doing(nodes: list[testing.Node]) -> None:
+        flush = NodeAdmin.flush
+
+        async def flush_beside_a_rebalance(admin: NodeAdmin) -> None:
+            async with Members() as others:
+                with pytest.raises(ClusterError) as refused:
+                    async with others.alone("rebalance", at(*nodes), wait_seconds=0):
+                        pass
+            refusals.append(str(refused.value))
+            await flush(admin)
+
+        monkeypatch.setattr(NodeAdmin, "flush", flush_beside_a_rebalance)
+        async with Members() as members:
+            await found_cluster(members, at(*nodes), 0)
+            outcome = await Flush().run(members, at(nodes[0]), WorkRun())
+            assert outcome.line == "2 nodes have deleted their documents"
+
+    with testing.node(vbuckets=2, vbucket_state="none") as one, testing.node(vbuckets=2, vbucket_state="none") as two:
+        asyncio.run(doing([one, two]))
+    assert len(refusals) == 2 and all("flush" in each for each in refusals)

@@ -75,17 +75,26 @@ class Flush(DeclaredWork):
         return WorkPlan((f"Every document of this bucket is deleted, on {', '.join(owners)}",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Let each owner delete its documents."""
-        owners = [each async for each in _owners(members, seeds)]
-        for done, owner in enumerate(owners):
-            run.step(f"{owner} deletes its documents", done, len(owners))
-            await members.admin(owner).flush()
+        """Let each owner delete its documents. Alone: a vbucket that is handed over meanwhile could be none's, or go
+        to an owner that has deleted its documents before."""
+        async with members.alone("flush", await _nodes(members, seeds)):
+            owners = [each async for each in _owners(members, seeds)]
+            for done, owner in enumerate(owners):
+                run.step(f"{owner} deletes its documents", done, len(owners))
+                await members.admin(owner).flush()
         run.done = run.total
         return WorkOutcome(f"{len(owners)} nodes have deleted their documents")
 
 
 async def _owners(members: Members, seeds: Sequence[Address]) -> AsyncIterator[Address]:
     """Yield the nodes that have active vbuckets."""
-    for address in await members.identified(seeds):
+    for address in await _nodes(members, seeds):
         if any(state.name == "ACTIVE" for state in (await members.admin(address).states()).values()):
             yield address
+
+
+async def _nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
+    """Return the nodes that are named, and all members of the bucket that they lead to."""
+    from headwater.cluster.known import bucket_nodes
+
+    return list(dict.fromkeys([*await members.identified(seeds), *await bucket_nodes(members, seeds)]))
