@@ -101,6 +101,7 @@ class FakeConnection:
         self.tls = None
         self.called_at = ("127.0.0.1", 11210)
         self.dropped = ""
+        self.is_inner = False
         self.is_crowded = False
         self.session: KvSession
 

@@ -43,7 +43,7 @@ class IntroducedCall:
         self._refresh_users()  # whom another worker has let in may have come, or got his roles, a moment ago
         connection.peer = who["peer"]
         session = KvSession(connection, self._server, who["user"])
-        session.features = frozenset(who["features"])
+        session.features, session.named_at = frozenset(who["features"]), who["named_at"]
         session.select(server)
         connection.session = session
         return len(frame)

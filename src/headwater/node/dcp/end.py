@@ -125,6 +125,11 @@ class DcpEnd(ABC, Generic[End]):
         """The user who opened the connection; None for one that this node opened, or without users."""
         return self._kv.user
 
+    @property
+    def named_at(self) -> int:
+        """The time at which the client took the name; 0 for a connection that this node opened."""
+        return self._kv.named_at
+
     def users_changed(self) -> None:
         """Cut the connection of a user who is none any more, or lost the right that it was opened with."""
         self._kv.users_changed()

@@ -7,6 +7,7 @@ the same receive included. Source: dcp 1, 2.1.
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage
@@ -41,12 +42,15 @@ def open_session(session: Session, frame: Frame) -> None:
     older = session.server.dcp.sessions.get(request.key)
     if older is not None and not session.access.is_administrator and older.user != session.user:
         raise CommandRefused(Status.EACCESS, "a connection of another user has this name")
+    if older is not None and 0 < session.named_at < older.named_at:  # by way of another worker, which has just heard
+        raise CommandRefused(Status.KEY_EEXISTS, "a newer connection has this name")
+    session.named_at = session.named_at or monotonic_ns()
     negotiated, now = negotiated_by(request, session.features), session.server.loop.time()
     negotiated.upr_states_as_printed = session.server.config.upr_states == "text"
     session.reply(frame, Done())
     if request.flags & OpenFlag.PRODUCER:
         producer = Producer(negotiated, now)
-        session.connection.session = ProducerSession(session, session.server.dcp, producer, request.flags)
+        session.connection.session = ProducerSession(session, session.server.dcp, producer, request.flags, frame)
     else:
         name = consumer_name_in(request)
         settings = ConsumerSettings(deleted_user_xattrs=negotiated.deleted_user_xattrs, consumer_name=name)

@@ -12,6 +12,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from headwater.node.dcp.end import DcpEnd
+from headwater.node.dcp.relay import WINDOW_BYTES, StreamRelay
 from headwater.node.kv.rights import Rule
 from headwater.node.refused import NoRoom
 from headwater.node.streams.encoding import Encoding, encoding_of
@@ -64,6 +65,9 @@ LOOKED_AT = 64
 
 TAKEOVER = int(StreamFlag.TAKEOVER)
 
+_OF_STREAMS = frozenset({Opcode.DCP_CLOSE_STREAM, Opcode.DCP_SEQNO_ACKNOWLEDGED})
+"""The words of a client about a stream that it has, be that another worker's."""
+
 _PREPARES = Rule(int(STREAM | REPLICATE))
 """The needs of who is sent prepares of durable writes."""
 
@@ -79,7 +83,9 @@ class ProducerSession(DcpEnd[Producer]):
     is_producer = True
     _needs = STREAM
 
-    def __init__(self, kv: Session, hub: DcpHub, producer: Producer, open_flags: int) -> None:
+    def __init__(
+        self, kv: Session, hub: DcpHub, producer: Producer, open_flags: int, opened: Frame | None = None
+    ) -> None:
         super().__init__(kv, hub, producer)
         self.producer = producer
         self.streams: dict[ProducerStream, Stream] = {}
@@ -89,17 +95,31 @@ class ProducerSession(DcpEnd[Producer]):
         self._turns: RoundRobin[Stream] = RoundRobin()
         self._handovers: set[Handover] = set()
         self._opened = 0  # streams, since something was sent
+        self._others_first = False  # in this turn, who else had to wait for what is left of a small window
+        self._relay = StreamRelay(kv, producer, self, opened) if kv.relays and opened is not None else None
+        if kv.connection.is_inner:  # the client's window is another worker's to keep
+            producer.settings.window_bytes = WINDOW_BYTES
+            producer.flow.resize(WINDOW_BYTES)
 
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Send at most an arena's worth: the streams take turns; one that has enough to say has it all."""
+        relay, self._others_first = self._relay, not self._others_first
+        if relay is not None and self._others_first:
+            relay.pump()
+        self._pump_own()
+        if relay is not None and not self._others_first:
+            relay.pump()
+        # Else nothing is to be said, no deadline has moved, and nothing of others was kept.
+        if self.producer.waiting_bytes or self._handovers or relay is not None:
+            self._say()
+
+    def _pump_own(self) -> None:
         outlet, flow = self._hub.outlet, self.producer.flow
         outlet.begin(self.connection, self.connection.turn_is_over)
         self._turns.fill(outlet, lambda: flow.is_full)
         outlet.flush()
-        if self.producer.waiting_bytes or self._handovers:  # else nothing is to be said, and no deadline has moved
-            self._say()
 
     def tick(self, now: float) -> None:
         """A no-op is due, or the consumer was silent for too long."""
@@ -129,7 +149,8 @@ class ProducerSession(DcpEnd[Producer]):
             if request is None:
                 break
             offset += PLAIN_REQUEST_BYTES
-            self._open_stream(request)
+            if self._relay is None or not self._relay.takes(request.frame):
+                self._open_stream(request)
             self._keep_busy()
         return offset
 
@@ -140,9 +161,25 @@ class ProducerSession(DcpEnd[Producer]):
             return  # writes of others are committed by it
         if frame.opcode == Opcode.DCP_CONTROL and frame.key == SYNC_WRITES.encode() and not self._may(frame, _PREPARES):
             return  # prepares are documents that nobody was told of, and may never be
-        for event in self.producer.receive_frame(frame, self._loop.time()):
+        if self._relay is not None and frame.opcode in _OF_STREAMS and self._is_of_others(self._relay, frame):
+            self.producer.noop.heard(self._loop.time())
+            return
+        events = self.producer.receive_frame(frame, self._loop.time())
+        for event in events:
             self._handle(event)
+        if self._relay is not None and frame.is_response:
+            self._relay.answered(frame)
+        elif self._relay is not None and frame.opcode == Opcode.DCP_CONTROL and events:
+            self._relay.control(frame)
         self._keep_busy()
+
+    def _is_of_others(self, relay: StreamRelay, frame: Frame) -> bool:
+        """Let another worker have what is about a stream of its own."""
+        if frame.is_response:
+            return False
+        if frame.opcode == Opcode.DCP_CLOSE_STREAM:
+            return relay.takes(frame)
+        return self.producer.settings.acknowledges and relay.tells(frame)
 
     def _keep_busy(self) -> None:
         """A consumer that asks for a thousand streams has something to do while the rest of them are opened."""
@@ -156,7 +193,8 @@ class ProducerSession(DcpEnd[Producer]):
     def _handle(self, event: Event) -> None:
         match event:
             case StreamRequested():
-                self._open_stream(event)
+                if self._relay is None or not self._relay.takes(event.frame):
+                    self._open_stream(event)
             case StreamClosed(stream=entry):
                 if (stream := self.streams.get(entry)) is not None:
                     stream.close()
@@ -168,6 +206,8 @@ class ProducerSession(DcpEnd[Producer]):
                 name = self.producer.settings.consumer_name
                 self._bucket.durable_writes.acknowledged(entry.vbucket, name, seqno)
             case FailoverLogRequested(frame=frame):
+                if self._relay is not None and self._relay.takes(frame):
+                    return
                 self.producer.answer_log(event, self._log(frame.vbucket))
             case NotDcp(frame=frame):
                 self._pass_on(frame)
@@ -301,11 +341,19 @@ class ProducerSession(DcpEnd[Producer]):
         """Send what the protocol object has to say, and count what is kept for the streams that live now, and for ends
         that a full window holds back."""
         super()._answer()
-        self.connection.keeps(STREAM_BYTES * len(self.streams) + END_BYTES * self.producer.ends_waiting)
+        others = 0 if self._relay is None else self._relay.memory_bytes
+        self.connection.keeps(STREAM_BYTES * len(self.streams) + END_BYTES * self.producer.ends_waiting + others)
+
+    def say(self) -> None:
+        """Send what the protocol object has to say, and ask for a turn if there is more."""
+        self._answer()
 
     def _answer(self) -> None:
+        if self._relay is not None:
+            self._relay.flush()
         self._say()
-        if self._turns and not self.producer.flow.is_full:
+        has_more = self._turns or (self._relay is not None and self._relay.is_ready)
+        if has_more and not self.producer.flow.is_full:
             self.connection.wake()
 
     def _next_deadline(self) -> float | None:
@@ -319,6 +367,8 @@ class ProducerSession(DcpEnd[Producer]):
     def _close_streams(self) -> None:
         for stream in tuple(self.streams.values()):
             stream.close()
+        if self._relay is not None:
+            self._relay.close()
         self._hub.outlet.leave(self.connection)
 
     def _ready(self, stream: Stream) -> None:
@@ -355,7 +405,7 @@ class ProducerSession(DcpEnd[Producer]):
         yield "type", "producer"
         yield "flags", f"0x{self._open_flags:x}"
         yield "peer", self.connection.peer
-        yield "num_streams", str(len(self.streams))
+        yield "num_streams", str(len(self.streams) + (0 if self._relay is None else self._relay.stream_count))
         yield "max_buffer_bytes", str(flow.window_bytes)
         yield "unacked_bytes", str(flow.outstanding_bytes)
         yield "total_bytes_sent", str(flow.sent_bytes)

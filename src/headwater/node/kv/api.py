@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headwater.node.users.logins import Users
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.tap.options import TapOptions
+    from headwater.wire.address import Address
     from headwater.wire.cluster_map import ClusterMap
     from headwater.wire.framing import DurabilityInfo
     from headwater.wire.header import Frame
@@ -239,6 +240,10 @@ class Session(Protocol):
         written_gate: the newest batch with a write of this connection's; later answers wait for it.
         preparation: the work that is done before a request is handled.
         durability: what the request being handled asks for; None for nothing.
+        named_at: the time at which the client's DCP connection took its name, at whichever worker: monotonic
+            nanoseconds; 0 as long as it has none.
+        relays: the path at which each other worker is called for this client, by its address; none, unless workers
+            share the address at which the client called.
     """
 
     connection: Connection
@@ -254,6 +259,8 @@ class Session(Protocol):
     config_seen: tuple[int, int]
     written_gate: int
     durability: DurabilityInfo | None
+    named_at: int
+    relays: Mapping[Address, str]
 
     @property
     def server(self) -> Services:

@@ -16,12 +16,12 @@ client loses its connection, as if it had called itself.
 from __future__ import annotations
 
 import json
-import socket
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headwater.node.connections.worker_call import RECEIVE_BYTES, WorkerCall
 from headwater.node.kv.admission import admit
 from headwater.node.kv.answering import failure_of
 from headwater.node.kv.command import COMMANDS
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
     from headwater.node.kv.api import Session
 
-__all__ = ["Relay", "introduction", "refusal"]
+__all__ = ["ANSWERS", "Relay", "introduction", "refusal"]
 
-RECEIVE_BYTES: Final = 256 << 10
 HELD_BYTES_MAX: Final = 1 << 20
 """So much of a worker's answers waits here behind another's, until it is not read any more."""
 UNASKED: Final = frozenset({
@@ -48,7 +47,7 @@ UNASKED: Final = frozenset({
 })  # fmt: skip
 """Features by which a node speaks unasked: this one does."""
 _REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
-_ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
+ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
 _FLUSHES = (Opcode.FLUSH, Opcode.FLUSHQ)
 _AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
 
@@ -310,33 +309,21 @@ class Relay:
             self._session.connection.drop("the worker that had its requests is gone", fault=False)
 
 
-class _Call:
-    """A connection to another worker, for one client.
-
-    Raises:
-        OSError: nobody answers there.
-    """
+class _Call(WorkerCall):
+    """A connection to another worker, for one client."""
 
     def __init__(self, relay: Relay, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
-        self._relay, self._loop = relay, loop
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sock.setblocking(False)
-        try:
-            self._sock.connect(path)
-        except OSError:
-            self._sock.close()
-            raise
-        self._out, self._in = bytearray(begin), bytearray()
+        super().__init__(loop, path, begin)
+        self._relay = relay
         self._owed: deque[_Place] = deque()
         self._number = 0
-        self._is_asked = self._is_watched = self._is_writing = self._is_broken = False
+        self._is_asked = False
         self.held_bytes = 0
-        self.watch()
 
     @property
     def memory_bytes(self) -> int:
         """Return the memory of what waits to leave, what came in part, and answers that others are in front of."""
-        return len(self._out) + len(self._in) + self.held_bytes
+        return self.kept_bytes + self.held_bytes
 
     def ask(self, frame: Frame, *, is_inner: bool = False) -> _Place:
         """Put a request behind the others; it leaves with `flush`, or before."""
@@ -355,28 +342,6 @@ class _Call:
             self._put(Frame(Magic.CLIENT_REQUEST, Opcode.NOOP), self._next())
             self._write()
 
-    def watch(self) -> None:
-        """Read its answers."""
-        if not self._is_watched and self._sock.fileno() >= 0:
-            self._is_watched = True
-            self._loop.add_reader(self._sock.fileno(), self._readable)
-
-    def unwatch(self) -> None:
-        """Read none of them for now."""
-        if self._is_watched:
-            self._is_watched = False
-            self._loop.remove_reader(self._sock.fileno())
-
-    def close(self) -> None:
-        """Hang up."""
-        self.unwatch()
-        if self._is_writing:
-            self._loop.remove_writer(self._sock.fileno())
-            self._is_writing = False
-        self._sock.close()
-        self._out.clear()
-        self._in.clear()
-
     def _next(self) -> int:
         self._number = (self._number + 1) & 0xFFFF_FFFF
         return self._number
@@ -386,57 +351,26 @@ class _Call:
         self._out += frame.encode()
         put_opaque(self._out, number, begin)
 
-    def _write(self) -> None:
-        """Send what the socket takes. The end of the call is told by the loop, never from here: who asks has not put
-        down yet what it asked, and what was answered before the end is still to be read."""
-        if self._sock.fileno() < 0:
-            return
-        try:
-            del self._out[: self._sock.send(self._out)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._out.clear()
-            self._is_broken = True
-            self._loop.call_soon(self._readable)
-        if bool(self._out) != self._is_writing:
-            self._is_writing = bool(self._out)
-            if self._is_writing:
-                self._loop.add_writer(self._sock.fileno(), self._writable)
-            else:
-                self._loop.remove_writer(self._sock.fileno())
-
-    def _writable(self) -> None:
-        self._write()
+    def _wrote(self) -> None:
         self._relay.weigh()
 
-    def _readable(self) -> None:
-        if self._sock.fileno() < 0:
-            return
-        try:
-            data = self._sock.recv(RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-            self._relay.lost(self)
-            return
-        if self._is_broken:
-            self._loop.call_soon(self._readable)
-        self._in += data
+    def _lost(self) -> None:
+        self._relay.lost(self)
+
+    def _taken(self) -> None:
+        self._relay.go_on()
+
+    def _take(self, data: bytearray) -> int:
         at = 0
-        while len(self._in) - at >= HEADER_BYTES and (end := at + frame_bytes(self._in, at)) <= len(self._in):
-            if self._in[at] in _ANSWERS and self._in[at + 1] == Opcode.HELLO:
+        while len(data) - at >= HEADER_BYTES and (end := at + frame_bytes(data, at)) <= len(data):
+            if data[at] in ANSWERS and data[at + 1] == Opcode.HELLO:
                 self.close()
                 self._relay.turned_away(self)
-                return
-            if self._in[at] in _ANSWERS:
-                self._answered(opaque_of(self._in, at), at, end)
+                break
+            if data[at] in ANSWERS:
+                self._answered(opaque_of(data, at), at, end)
             at = end
-        del self._in[:at]
-        self._relay.go_on()
+        return at
 
     def _answered(self, number: int, at: int, end: int) -> None:
         """An answer has come: those before it have all that they get."""
@@ -459,6 +393,7 @@ def introduction(session: Session) -> bytes:
         "peer": session.connection.peer,
         "user": session.user,
         "bucket": session.store_bucket.name,
+        "named_at": session.named_at,
         "features": sorted({int(each) for each in session.features} - {int(each) for each in UNASKED}),
     }
     return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()

@@ -92,6 +92,8 @@ class KvSession:
         self.durability: DurabilityInfo | None = None
         self._states: dict[type, object] = {}
         self._fast: TakeRequests | None = None
+        self.named_at: int = 0
+        self.relays: Mapping[Address, str] = relays
         self.relay: Relay | None = Relay(self, self, relays) if relays else None
         self.refresh_access()
 

@@ -33,6 +33,10 @@ class NamedSession(Protocol):
     def user(self) -> str | None:
         """The user who opened it."""
 
+    @property
+    def named_at(self) -> int:
+        """The time at which the client took the name, monotonic nanoseconds: workers hear of names in any order."""
+
     def stats(self) -> Iterable[tuple[str, str]]:
         """Its part of STAT dcp."""
 

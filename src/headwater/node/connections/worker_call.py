@@ -1,0 +1,134 @@
+"""A connection from here to another worker, over its unix socket, for one client: bytes out, whole frames in.
+
+Who has one says by `_take` which of what came is whole, and by `_lost` what the end of it means.
+"""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+
+RECEIVE_BYTES: Final = 256 << 10
+
+
+class WorkerCall(ABC):
+    """A call of another worker, begun with the frame that introduces the client.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
+        self._loop = loop
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.setblocking(False)
+        try:
+            self._sock.connect(path)
+        except OSError:
+            self._sock.close()
+            raise
+        self._out, self._in = bytearray(begin), bytearray()
+        self._is_watched = self._is_writing = self._is_broken = False
+        self.watch()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return True if it was hung up, from here or there."""
+        return self._sock.fileno() < 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the bytes that wait to leave."""
+        return len(self._out)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return the memory of what waits to leave, and of what came in part."""
+        return len(self._out) + len(self._in)
+
+    def watch(self) -> None:
+        """Read what it sends."""
+        if not self._is_watched and not self.is_closed:
+            self._is_watched = True
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def unwatch(self) -> None:
+        """Read nothing of it for now."""
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def close(self) -> None:
+        """Hang up."""
+        self.unwatch()
+        if self._is_writing:
+            self._loop.remove_writer(self._sock.fileno())
+            self._is_writing = False
+        self._sock.close()
+        self._out.clear()
+        self._in.clear()
+
+    def _write(self) -> None:
+        """Send what the socket takes. The end of the call is told by the loop, never from here: who asks has not put
+        down yet what it asked, and what was answered before the end is still to be read."""
+        if self.is_closed:
+            return
+        try:
+            del self._out[: self._sock.send(self._out)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()
+            self._is_broken = True
+            self._loop.call_soon(self._readable)
+        if bool(self._out) != self._is_writing:
+            self._is_writing = bool(self._out)
+            if self._is_writing:
+                self._loop.add_writer(self._sock.fileno(), self._writable)
+            else:
+                self._loop.remove_writer(self._sock.fileno())
+
+    def _writable(self) -> None:
+        self._write()
+        self._wrote()
+
+    def _readable(self) -> None:
+        if self.is_closed:
+            return
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            self._lost()
+            return
+        if self._is_broken:
+            self._loop.call_soon(self._readable)
+        self._in += data
+        consumed = self._take(self._in)
+        if not self.is_closed:
+            del self._in[:consumed]
+            self._taken()
+
+    @abstractmethod
+    def _take(self, data: bytearray) -> int:
+        """Take whole frames off the front; returns the bytes of them. The call may be closed by it."""
+
+    @abstractmethod
+    def _taken(self) -> None:
+        """Go on, after frames were taken."""
+
+    @abstractmethod
+    def _lost(self) -> None:
+        """The other worker has hung up, and all that it sent was taken."""
+
+    @abstractmethod
+    def _wrote(self) -> None:
+        """Some of what waited has left."""

@@ -1,0 +1,455 @@
+"""Streams of other workers' vbuckets, on a client's DCP connection at the address that workers have in common.
+
+    request on another worker's vbucket --as it came--> that worker, over a unix socket: a DCP connection of the same
+                                                        name, user, bucket, features, OPEN and CONTROLs
+    its answers                         --at once--------> the client
+    messages of its streams             --as the client's window has room, worker by worker--> the client
+
+There is one ledger of the client's window, this connection's: what others send counts in it as what is sent from here.
+To each other worker this end is a consumer with a window of its own. That bounds what waits here, and its answers never
+wait behind streams that the client does not take. NOOPs are answered here, and the client's are this end's matter.
+
+The calls are made when the client opens its connection, for a name that it takes is taken at all workers. A worker that
+can't be called is called again with the next request; until then that fails for now. When one is lost its streams end
+as disconnected, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.kernels.scan import scan
+from headwater.node.connections.worker_call import WorkerCall
+from headwater.node.kv.relay import ANSWERS, introduction
+from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
+from headwater.protocol.dcp.upr import end_status
+from headwater.wire import dcp
+from headwater.wire.dcp import EndReason
+from headwater.wire.framing import stream_id_framing
+from headwater.wire.header import Frame, Magic, response
+from headwater.wire.json_text import read_json
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status, name_of
+from headwater.wire.vbucket import State
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headwater.node.kv.api import Session
+    from headwater.protocol.dcp.producer import Producer
+
+WINDOW_BYTES: Final = 1 << 20
+"""The window of a call: so much of a worker's streams, and a message, may wait here for the client's window."""
+ACKNOWLEDGED_BYTES: Final = WINDOW_BYTES // 4
+REQUESTS_BYTES_MAX: Final = 256 << 10
+"""So much of the client's requests may wait for a worker to read them, then no more is read of the client."""
+ENTRY_BYTES: Final = 256
+"""About what is kept here for a stream."""
+_OWN_CONTROLS: Final = frozenset({b"connection_buffer_size", b"set_noop_interval"})
+"""The settings that are a matter between the client and this worker."""
+FOR_THE_CLIENT: Final = frozenset({Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM})
+"""The requests whose answers are the client's; those to OPEN and CONTROL it has had from here."""
+_HERE: Final = frozenset({State.ACTIVE, State.PENDING, State.REPLICA})
+_NO_SUCH_STREAM: Final = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
+_AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
+
+StreamKey = tuple[int, bytes]
+"""A vbucket, and the framing extras that name a stream of it; empty without stream ids."""
+
+
+class RelayingProducer(Protocol):
+    """The part of a session that sends what its producer has to say."""
+
+    def say(self) -> None:
+        """Send what the producer has to say, and ask for a turn if there is more."""
+
+
+class _Held:
+    """Messages of a worker's streams that wait for the client's window."""
+
+    __slots__ = ("_counted", "_data", "_ends", "_left", "size_bytes")
+
+    def __init__(self, data: bytes, ends: NDArray[np.int64]) -> None:
+        """Args: whole messages one behind the other; where each of them ends."""
+        starts = np.concatenate(([0], ends[:-1]))
+        prepares = np.frombuffer(data, np.uint8)[starts + 1] == Opcode.DCP_PREPARE
+        counted = ends + PREPARE_COUNTS_MORE * np.cumsum(prepares) if prepares.any() else ends
+        self._data, self._ends, self._counted, self._left = data, ends, counted, 0
+        self.size_bytes = len(data) + ends.nbytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if all has left."""
+        return self._left == len(self._ends)
+
+    @property
+    def counted_bytes(self) -> int:
+        """Return what is left as flow control counts it."""
+        return int(self._counted[-1]) - self._counted_before
+
+    @property
+    def _counted_before(self) -> int:
+        return int(self._counted[self._left - 1]) if self._left else 0
+
+    def take(self, budget_bytes: int | None) -> tuple[memoryview, int]:
+        """Take the messages that may be sent while fewer bytes than the budget are sent, and what they count."""
+        begin, before = int(self._ends[self._left - 1]) if self._left else 0, self._counted_before
+        self._left = (
+            len(self._ends)
+            if budget_bytes is None
+            else min(len(self._ends), int(np.searchsorted(self._counted, before + budget_bytes)) + 1)
+        )
+        return memoryview(self._data)[begin : int(self._ends[self._left - 1])], self._counted_before - before
+
+    def without(self, vbucket: int, opaque: int) -> _Held | None:
+        """Return what is left but for the messages of a stream; None if that is nothing."""
+        kept, at = [], int(self._ends[self._left - 1]) if self._left else 0
+        for end in self._ends[self._left :].tolist():
+            message = Frame.decode(self._data[at:end])
+            if (message.vbucket, message.opaque) != (vbucket, opaque):
+                kept.append(self._data[at:end])
+            at = end
+        return _held(kept)
+
+
+def _held(messages: list[bytes]) -> _Held | None:
+    ends = np.cumsum([len(each) for each in messages], dtype=np.int64)
+    return _Held(b"".join(messages), ends) if messages else None
+
+
+class StreamRelay:
+    """The calls of a client's DCP connection to other workers.
+
+    Args:
+        kv: the session that the connection began as. producer: this end's. opened: the OPEN request.
+    """
+
+    def __init__(self, kv: Session, producer: Producer, relaying: RelayingProducer, opened: Frame) -> None:
+        self._kv, self._producer, self._relaying = kv, producer, relaying
+        self._begin = introduction(kv) + opened.encode()
+        self._controls: list[Frame] = []
+        self._calls: dict[str, _Call] = {}
+        self._turns: deque[_Call] = deque()
+        for path in kv.relays.values():
+            self._call(path)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the memory of what waits here, both ways, and of what is known of streams."""
+        return sum(each.memory_bytes for each in {*self._calls.values(), *self._turns})
+
+    @property
+    def is_ready(self) -> bool:
+        """Return True if something waits for the client's window."""
+        return bool(self._turns)
+
+    @property
+    def stream_count(self) -> int:
+        """Return how many streams other workers have for the client."""
+        return sum(len(each.streams) for each in self._calls.values())
+
+    # --- what the client says -----------------------------------------------------------------------------------------
+
+    def takes(self, frame: Frame) -> bool:
+        """Take a request on another worker's vbucket, or refuse it for that one is away; False if it is ours."""
+        path = self._path_of(frame.vbucket)
+        if path is None:
+            return False
+        call = self._call(path)
+        if call is None:
+            self._producer.refuse(frame, Status.ETMPFAIL, _AWAY)
+        else:
+            call.ask(frame)
+        return True
+
+    def control(self, frame: Frame) -> None:
+        """Pass a setting on that was accepted here."""
+        if frame.key not in _OWN_CONTROLS:
+            self._controls = [each for each in self._controls if each.key != frame.key] + [frame]
+            for call in self._calls.values():
+                call.ask(frame)
+
+    def answered(self, frame: Frame) -> None:
+        """Pass an answer of the client's on to the workers whose streams have its opaque."""
+        if frame.opcode != Opcode.DCP_NOOP:
+            for call in self._calls.values():
+                call.answered(frame)
+
+    def tells(self, frame: Frame) -> bool:
+        """Pass something on that is not answered, about another worker's vbucket; False if it is ours."""
+        call = self._calls.get(self._path_of(frame.vbucket) or "")
+        if call is not None:
+            call.tell(frame.encode())
+        return call is not None
+
+    def flush(self) -> None:
+        """The burst is over: send what was taken; read no more of the client while a worker does not read."""
+        waiting = 0
+        for call in tuple(self._calls.values()):
+            call.flush()
+            waiting = max(waiting, call.waiting_bytes)
+        if waiting > REQUESTS_BYTES_MAX:
+            self._kv.connection.pause("stream requests")
+
+    def close(self) -> None:
+        """Hang up."""
+        for call in tuple(self._calls.values()):
+            call.close()
+        self._calls.clear()
+        self._turns.clear()
+
+    def _path_of(self, vbucket: int) -> str | None:
+        """Return the path at which the worker is called that streams a vbucket, or has it by the map; None if this is
+        the one, or it is none of them."""
+        for path, call in self._calls.items():
+            if call.has_stream_of(vbucket):
+                return path
+        if self._kv.store_bucket.state(vbucket) in _HERE:
+            return None
+        owner = self._kv.server.cluster.owner(vbucket)
+        return None if owner is None else self._kv.relays.get(owner)
+
+    def _call(self, path: str) -> _Call | None:
+        """Return the connection to a worker; None if it can't be had."""
+        if path not in self._calls:
+            try:
+                call = _Call(self, self._kv.server.loop, path, self._begin)
+            except OSError:
+                return None
+            self._calls[path] = call
+            for each in self._controls:
+                call.ask(each)
+            call.flush()
+        return self._calls[path]
+
+    # --- what the others say ------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send of what waits here as much as the client's window and socket take, in this turn."""
+        connection, flow = self._kv.connection, self._producer.flow
+        while self._turns and connection.writable and not flow.is_full:
+            call = self._turns.popleft()
+            if not call.held:  # of streams that were closed
+                continue
+            data, counted = call.next(flow.budget_bytes)
+            flow.send(counted)
+            connection.send(data)
+            call.acknowledge(counted)
+            if call.held:
+                self._turns.append(call)
+            if connection.is_closed or connection.turn_is_over():
+                break
+
+    def wait_for_turn(self, call: _Call) -> None:
+        """Something of a worker's waits for the client's window."""
+        if call not in self._turns:
+            self._turns.append(call)
+
+    def say(self) -> None:
+        """Send what was refused here, and ask for a turn if something waits."""
+        self._relaying.say()
+
+    def pass_on(self, answer: Frame) -> None:
+        """Send another worker's answer."""
+        self._kv.connection.send(answer.encode())
+
+    def framing_of(self, request: Frame) -> bytes:
+        """Return the framing extras that the messages of a stream have which was asked for; empty for none."""
+        if not self._producer.settings.stream_ids:
+            return b""
+        return stream_id_framing(read_json(request.value)["sid"])
+
+    def read_on(self) -> None:
+        """A worker has read what waited for it."""
+        if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
+            self._kv.connection.resume("stream requests")
+
+    def refused(self, status: int) -> None:
+        """A worker does not let the client have the connection that this one has opened."""
+        self._kv.connection.drop(f"another worker refused to open it: {name_of(status)}", fault=False)
+
+    def over(self, call: _Call) -> None:
+        """A call has ended, or was never taken: what it owed fails for now, its streams end behind what came."""
+        self._calls = {path: each for path, each in self._calls.items() if each is not call}
+        for frame in call.owed:
+            if frame.opcode in FOR_THE_CLIENT:
+                self._producer.refuse(frame, Status.ETMPFAIL, _AWAY)
+        call.owed.clear()
+        ends = _held([self._end(key, opaque) for key, opaque in call.streams.items()])
+        call.streams.clear()
+        if ends is not None:
+            call.hold(ends)
+        self.read_on()
+        self.say()
+
+    def _end(self, key: StreamKey, opaque: int) -> bytes:
+        status = end_status(EndReason.DISCONNECTED, self._producer.dialect)
+        vbucket, framing = key
+        return dcp.StreamEnd(vbucket=vbucket, opaque=opaque, framing=framing or None, status=status).encode()
+
+
+class _Call(WorkerCall):
+    """A DCP connection to another worker, for one client.
+
+    Attributes:
+        owed: the requests that are not answered yet. streams: the opaques of those that are open.
+        held: messages of its streams that wait for the client's window; held_bytes: the memory they take.
+    """
+
+    def __init__(self, relay: StreamRelay, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
+        super().__init__(loop, path, begin)
+        self._relay = relay
+        self.owed: deque[Frame] = deque([Frame(Magic.CLIENT_REQUEST, Opcode.DCP_OPEN)])
+        self.streams: dict[StreamKey, int] = {}
+        self.held: deque[_Held] = deque()
+        self.held_bytes = 0
+        self._vbuckets: Counter[int] = Counter()  # of streams that are open or asked for
+        self._unacknowledged_bytes = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the memory of what waits here, both ways, and of what is known of streams."""
+        return self.kept_bytes + self.held_bytes + ENTRY_BYTES * (len(self.streams) + len(self.owed))
+
+    def has_stream_of(self, vbucket: int) -> bool:
+        """Return True if it streams a vbucket, or was asked to."""
+        return self._vbuckets[vbucket] > 0
+
+    # --- what is said there -------------------------------------------------------------------------------------------
+
+    def ask(self, frame: Frame) -> None:
+        """Put a request behind the others; it leaves with `flush`."""
+        if frame.opcode == Opcode.DCP_STREAM_REQ:
+            self._vbuckets[frame.vbucket] += 1
+        self.owed.append(frame)
+        self._out += frame.encode()
+
+    def tell(self, data: bytes) -> None:
+        """Say something that has no answer."""
+        self._out += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._out and not self._is_writing:
+            self._write()
+
+    def acknowledge(self, counted_bytes: int) -> None:
+        """Count so much of what it sent as the client's, or nobody's."""
+        self._unacknowledged_bytes += counted_bytes
+        if self._unacknowledged_bytes >= ACKNOWLEDGED_BYTES and not self.is_closed:
+            self.tell(dcp.BufferAck(acked_bytes=self._unacknowledged_bytes).encode())
+            self._unacknowledged_bytes = 0
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytearray) -> int:
+        """Hold the messages of streams in one piece, but for what lies between them: answers and no-ops."""
+        scanned = scan(data)
+        offsets, consumed = scanned.offsets, scanned.consumed
+        whole = bytes(memoryview(data)[:consumed])
+        heads, ends = np.frombuffer(whole, np.uint8), np.append(offsets[1:], consumed)
+        opcodes = heads[offsets + 1]
+        is_said = np.isin(heads[offsets], ANSWERS) | (opcodes == Opcode.DCP_NOOP)
+        begin = 0
+        for at in np.flatnonzero(is_said | (opcodes == Opcode.DCP_STREAM_END)).tolist():
+            frame = Frame.decode(whole[int(offsets[at]) : int(ends[at])])
+            if not is_said[at]:
+                self._forget((frame.vbucket, frame.framing))
+                continue
+            self._hold_between(whole, ends, begin, at)
+            begin = at + 1
+            self._heard(frame)
+            if self.is_closed:
+                return consumed
+        self._hold_between(whole, ends, begin, len(offsets))
+        return consumed
+
+    def _hold_between(self, whole: bytes, ends: NDArray[np.int64], begin: int, end: int) -> None:
+        if begin < end:
+            start = int(ends[begin - 1]) if begin else 0
+            self.hold(_Held(whole[start : int(ends[end - 1])], ends[begin:end] - start))
+
+    def hold(self, held: _Held) -> None:
+        """Keep messages until the client's window has room."""
+        self.held.append(held)
+        self.held_bytes += held.size_bytes
+        self._relay.wait_for_turn(self)
+
+    def next(self, budget_bytes: int | None) -> tuple[memoryview, int]:
+        """Take of what is held what may be sent while fewer bytes than the budget are sent, and what it counts."""
+        first = self.held[0]
+        data, counted = first.take(budget_bytes)
+        if first.is_empty:
+            self.held.popleft()
+            self.held_bytes -= first.size_bytes
+        return data, counted
+
+    def _heard(self, frame: Frame) -> None:
+        if frame.opcode == Opcode.DCP_NOOP:
+            self.tell(response(frame).encode())
+        elif frame.opcode == Opcode.HELLO:
+            self.close()
+            self._relay.over(self)
+        elif frame.opcode == Opcode.DCP_SEQNO_ACKNOWLEDGED:  # answered only where it is refused
+            self._relay.pass_on(frame)
+        else:
+            self._answered(self.owed.popleft(), frame)
+
+    def _answered(self, request: Frame, answer: Frame) -> None:
+        key = request.vbucket, request.framing
+        if request.opcode == Opcode.DCP_OPEN and answer.status:
+            self.close()
+            self._relay.refused(answer.status)
+        elif request.opcode == Opcode.DCP_STREAM_REQ:
+            self._opened(request, is_open=answer.status == Status.SUCCESS)
+        elif request.opcode == Opcode.DCP_CLOSE_STREAM and answer.status == Status.SUCCESS:
+            self._discard(key)
+            self._forget(key)
+        if request.opcode in FOR_THE_CLIENT:
+            self._relay.pass_on(answer)
+
+    def _opened(self, request: Frame, *, is_open: bool) -> None:
+        if is_open:
+            self.streams[request.vbucket, self._relay.framing_of(request)] = request.opaque
+        else:
+            self._vbuckets[request.vbucket] -= 1
+
+    def _forget(self, key: StreamKey) -> None:
+        """A stream is over."""
+        if self.streams.pop(key, None) is not None:
+            self._vbuckets[key[0]] -= 1
+
+    def answered(self, frame: Frame) -> None:
+        """Pass on an answer of the client's to what it was sent, where its streams have the opaque."""
+        keys = [key for key, opaque in self.streams.items() if opaque == frame.opaque]
+        if keys:
+            self.tell(frame.encode())
+        if frame.status in _NO_SUCH_STREAM:
+            for each in keys:
+                self._forget(each)
+
+    def _discard(self, key: StreamKey) -> None:
+        """Drop what is held of a stream that the client has closed: after the answer it hears no more of it."""
+        opaque = self.streams.get(key)
+        if opaque is None or sum((at[0], each) == (key[0], opaque) for at, each in self.streams.items()) > 1:
+            return
+        held, self.held, self.held_bytes = self.held, deque(), 0
+        for each in held:
+            left = each.without(key[0], opaque)
+            self.acknowledge(each.counted_bytes - (left.counted_bytes if left is not None else 0))
+            if left is not None:
+                self.hold(left)
+
+    def _taken(self) -> None:
+        self._relay.say()
+
+    def _lost(self) -> None:
+        self._relay.over(self)
+
+    def _wrote(self) -> None:
+        self._relay.read_on()
