@@ -1,4 +1,4 @@
-"""Calling another node: connect, then have one of protocol/handshake's conversations."""
+"""Call another node: connect to it, then hold one of the conversations of protocol/handshake."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ProducerAddress:
-    """A producer: where it listens, which bucket, and as whom to log in (None: it lets everybody in).
+    """A producer: its address, its bucket, and the user to log in as (None if it lets everybody in).
 
-    `host` and `port` are its name; `tls_port` is where it is called by TLS, None without TLS.
+    `host` and `port` are its name; `tls_port` is its port for TLS, None without TLS.
     """
 
     host: str
@@ -58,7 +58,7 @@ class TlsEnd(Protocol):
     """The maker of a client's end of TLS."""
 
     def call(self, sock: socket.socket, host: str, peer: str) -> TlsSocket:
-        """Speak TLS over a connected socket, to one who must prove to be `host`."""
+        """Speak TLS over a connected socket, to a node that must prove to be `host`."""
 
 
 async def call(
@@ -67,7 +67,7 @@ async def call(
     """Connect to a node by TLS, or, if it has no `tls_port`, without.
 
     Raises:
-        TlsError: TLS is wanted and can't be spoken, here or there. OSError: nobody answers there.
+        TlsError: TLS is wanted, and one of the two nodes can't speak it. OSError: no node answers.
     """
     if tls_port is None:
         return await connect(loop, host, port)
@@ -85,7 +85,7 @@ async def call(
 
 
 async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
-    """Wait until there is something to read, or room for what is sealed."""
+    """Wait until the socket has bytes to read, or room for sealed bytes."""
     descriptor, woken = sock.fileno(), loop.create_future()
 
     def wake() -> None:
@@ -131,10 +131,10 @@ async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: Any)
 async def converse(
     loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, conversation: Conversation[Result], peer: str
 ) -> Result:
-    """Have a conversation over a socket.
+    """Hold a conversation over a socket.
 
     Raises:
-        ConnectionLost: the peer hung up; and what the conversation raises.
+        ConnectionLost: the peer hung up; and the errors of the conversation.
     """
     end = Handshake(conversation)
     while True:

@@ -1,4 +1,4 @@
-"""Changes that another node made, staged here as they are: DCP's and TAP's consumers end in the same lines.
+"""Stage changes of other nodes as they are; the consumers of DCP and TAP both end here.
 
 Source: dcp 9 ("apply verbatim"); tap.md 5.3.
 """
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
-    """Stage a change; returns its seqno, which is the producer's, or the next here where it gave none (0).
+    """Stage a change; return its seqno: the producer's, or the next one here if the producer gave none (0).
 
-    `hops`: how many nodes TAP has brought it through; DCP has no loops, and tells of none.
+    `hops`: the number of nodes that the change passed by TAP; DCP has no loops, and does not count them.
 
     "Never generate new ones" (dcp 9): a CAS is made anew only where there is none.
 
     Raises:
-        ArenaFull: again after the next commit.
+        ArenaFull: stage it again after the next commit.
     """
     cas, seqno = change.cas or bucket.next_cas(vbucket), change.seqno or None
     if not change.deleted:

@@ -3,7 +3,7 @@
     open batch (gathers) --freeze--> in flight (a thread writes and syncs) --settle--> durable
                                              \\--abandon--> every connection with a stake in it is dropped unanswered
 
-A batch has a number; `durable` is the newest one on disk. Whoever staged something, or read something that is not
+A batch has a number; `durable` is the newest one on disk. A session that staged a change, or read a change that is not
 durable yet, holds its answer back behind `gate()`: acknowledged means durable, and so does visible. There is no
 timer: the first write of an idle node commits at once, at the end of the event loop's turn, and a busy node groups by
 itself.
@@ -29,13 +29,13 @@ log: Final = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
-    """Somebody with output behind a gate."""
+    """A session whose output waits behind a gate."""
 
     def flush(self) -> None:
-        """Send what waited for a batch that became durable."""
+        """Send the output that waited for a batch which is durable now."""
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
-        """Tell that the batch is lost: who waits for it must not be answered."""
+        """Drop the session after its batch was lost: its requests must not be answered."""
 
 
 class BatchStore(Protocol):
@@ -43,10 +43,10 @@ class BatchStore(Protocol):
 
     @property
     def full(self) -> bool:
-        """The disk has no room for another batch; asking tries to make some now and then."""
+        """True if the disk has no room for another batch; now and then this tries to make some."""
 
     def more_room(self) -> bool:
-        """Make room for a change that had none although nothing is staged; whether there is more now."""
+        """Make room for a change that does not fit although nothing is staged; return True if there is more now."""
 
     def freeze(self) -> Any:
         """Close the open batch and return it; None when nothing was staged."""
@@ -58,17 +58,17 @@ class BatchStore(Protocol):
         """Learn that the batch is durable."""
 
     def abandon(self, batch: Any, error: BaseException) -> list[int]:
-        """The batch is not durable; undo everything that is not. Returns the vbuckets whose record was lost."""
+        """Undo everything that is not durable, for the batch is lost. Returns the vbuckets whose record was lost."""
 
 
 class Committer:
-    """Owns the order freeze, write, settle. All methods belong to the event loop's thread.
+    """Commits batches: freeze, write, settle, in this order. All methods belong to the event loop's thread.
 
     Args:
-        thread: what writes, one batch at a time; a thread of its own if None, which runs from the start.
+        thread: the thread that writes, one batch at a time; None for a thread of its own, which starts at once.
         halt: ends the process, as a crash would.
 
-    Raises StorageError when there is no thread to be had.
+    Raises StorageError if no thread can be started.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class Committer:
         self._watchers: list[tuple[int, asyncio.Future[bool]]] = []
 
     def wrote(self) -> int:
-        """Something was staged: it will be committed. Returns the number of the batch it is in."""
+        """Note that something was staged and must be committed; return the number of its batch."""
         self._dirty = True
         self._schedule()
         return self.open
 
     def gate(self) -> int:
-        """The batch after which everything staged so far is durable (0 when it is already)."""
+        """Return the batch after which everything staged so far is durable (0 if it is already)."""
         return self.open if self._dirty else self._in_flight
 
     async def wait(self, gate: int) -> bool:
-        """Wait until batch `gate` is durable; False when it was lost instead."""
+        """Wait until batch `gate` is durable; return False if it was lost instead."""
         if gate <= self.durable:
             return True
         node_invariant(gate <= self.open, "a gate of batch {}, batch {} is open", gate, self.open)
@@ -124,12 +124,12 @@ class Committer:
             raise
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Call back once the staging arena has been changed for an empty one."""
+        """Call back once the staging arena has been replaced by an empty one."""
         self._room.append(callback)
         self.wrote()
 
     def commit_now(self) -> None:
-        """Commit what is staged before returning: for start and stop, when nobody else runs."""
+        """Commit all staged changes before returning: for start and stop, when no other work runs."""
         while (batch := self._store.freeze()) is not None:
             self._dirty = False
             node_invariant(self.durable < self.open, "batch {} is durable, batch {} open", self.durable, self.open)
@@ -146,11 +146,11 @@ class Committer:
             await self.wait(self.gate())
 
     async def run_alone(self, work: Callable[[], None]) -> None:
-        """Run something on the commit thread, so never beside a write."""
+        """Run a function on the commit thread, so that it never runs during a write."""
         await self._loop.run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Commit nothing more, and let the thread go; twice is once."""
+        """Commit nothing more, and end the thread; may be called again."""
         self._closed = True
         self._thread.shutdown(wait=True)
 
@@ -188,7 +188,7 @@ class Committer:
         self._call_room()
 
     def _end(self, batch: Any, error: BaseException | None) -> None:
-        """The batch is on disk, or lost. Whatever happens here, none is in flight afterwards, or the node ends."""
+        """Handle the end of a batch, which is on disk or lost. On return no batch is in flight, or the node ends."""
         lost: list[int] = []
         try:
             in_flight, durable = self._in_flight, self.durable
@@ -216,7 +216,7 @@ class Committer:
             self._schedule()
 
     def _release(self) -> None:
-        """Wake everybody whose batch is on disk (who waits for a later one registers again)."""
+        """Wake every session whose batch is on disk (those that wait for a later batch register again)."""
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
             self._wake(waiter)
@@ -225,7 +225,7 @@ class Committer:
         self._resolve(True)
 
     def _wake(self, waiter: Waiter) -> None:
-        """Wake a session; drop it if that fails, for the others' answers must not wait for its sake."""
+        """Wake a session; if that fails, drop it, so that the others still get their answers."""
         try:
             waiter.flush()
         except Exception:
@@ -233,7 +233,7 @@ class Committer:
             waiter.drop("internal error", fault=False)
 
     def _lost(self, error: BaseException, vbuckets: list[int]) -> None:
-        """The store has undone every row that is not durable, so whatever was gathered meanwhile is lost as well."""
+        """Drop the sessions that wait, for the store has undone every row that is not durable, later ones included."""
         log.error("a batch could not be written, its writers are disconnected: %s", error, extra=event("batch.lost"))
         self.failures += 1
         self._in_flight = 0

@@ -32,8 +32,8 @@ SECRET_ITERATIONS = 60_000
 class NodeConfig:
     """A node's settings. The fields are the table that the command line, the environment, the file and the docs read.
 
-    `users` maps names to passwords; empty lets everybody in. `group_secret` is what workers prove to each other, once
-    there are users, where they were given nothing better.
+    `users` maps names to passwords; empty lets everybody in. `group_secret` is the secret of the workers, by which they
+    log in to each other if there are users and no other secret.
     """
 
     host: str = option("127.0.0.1", "address to listen on")
@@ -137,7 +137,7 @@ class NodeConfig:
 
     @property
     def administering(self) -> frozenset[str]:
-        """Return the users that may do what is the administrators'."""
+        """Return the users who may administer the node."""
         named = [name.strip() for name in self.administrators.split(",") if name.strip()]
         first = [name for name in self.users if name != CLUSTER_USER][:1]
         return frozenset(named or first)
@@ -150,10 +150,11 @@ class NodeConfig:
 
     @property
     def account(self) -> tuple[str | None, str | None]:
-        """Return who this node is when it calls others, and the secret; (None, None) where there is none.
+        """Return the name and the secret with which this node logs in to others; (None, None) if it has none.
 
-        Never a user: whom it calls a cluster map says, and the first user administers all that this node has. Where no
-        secret was given the first user's password makes one, which members have that were given the same user.
+        The login is never a user's, for a cluster map says which nodes are called, and the first user administers all
+        of this node. Without a secret in the settings, one is made of the first user's password, the same on all
+        members with this user.
         """
         if (secret := self.users.get(CLUSTER_USER)) is not None:
             return CLUSTER_USER, secret
@@ -162,13 +163,13 @@ class NodeConfig:
 
     @property
     def logins(self) -> dict[str, str]:
-        """Return the passwords of all who may log in: the users', and the members' secret."""
+        """Return the passwords of all logins: those of the users, and the members' secret."""
         member, secret = self.account
         return dict(self.users) if member is None or secret is None else {**self.users, member: secret}
 
     @property
     def has_secret(self) -> bool:
-        """Return whether the members' secret was given, and not made of a password that people know."""
+        """Return True if the members' secret is in the settings, and not made of a password that people know."""
         return CLUSTER_USER in self.users
 
     def __post_init__(self) -> None:
@@ -215,7 +216,7 @@ class NodeConfig:
 
 @functools.cache
 def _made_secret(user: str, password: str) -> str:
-    """Make the members' secret of a user's password, so slowly that to guess the password from it does not pay."""
+    """Make the members' secret from a user's password, so slowly that guessing the password from it does not pay."""
     salt = f"{CLUSTER_USER} {user}".encode()
     return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SECRET_ITERATIONS).hex()
 
@@ -238,21 +239,21 @@ _BY_FIELD = {option.field: option for option in OPTIONS}
 
 
 def one_thread_for(config: NodeConfig) -> None:
-    """Have no library begin threads when it is loaded, in a process that is to be forked; before numpy is imported."""
+    """Keep libraries from starting threads on import, in a process that forks; call this before numpy is imported."""
     if config.workers != 1:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> NodeConfig:
-    """Make a NodeConfig: from what was given, then HEADWATER_<NAME> in the environment, then the file, then defaults.
+    """Make a NodeConfig from the options, then HEADWATER_<NAME> in the environment, then the file, then the defaults.
 
     Args:
-        options: values by command-line name or field name; None for one that was not given.
+        options: values by command-line name or field name; None for an option that was not passed.
         environment: e.g. HEADWATER_VBUCKETS=64; HEADWATER_CONFIG names the file.
 
     Raises:
-        OptionError: a value that can't be, a name that is no option, a password file that others may read, a
-            password for nobody: a node that was told of a password never lets everybody in.
+        OptionError: an invalid value, an unknown name, a password file that others may read, or a password without a
+            user: a node with a password in its settings never lets everybody in.
     """
     given = {name.replace("-", "_"): value for name, value in options.items() if value is not None}
     variables = {each.field: environment[each.variable] for each in OPTIONS if each.variable in environment}
@@ -269,26 +270,26 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
 
 
 def _measured(name: str, value: Any) -> Any:
-    """Return a value that was given; a duration or a size that was typed as text is read."""
+    """Return the value of an option; read a duration or a size that was typed as text."""
     declared = _BY_FIELD.get(name)
     return value if declared is None or declared.unit is None else declared.of_file(value)
 
 
 def store_folder(text: str) -> Path:
-    """Return the folder of a store, which is this machine's.
+    """Return the folder of a store, which must be on this machine.
 
     Raises:
-        OptionError: it is a URL, whose slashes a path may have lost.
+        OptionError: the text is a URL, even one that lost a slash as a path.
     """
     message = "a folder on a disk of this machine: a node's log is synced there"
     return local_folder("data", text, message + "; to keep copies there: headwater backup create {url}")
 
 
 def local_folder(option: str, text: str, wanted: str) -> Path:
-    """Return the folder that an option names, which is this machine's; `wanted` says so, and may name the `{url}`.
+    """Return the folder that an option names, which must be on this machine; `wanted` says so in the error.
 
     Raises:
-        OptionError: it is a URL, whose slashes a path may have lost.
+        OptionError: the text is a URL, even one that lost a slash as a path.
     """
     if (scheme := _URL.match(text)) is not None:
         url = f"{scheme[0]}//{text[scheme.end() :].lstrip('/')}"
@@ -297,8 +298,9 @@ def local_folder(option: str, text: str, wanted: str) -> Path:
 
 
 def is_of_clients(name: str, value: Any) -> bool:
-    """Return whether a key of a file is not the node's: a table that is not named as one of its options is a
-    command's, or the profiles'."""
+    """Return True if a key of a file does not belong to the node: a table that is no option is a command's, or a
+    profile.
+    """
     return isinstance(value, dict) and name != SERVE and name.replace("-", "_") not in _BY_FIELD
 
 
@@ -306,7 +308,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """Read options from a TOML file; names have dashes or underscores.
 
     Raises:
-        OptionError: the file can't be read, is no TOML, or has a name or a type that is no option's.
+        OptionError: the file can't be read, is no TOML, or has an unknown name or a value of the wrong type.
     """
     try:
         table = tomllib.loads(path.read_text("utf-8"))
@@ -322,7 +324,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def wrong(name: str, value: Any) -> str | None:
-    """Return what a key of a file or its value had to be, as a phrase; None if both are right."""
+    """Return a phrase that says what a key of a file, or its value, must be; None if both are right."""
     option = _BY_FIELD.get(name.replace("-", "_"))
     if option is None or option is CONFIG:
         near = nearest(name.replace("_", "-"), [each.name for each in OPTIONS if each is not CONFIG])
@@ -335,7 +337,7 @@ def wrong(name: str, value: Any) -> str | None:
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--name value` and `--name=value` pairs by OPTIONS, without the command-line library (start-up time)."""
+    """Read `--name value` and `--name=value` pairs by OPTIONS, without the command-line library (it starts slowly)."""
     by_name = {f"--{option.name}": option for option in OPTIONS}
     values: dict[str, Any] = {}
     rest = list(arguments)
@@ -355,7 +357,7 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return who may come in; never nobody where a user, a password or a file of users was given."""
+    """Return the users; never an empty result if a user, a password or a file of users is in the settings."""
     users: dict[str, str] = {}
     if file := values.get("users_file"):
         users = read_users(Path(file))
@@ -379,7 +381,9 @@ def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 
 
 def _cluster_secret(file: str, *, has_users: bool) -> str:
-    """Read the secret that nodes prove to each other; only where there are users, whom else it would shut out."""
+    """Read the secret by which nodes log in to each other; only if there are users, for without them it would lock
+    people out.
+    """
     if not has_users:
         raise OptionError("cluster-secret-file", file, "for nodes with users: add one (headwater user)")
     secret = _secret(Path(file), "cluster-secret-file").split("\n", 1)[0].rstrip("\r")
@@ -421,10 +425,10 @@ def _secret(path: Path, option: str) -> str:
 
 
 def refuse_readable_by_others(path: Path, option: str) -> None:
-    """Refuse (OptionError) a file that holds a secret and that others may read, or that is not there.
+    """Raise OptionError for a secret file that others may read, or that is missing.
 
-    A credential of systemd is root's, and an access list lets the service's user read it, which shows as bits of a
-    group.
+    A credential of systemd belongs to root. An access list lets the service's user read it, which shows as a group's
+    bits.
     """
     try:
         mode = path.stat().st_mode

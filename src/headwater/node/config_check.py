@@ -1,4 +1,4 @@
-"""A file of settings, looked at without starting a node: every fault with its line, every value with its origin."""
+"""Check a file of settings without starting a node: every fault with its line, every value with its origin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECRET = {"HEADWATER_PASSWORD": "given where the node runs"}
 
 
 class Fault(NamedTuple):
-    """Something wrong in a file: its line, from 1 on (0: of the file as a whole), the key and what to do."""
+    """A fault in a file: its line, from 1 on (0 for the file as a whole), its key, and what to do."""
 
     line: int
     key: str
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting as it counts: its value, and who says so: a file and line, a variable, or the default."""
+    """A setting with its value and its origin: a file and line, a variable, or the default."""
 
     option: Option
     value: Any
@@ -41,9 +41,9 @@ class Setting:
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Return on which line, from 1 on, each key of a TOML document begins; tables are keys, too.
+    """Return the line, from 1 on, on which each key of a TOML document begins; tables are keys, too.
 
-    The reader of the standard library keeps no places, so it is given as few lines at a time as are a whole statement.
+    The standard library's reader keeps no line numbers, so it gets one statement at a time.
 
     Raises:
         tomllib.TOMLDecodeError: it is no TOML.
@@ -80,8 +80,9 @@ def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
-    """Return all that is wrong with a node's settings, by line: unknown keys, wrong types, values and combinations
-    that can't be; with `with_files` also files that can't be used. Tables are other commands' and not looked at.
+    """Return all faults of a node's settings, by line: unknown keys, wrong types, invalid values and combinations.
+
+    With `with_files` also files that can't be used. Tables belong to other commands and are not checked.
     """
     try:
         table, lines = tomllib.loads(text), key_lines(text)
@@ -109,7 +110,9 @@ def _unreadable(message: str) -> Fault:
 
 
 def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[str, str]]:
-    """Yield (field, problem) one after another: each that is found is left out, so that the next comes to light."""
+    """Yield (field, problem) one after another; each field found is left out, so that the next problem comes
+    to light.
+    """
     left = {name: value for name, value in values.items() if with_files or name not in FILES}
     while (error := _problem(left, with_files=with_files)) is not None:
         field = _culprit(error, left, with_files=with_files)
@@ -119,7 +122,7 @@ def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[s
 
 
 def _culprit(error: OptionError, values: dict[str, Any], *, with_files: bool) -> str:
-    """The field that is to change: the one that is named, or else one without which the problem is not there."""
+    """Return the field to change: the one that the error names, or else one without which the problem is gone."""
     named = error.name.replace("-", "_")
     if named in values:
         return named
@@ -148,10 +151,11 @@ def _problem(values: dict[str, Any], *, with_files: bool) -> OptionError | None:
 
 
 def settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> list[Setting]:
-    """Return every setting as a node would take it now: from the environment, else the file, else the default.
+    """Return every setting with the value that a node would use now: from the environment, else the file, else the
+    default.
 
     Raises:
-        OptionError: as `config_from`, of which this is the explanation.
+        OptionError: as `config_from`, whose result this explains.
     """
     config = config_from({CONFIG.field: str(file)} if file else {}, environment)
     named = file or Path(environment.get(CONFIG.variable, ""))

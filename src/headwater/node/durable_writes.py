@@ -1,17 +1,17 @@
-"""Durable writes of a bucket: who waits for which replicas, and what becomes of it.
+"""Durable writes of a bucket: each waits for its replicas, and then commits or aborts.
 
     begin ──prepare staged──► waits ──a majority has it on disk──► commit staged ──durable──► success
                                 ├──its time is over──► abort staged ──► ambiguous
                                 └──the vbucket is not served here any more──► ambiguous; the new owner decides
 
 The majority is that of the copies which the cluster map names, this node counted, and a node counts once the prepare
-is on its disk, so the three levels wait for the same here. A node that the map leaves out is no majority of anything.
+is on its disk, so the three levels wait for the same here. A node that the map leaves out counts for no majority.
 
-A prepare that nobody waits for any more (the node restarted, or was a replica and was promoted) is committed as soon as
-a majority has it, or all copies that the map has left where those are fewer: who asked for it may have been told that
-it happened, nobody was told that it did not, and no node that could say more will be asked.
+A prepare for which no request waits any more (the node restarted, or was promoted from replica) is committed as soon as
+a majority has it, or all copies that the map has left if those are fewer. Its client may have read that the write
+happened, and no client has read that it did not; no other node could tell more.
 
-Commits are made in the order of the prepares, for a replica acknowledges all up to a seqno.
+Commits are made in the order of the prepares, for a replica acknowledges all prepares up to a seqno.
 
 Source: dcp 2.17, 10; kv.md 2, "Durable mutations". Why so: docs/decisions/0068.
 """
@@ -59,12 +59,12 @@ class WritesOwner(Protocol):
 
 
 class Copies(NamedTuple):
-    """The copies of a vbucket that the cluster map wants.
+    """The copies of a vbucket that the cluster map asks for.
 
     Attributes:
-        wanted: how many, this node's counted, there or not.
-        others: the names of the other nodes that have one.
-        is_member: whether this node's copy counts: not when the map leaves the node out.
+        wanted: the number of copies, this node's included, whether a node has them or not.
+        others: the names of the other nodes with a copy.
+        is_member: True if this node's copy counts; False if the map leaves the node out.
     """
 
     wanted: int = 1
@@ -78,13 +78,13 @@ class Copies(NamedTuple):
 
     @property
     def there(self) -> int:
-        """The number of nodes that have one, by the map."""
+        """The number of nodes with a copy, by the map."""
         return self.is_member + len(self.others)
 
 
 @dataclass(eq=False, slots=True)
 class DurableWrite:
-    """A write that somebody waits for; `outcome` is the seqno of the commit, or CommandRefused."""
+    """A write for which a request waits; `outcome` is the seqno of the commit, or CommandRefused."""
 
     vbucket: int
     key: Key
@@ -93,13 +93,13 @@ class DurableWrite:
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     def succeed(self, seqno: int) -> None:
-        """Tell who waits that it is committed, and on disk."""
+        """Answer the waiting request: the write is committed, and on disk."""
         self._stop()
         if not self.outcome.done():
             self.outcome.set_result(seqno)
 
     def fail(self, why: str) -> None:
-        """Tell who waits SYNC_WRITE_AMBIGUOUS: nobody knows, or it did not happen."""
+        """Answer the waiting request with SYNC_WRITE_AMBIGUOUS: the write may or may not have happened."""
         self._stop()
         if not self.outcome.done():
             self.outcome.set_exception(CommandRefused(Status.SYNC_WRITE_AMBIGUOUS, why))
@@ -114,9 +114,9 @@ class DurableWrites:
     """The durable writes of a bucket; all methods belong to the event loop's thread.
 
     Attributes:
-        copies_of: the copies of a vbucket, by the cluster map; a node without one is alone.
-        held: the vbuckets in which something may wait.
-        begun: how many requests asked for each level.
+        copies_of: returns the copies of a vbucket by the cluster map; a node without a map is alone.
+        held: the vbuckets in which a write may wait.
+        begun: the number of requests for each level.
     """
 
     def __init__(self, bucket: WritesOwner) -> None:
@@ -135,7 +135,7 @@ class DurableWrites:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def heed(self, committer: Committer) -> None:
-        """Hear of every commit, of lost ones, and of vbuckets that change."""
+        """Listen to the committer: commits, lost batches, and vbuckets that change."""
         committer.on_durable.append(self._durable)
         committer.on_failure.append(self._lost)
         self._bucket.on_changed.append(self.look_at)
@@ -143,7 +143,7 @@ class DurableWrites:
     # --- what requests ask ------------------------------------------------------------------------------------------
 
     def check_possible(self, vbucket: int) -> None:
-        """Refuse what can't be: too few of the copies that are wanted are on any node."""
+        """Refuse a write that can't succeed, since too few of the wanted copies are on any node."""
         copies = self.copies_of(vbucket)
         if not copies.is_member:
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, "the cluster map leaves this node out")
@@ -152,8 +152,11 @@ class DurableWrites:
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, message)
 
     def refuse_in_flight(self, vbucket: int, collection: int, key: bytes, *, writes: bool) -> None:
-        """Refuse a request on a document of which a write is in flight: any change of it, and any look at it as long as
-        nobody knows whether that was told to have happened (kv.md 2)."""
+        """Refuse a request on a document of which a durable write is in flight.
+
+        That is any change of the document, and any read of it as long as its client may have read that the write
+        happened (kv.md 2).
+        """
         key_there = Key(collection, key)
         if key_there not in self._bucket.vbuckets[vbucket].prepares.pending:
             return
@@ -170,7 +173,7 @@ class DurableWrites:
         """Stage a prepare (its key begins with the id of its collection), and wait for it. Raises ArenaFull, DiskFull.
 
         Args:
-            timeout_ms: after which it is given up; None: TIMEOUT_SECONDS.
+            timeout_ms: the time after which the write is aborted; None: TIMEOUT_SECONDS.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
         seqno = vbucket_.prepares.add(prepare)
@@ -185,21 +188,27 @@ class DurableWrites:
         return write
 
     def abort_all(self, vbucket: int) -> None:
-        """Abort all that waits in a vbucket, for its documents go. Raises ArenaFull, DiskFull."""
+        """Abort all writes that wait in a vbucket, whose documents are deleted. Raises ArenaFull, DiskFull."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         for key in tuple(vbucket_.prepares.pending) if vbucket_ is not None else ():
             self._abort(vbucket, key, "the bucket was flushed")
 
     def abort_of_before(self, vbucket: int) -> None:
-        """Abort what this node held as a replica when it took a vbucket over by a stream without prepares: the former
-        owner ended all of it before it gave the vbucket up, and what it committed came as documents."""
+        """Abort the prepares that this node held as a replica when it took a vbucket over by a stream without prepares.
+
+        The former owner ended all of them before it gave the vbucket up, and its commits came as documents.
+        """
         self._abandoned.add(vbucket)
         self.advance(vbucket)
 
     def settle_before(self, vbucket: int) -> bool:
-        """Commit what nobody waits for, on this node's word alone, for the vbucket is about to change hands: whoever
-        asked may have been told that it happened, and what waits is aborted then. False: not yet, for want of room; the
-        vbucket's readers, one of which hands it over, are told when there may be some."""
+        """Settle the durable writes of a vbucket that is about to change hands: commit those for which no request
+        waits, abort the others.
+
+        The commits are made on this node's word alone, for their clients may have read that the writes happened.
+        Returns False if there is no room yet; the vbucket's readers, one of which hands it over, hear when there may
+        be.
+        """
         vbucket_ = self._bucket.vbuckets[vbucket]
         if not vbucket_.prepares.pending or not self._bucket.is_active(vbucket):
             return True
@@ -223,20 +232,21 @@ class DurableWrites:
                 self.advance(vbucket)
 
     def follows_from(self, vbucket: int, node: str, seqno: int) -> None:
-        """Learn that a replica follows from a seqno on: it has nothing above, whatever it had before it lost its disk
-        or was rolled back."""
+        """Learn that a replica follows from a seqno on: it has nothing above, even if it had before it lost its disk or
+        was rolled back.
+        """
         known = self._acknowledged.get(vbucket, {})
         if seqno < known.get(node, 0):
             known[node] = seqno
 
     def acknowledged_by(self, vbucket: int) -> Mapping[str, int]:
-        """The seqno up to which each node that told has every prepare."""
+        """Return the seqno up to which each node has every prepare, as far as it has reported."""
         return self._acknowledged.get(vbucket, {})
 
     # --- what the node tells ----------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """Look at a vbucket that has another state, came or went, or is served from now on, or not any more."""
+        """Look at a vbucket with another state, or that was made, dropped, fenced or unfenced."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is not None and vbucket_.prepares.pending:
             self.held.add(vbucket)
@@ -251,18 +261,18 @@ class DurableWrites:
             self._give_up(vbucket)
 
     def map_changed(self) -> None:
-        """Look at all that waits, for by another cluster map fewer nodes may be enough."""
+        """Look at all waiting writes, for by another cluster map fewer nodes may be enough."""
         for vb in tuple(self.held):
             self.advance(vb)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Settle what the log left open, now that the node serves."""
+        """Settle the writes that the log left open, now that the node serves."""
         self._loop = loop
         for vb in self._bucket.vbuckets:
             self.look_at(vb)
 
     def stop(self) -> None:
-        """Settle nothing any more, for the bucket is dropped; who waits is told that nobody knows."""
+        """Settle nothing any more, for the bucket is dropped; answer waiting requests as ambiguous."""
         for write in (*self._writes.values(), *(write for _, _, write in self._commits)):
             write.fail("the bucket was dropped")
         self._writes.clear()
@@ -270,7 +280,7 @@ class DurableWrites:
         self.held.clear()
 
     def advance(self, vbucket: int) -> None:
-        """Commit what a majority has, and abort what did not happen."""
+        """Commit the writes that a majority has, and abort those whose time is over."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or not vbucket_.prepares.pending:
             self._leave(vbucket)
@@ -296,7 +306,9 @@ class DurableWrites:
             self._abandoned.discard(vbucket.id)
 
     def _abort_dropped(self, vbucket: VBucket) -> None:
-        """Abort what waits in dropped collections: replicas take that for ended, and acknowledge it no more."""
+        """Abort the writes in dropped collections: replicas take the drop for their end, and acknowledge them
+        no more.
+        """
         alive = vbucket.collections.alive
         for key in [key for key in vbucket.prepares.pending if key.collection not in alive]:
             self._abort(vbucket.id, key, "its collection was dropped")
@@ -317,7 +329,7 @@ class DurableWrites:
             self._commit(vbucket, key)
 
     def _reached(self, vbucket: VBucket, copies: Copies, needed: int) -> int:
-        """The seqno up to which so many of the copies have everything on disk, this node among them."""
+        """Return the seqno up to which `needed` copies have everything on disk, this node among them."""
         if not copies.is_member or needed > copies.there:
             return 0
         node_invariant(needed > 0, "vbucket {}: no copy is needed of {}", vbucket.id, copies.there)
@@ -356,7 +368,7 @@ class DurableWrites:
             self._leave(vbucket.id)
 
     def _leave(self, vbucket: int) -> None:
-        """Nothing waits in a vbucket any more; once the batch that is open by now is on disk, for good."""
+        """Forget a vbucket in which no write waits, for good once the open batch is on disk."""
         if vbucket in self.held:
             self.held.discard(vbucket)
             self._ended[vbucket] = self._bucket.committer.open
@@ -370,7 +382,7 @@ class DurableWrites:
             write.timer = asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self._out_of_time, write)
 
     def _give_up(self, vbucket: int) -> None:
-        """Tell nobody any more; the prepares stay, for whoever owns the vbucket."""
+        """Answer the waiting requests of a vbucket as ambiguous; the prepares stay, for its new owner."""
         for each in [each for each in self._writes.values() if each.vbucket == vbucket]:
             del self._writes[each.vbucket, each.key]
             each.fail(_GONE)
@@ -407,7 +419,7 @@ class DurableWrites:
             self.advance(vb)
 
     def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
-        """Go by what is on disk, for a batch was lost, and prepares or their ends perhaps with it."""
+        """Go back to the state on disk, for a batch was lost, and with it perhaps prepares, commits or aborts."""
         commits, self._commits = self._commits, []
         ended, self._ended = self._ended, {}
         for _gate, _seqno, write in commits:

@@ -1,4 +1,4 @@
-"""A connection that has said nothing yet: its first bytes tell whether it speaks frames, lines of text or HTTP."""
+"""A new connection, whose first bytes show whether it speaks frames, lines of text or HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEXT_COMMANDS = range(ord("a"), ord("z") + 1)
 
 
 class FirstBytes:
-    """The session of a connection until something comes; then the one that understands it takes its place."""
+    """The session of a connection until bytes come; then a session that understands them takes its place."""
 
     deadline: float | None = None
     pumps = False
@@ -39,7 +39,7 @@ class FirstBytes:
         connection.know(is_known=not server.users.required and connection.tls is None)
 
     def receive(self, data: memoryview) -> int:
-        """Take nothing: give the connection the session that understands it."""
+        """Give the connection the session that understands these bytes; consume none."""
         connection = self.connection
         if looks_like_http(data):
             connection.session = HttpSession(connection, self.server, self._certified())
@@ -52,7 +52,7 @@ class FirstBytes:
         return 0
 
     def _certified(self) -> str | None:
-        """The user that the peer's certificate stands for; a user of this node, or None."""
+        """Return the user that the peer's certificate stands for; None if it is no user of this node."""
         tls, server = self.connection.tls, self.server
         named = server.tls.user(tls) if server.tls is not None and tls is not None else None
         if named is None or not server.users.required:
@@ -72,10 +72,10 @@ class FirstBytes:
         """Do nothing: nothing waits to be sent."""
 
     def tick(self, now: float) -> None:
-        """Do nothing: how long a stranger may be silent is the server's matter."""
+        """Do nothing: the server limits the time that a stranger may be silent."""
 
     def users_changed(self) -> None:
-        """Count as a stranger from the first user on."""
+        """Count the peer as a stranger once there are users."""
         self.connection.know(is_known=not self.server.users.required and self.connection.tls is None)
 
     def closed(self) -> None:

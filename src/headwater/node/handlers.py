@@ -1,4 +1,4 @@
-"""Every file with commands, imported so that their handlers are registered (see kv/command.py)."""
+"""The list of all files with commands, imported so that their handlers are registered (see kv/command.py)."""
 
 from headwater.node.dcp import opening as dcp
 from headwater.node.kv import (

@@ -1,6 +1,6 @@
-"""A call of another worker for one of its clients: its first frame says whose requests will follow.
+"""A call of another worker for one of its clients: its first frame names that client.
 
-Who can open the socket is this user of the system: it lies in a folder that nobody else may enter.
+Only processes of this system user can open the socket: it lies in a folder that no other user may enter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class IntroducedCall:
-    """The session of such a connection until it is introduced; then one of that user, bucket and features."""
+    """The session of such a connection until its client is named; then a session with that user, bucket and
+    features.
+    """
 
     deadline: float | None = None
     pumps = False
@@ -29,8 +31,11 @@ class IntroducedCall:
         self._connection, self._server, self._refresh_users = connection, server, refresh_users
 
     def receive(self, data: memoryview) -> int:
-        """Read who it is, and give the rest to the session of that client. Where the bucket is not here, not yet or no
-        more, it is told so, and nothing of what it asks is done."""
+        """Read which client the call is for, and give the rest to a session of that client.
+
+        If the bucket is not here, not yet or no more, the worker gets a refusal, and no request of the client is
+        carried out.
+        """
         frame = next_frame(data, 0)
         if frame is None:
             return 0
@@ -55,7 +60,7 @@ class IntroducedCall:
         """Do nothing: there is no deadline."""
 
     def users_changed(self) -> None:
-        """Do nothing: nobody was let in yet."""
+        """Do nothing: nobody has logged in yet."""
 
     def closed(self) -> None:
         """Do nothing: no work is under way for this connection."""

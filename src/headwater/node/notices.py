@@ -1,4 +1,4 @@
-"""Telling clients that asked for it of a new map (kv.md 1.4, notification).
+"""Notify the clients that asked for it of a new map (kv.md 1.4, notification).
 
 "To connections with Duplex and 0x0d/0x1f": connections with a bucket, once for each map that they have not seen, those
 that have become DCP connections as well, since a DCP client that was granted 0x0d asks for no map by itself; and those
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def tell(connections: Iterable[Connection], server: Services) -> None:
-    """Send the notification to everybody who wants it, of those that have the bucket."""
+    """Send the notification to all clients with this bucket that asked for it."""
     cluster = server.cluster
     for connection in tuple(connections):
         session = connection.session.key_value if isinstance(connection.session, DcpEnd) else connection.session

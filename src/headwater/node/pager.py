@@ -1,6 +1,6 @@
-"""Expired documents that nobody touches: a pager turns them into EXPIRATION records.
+"""Expired documents that no client reads: a pager turns them into EXPIRATION records.
 
-The store knows for each vbucket before which second nothing can expire, so only vbuckets with something due are
+For each vbucket the store knows the second before which nothing can expire, so only vbuckets with due documents are
 searched. Work is cut into slices, so that a million documents that expire at once stall nobody.
 """
 
@@ -29,7 +29,7 @@ SLICE_BYTES = 32 << 20
 
 
 class Pager:
-    """Looks every `interval_seconds` (0: never)."""
+    """Looks for expired documents every `interval_seconds` (0: never)."""
 
     def __init__(self, bucket: Bucket, loop: asyncio.AbstractEventLoop, *, interval_seconds: int) -> None:
         self._bucket = bucket
@@ -51,7 +51,9 @@ class Pager:
             self._timer = None
 
     def page(self, limit: int = SLICE) -> int:
-        """Expire up to `limit` documents; returns how many did. A vbucket where that fails is logged, and left out."""
+        """Expire up to `limit` documents; return their number. A vbucket where that fails is logged, and left
+        out.
+        """
         bucket, done = self._bucket, 0
         now = bucket.now()
         self._left_bytes = SLICE_BYTES
@@ -73,7 +75,7 @@ class Pager:
         return done
 
     def _expired(self, vb: int, now: int, limit: int) -> Iterator[bytes]:
-        """The keys of documents of a vbucket, each once it has become an EXPIRATION record."""
+        """Yield the keys of a vbucket's expired documents, each after it has become an EXPIRATION record."""
         bucket = self._bucket
         alive = np.array(sorted(bucket.vbuckets[vb].collections.alive), np.uint64)
         for key, collection in bucket.store.expired(vb, now, limit, alive):
@@ -87,7 +89,7 @@ class Pager:
                 yield key
 
     def _complain(self, vb: int, error: Exception) -> None:
-        """Say once what is wrong with a vbucket; with a traceback if that is a mistake of ours."""
+        """Log the problem with a vbucket once; with a traceback if it is a mistake of ours."""
         if self._complaints.get(vb) != str(error):
             known = isinstance(error, HeadwaterError)
             message = "vbucket %d: what has expired can't be turned into tombstones: %s"

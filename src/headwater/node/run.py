@@ -1,7 +1,7 @@
-"""`headwater serve`: open the store, listen, say so, run until a signal comes to stop.
+"""`headwater serve`: open the store, listen, report it, and run until a signal comes to stop.
 
 SIGTERM and SIGINT stop in order: no new connections, the open batch committed, the store closed with its CLEAN
-record, exit 0. Anything less is an unclean stop: the next start begins a new branch in every active vbucket
+record, exit 0. Any other end is an unclean stop: the next start begins a new branch in every active vbucket
 (failover.md 1).
 """
 
@@ -58,7 +58,7 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=...` once it listens, or, with
     the log as JSON, the event `node.ready` as an object with `host`, `port`, `bucket`, `vbuckets`, `tls`, `http`.
 
-    With several workers these are processes of their own, and this one supervises them (workers/supervising.py).
+    With several workers each is a process of its own, and this one supervises them (workers/supervising.py).
 
     Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
     """
@@ -91,8 +91,9 @@ def _serve_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> 
 
 
 def _end_for(broken: InvariantBroken, of_node: bool) -> None:
-    """End the process where its own log, index or vbuckets are not as they must be: memory can't be trusted, and what
-    is on disk is whole. One that only concerns a connection ends that connection."""
+    """End the process if its own log, index or vbuckets break an invariant: memory can't be trusted, but the disk is
+    whole. A fault of one connection ends that connection only.
+    """
     if of_node:
         log.critical("%s; the node ends as in a crash", broken, extra=event("invariant.broken"))
         os._exit(1)
@@ -142,8 +143,9 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO, worker: NodeWork
 
 
 async def _admitted(server: Server, stop: asyncio.Event) -> None:
-    """Wait until the other workers have said that this one may serve what it owned; not for ever: of a cluster of
-    several machines the others may be gone."""
+    """Wait until the other workers have said that this one may serve its vbuckets; not for ever, for in a cluster of
+    several machines the others may be gone.
+    """
     deadline = server.loop.time() + ADMITTED_SECONDS
     fence = server.first.membership.fence
     while fence is not None and not fence.is_open and not stop.is_set() and server.loop.time() < deadline:
@@ -152,7 +154,7 @@ async def _admitted(server: Server, stop: asyncio.Event) -> None:
 
 
 def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: TextIO) -> None:
-    """Say that it listens, and where: to whoever reads its output, to the log and to a supervisor."""
+    """Report that the node listens, and its address: to readers of its output, to the log and to a supervisor."""
     shown = f"[{host}]" if ":" in host else host
     ports = {"tls": server.tls_port, "http": server.http_port}
     facts: dict[str, object] = {"bucket": config.bucket, "vbuckets": server.first.bucket.vbucket_count}
@@ -168,10 +170,10 @@ def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: T
 
 
 def _print(line: str, out: TextIO) -> None:
-    """Print a line; where it can't be written the node serves all the same, and its log says so.
+    """Print a line; if it can't be written the node serves all the same, and its log says so.
 
-    Each start that ended here would add a branch to the failover logs, which keep 25: a supervisor that tries again,
-    with the output on a full disk, would use them up.
+    Each start that failed here would add a branch to the failover logs, which keep 25. A supervisor that starts the
+    node again and again, with its output on a full disk, would use them up.
     """
     try:
         print(line, file=out, flush=True)
@@ -190,7 +192,7 @@ def _server(  # noqa: PLR0917 - called in one place
     kernels: MachineCode | None,
     worker: NodeWorker | None,
 ) -> Server:
-    """A server over a bucket as the store has it."""
+    """Return a server for the bucket of a store."""
     bucket = Bucket(config.bucket, store, committer)
     bucket.recover(config)
     if worker is not None:
@@ -202,7 +204,7 @@ def _server(  # noqa: PLR0917 - called in one place
 
 
 def _compiled_meanwhile() -> MachineCode | None:
-    """The part of a node that has numba compile its kernels; None where machine code came with the wheel."""
+    """Return the part of a node that has numba compile its kernels; None if machine code came with the wheel."""
     if not builds.compiling():
         return None
     from headwater.node.process.machine_code import MachineCode  # noqa: PLC0415 - such a wheel is without it
@@ -234,7 +236,7 @@ def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> 
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """A block in which kernels are loaded."""
+    """Return a block in which kernels are loaded."""
     gc.disable()
     try:
         yield
@@ -252,13 +254,15 @@ def warm_up() -> None:
 
 
 def load() -> None:
-    """Import and load all that `serve` needs, and start nothing: a process that does this may be forked afterwards."""
+    """Import and load all modules that `serve` needs, and start no thread: a process that does this may be forked
+    afterwards.
+    """
     warm_up()
     _loop_factory()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed."""
+    """Return uvloop's factory if it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:

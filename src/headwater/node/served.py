@@ -1,8 +1,8 @@
-"""A bucket as its node serves it: with all that is the bucket's own, and all that it shares with the others.
+"""A bucket as its node serves it: its own parts, and those that all buckets share.
 
-Each bucket has its store and committer, its streams, its map, its part in a cluster, and who tends its files. The event
-loop, the connections and their memory, users and TLS are the node's. Sessions and handlers know this surface only
-(`Services`, kv/api.py): the one of the bucket that the connection has selected.
+Each bucket has its store and committer, its streams, its map, its part in a cluster, and the upkeep of its files. The
+event loop, the connections and their memory, users and TLS are the node's. Sessions and handlers know only this
+interface (`Services`, kv/api.py), for the bucket that the connection has selected.
 """
 
 from __future__ import annotations
@@ -77,25 +77,25 @@ class Node(Protocol):
         """The users of the cluster."""
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
-        """Make a connection of a connected socket."""
+        """Return a connection for a connected socket."""
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write the one line that names peer and cause."""
+        """Write one log line that names peer and cause."""
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Write down that somebody did not come in, and as whom."""
+        """Log a refused login, with the name of the user."""
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Write down what a user tried and may not do."""
+        """Log an attempt that a user had no right to."""
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Write down what a user has changed, and from where."""
+        """Log what a user has changed, and from where."""
 
     def is_client_there(self, agent: str) -> bool:
-        """Return True if a client that calls itself so is connected."""
+        """Return True if a client whose HELLO gave this agent name is connected."""
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password as it is."""
+        """Return True if a peer may send a password in clear."""
 
     def figures(self) -> Iterable[tuple[str, str]]:
         """Return the figures of the connections and their memory."""
@@ -137,7 +137,7 @@ class ServedBucket:
         committer.on_failure.append(self._drop_writers)
 
     def _tend(self, node: Node, config: NodeConfig, bucket: Bucket) -> None:
-        """Make those who look after the files."""
+        """Make the tasks that tend the bucket's files."""
         self.compactor: Compactor = Compactor(
             bucket,
             node.loop,
@@ -154,18 +154,18 @@ class ServedBucket:
         self.pager: Pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
 
     def _run_begins(self) -> None:
-        """Another operator's run has the lease: nothing that an older one began goes on."""
+        """End the work of an older run, for another operator's run has the lease."""
         self.dcp.end_hand_overs()
         self.membership.run_over()
 
     def _run_ends(self) -> None:
-        """An operator's run has come to its end: nothing that it held is held any more."""
+        """Free everything that an operator's run held, for it has come to its end."""
         self.membership.run_over()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, port: int) -> None:
-        """The node listens: hand out the map, take part in the cluster, tend the files."""
+        """Hand out the map, take part in the cluster and tend the files, now that the node listens."""
         self.cluster = ServedMap(port, self.bucket, self.tls_port)
         self.membership.start()
         self.bucket.collections.start()
@@ -177,7 +177,7 @@ class ServedBucket:
         self.scrubber.start()
 
     async def stop(self) -> None:
-        """Call nobody any more, and leave the files alone once a run that is under way has come to its end."""
+        """Close the calls to other nodes, and leave the files alone once the work on them has come to its end."""
         self.membership.stop()
         self.replication.stop()
         if self._flush is not None:
@@ -187,7 +187,7 @@ class ServedBucket:
         await self.scrubber.stop()
 
     def forget(self) -> None:
-        """Keep nothing for anybody: the bucket is dropped."""
+        """Drop all state of clients, for the bucket is dropped."""
         self.tap.forget()
         self.bucket.durable_writes.stop()
 

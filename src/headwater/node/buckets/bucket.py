@@ -1,7 +1,7 @@
 """A bucket: one store, its vbuckets, the committer that makes it durable, and the clocks that tend it.
 
-The documents are the store's, their meaning the vbuckets', the order of durability the committer's; the bucket is
-where the three meet, and what key-value sessions, streams and statistics are handed.
+The store holds the documents, the vbuckets give them meaning, and the committer makes them durable in order. The bucket
+ties the three together; key-value sessions, streams and statistics work with it.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class Bucket:
     """One bucket of a node.
 
     Attributes:
-        store, committer, clock, name: as given; uuid: that of the store, which a bucket made anew has not.
-        vbuckets: those that are on this node.
+        store, committer, clock, name: the arguments; uuid: the uuid of the store; a bucket made anew gets another.
+        vbuckets: the vbuckets on this node, by number.
         uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
-        stat_groups: name of a STAT group -> function of its arguments; other parts of the node put theirs in. Much may
-            change between two pairs that one tells, for a long group is sent in slices.
-        fenced: vbuckets that are active here and not served, until it is known that no other node owns them by now.
+        stat_groups: name of a STAT group -> function of its arguments; other parts of the node add their groups. A long
+            group is sent in slices, so the bucket may change between two of its pairs.
+        fenced: active vbuckets that are not served until it is known that no other node owns them by now.
         locks: the locked documents.
-        collections: which there are, as the node was told; each vbucket has what its own log says.
-        durable_writes: those that wait for replicas. scans: the range scans that are open.
+        collections: the collections that this node knows; each vbucket knows those in its own log.
+        durable_writes: writes that wait for replicas. scans: the open range scans.
         traffic_disabled: document commands answer ETMPFAIL while it is.
-        on_owned: called with a vbucket that is active, whenever its record changes.
-        on_changed: called with a vbucket whenever its record changes, when it comes or goes, and when it is fenced or
-            leaves the fence.
+        on_owned: called with an active vbucket whenever its record changes.
+        on_changed: called with a vbucket whenever its record changes, when it is made or dropped, and when it is fenced
+            or unfenced.
         counters: totals since start, by name. map_changes: how often a vbucket's record changed.
     """
 
@@ -111,13 +111,13 @@ class Bucket:
 
     @property
     def vbucket_count(self) -> int:
-        """The number of vbuckets that there can be; not all need be on this node."""
+        """The number of vbuckets that a bucket has over all nodes; some of them may be on other nodes."""
         return len(self.store.table)
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
 
     def recover(self, config: NodeConfig) -> None:
-        """Bring back the vbuckets of the store; a store that has none yet gets those that the settings name."""
+        """Load the vbuckets of the store; create those that the settings name if the store has none yet."""
         store = self.store
         for vb, record in store.recovered.items():
             wrote = self._wrote(vb)
@@ -135,7 +135,7 @@ class Bucket:
         self.refresh()
 
     def create_vbucket(self, vbucket: int, state: State) -> VBucket:
-        """Make a vbucket that is not here yet."""
+        """Make a vbucket that is not on this node yet."""
         new_vbucket = VBucket.create(vbucket, self.store, self._wrote(vbucket), state=state, new_uuid=self._new_uuid)
         self.vbuckets[vbucket] = new_vbucket
         self.collections.look_at(vbucket)
@@ -143,7 +143,7 @@ class Bucket:
         return new_vbucket
 
     def drop_vbucket(self, vbucket: int) -> int:
-        """Forget a vbucket; returns the batch that makes it so."""
+        """Drop a vbucket; return the number of the batch that makes this durable."""
         gone = self.vbuckets.pop(vbucket)
         self.fenced.discard(vbucket)
         gone.drop()
@@ -157,17 +157,17 @@ class Bucket:
                 self._tell_of(vb)
 
     def unfence(self, vbucket: int) -> None:
-        """The vbucket may be served, or is not active any more."""
+        """Serve a vbucket again, or forget the fence of one that is not active any more."""
         if vbucket in self.fenced:
             self.fenced.discard(vbucket)
             self._tell_of(vbucket)
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Return True if nothing in a vbucket has to be settled here before another node owns it."""
+        """Return True if nothing in a vbucket has to be settled here before another node may own it."""
         return self.durable_writes.settle_before(vbucket)
 
     def hand_over(self, vbucket: int) -> None:
-        """Serve a vbucket no more, for another node takes it over. Raises ArenaFull, DiskFull: nothing happened."""
+        """Stop serving a vbucket, since another node takes it over. Raises ArenaFull, DiskFull: nothing happened."""
         self.vbuckets[vbucket].hand_over(self.now())
 
     def state(self, vbucket: int) -> State | None:
@@ -185,11 +185,11 @@ class Bucket:
         return vbucket_ is not None and vbucket_.is_backed_up
 
     def when_state_changes(self, vbucket: int, callback: Callable[[], None]) -> None:
-        """Call back, once, after the vbucket got another state; who waits twice is called once."""
+        """Call back once when the vbucket gets another state; a callback that is added twice is called once."""
         self._state_waiters.setdefault(vbucket, {})[callback] = None
 
     def waits_no_more(self, vbucket: int, callback: Callable[[], None]) -> None:
-        """Do not call back: whoever waited for the vbucket's state is gone."""
+        """Remove a callback of `when_state_changes`."""
         waiters = self._state_waiters.get(vbucket, {})
         waiters.pop(callback, None)
         if not waiters:
@@ -210,8 +210,9 @@ class Bucket:
     # --- documents ----------------------------------------------------------------------------------------------------
 
     def live_keys(self, vbucket: int, first_row: int = 0, collection: int = 0) -> Iterator[bytes]:
-        """Keys of the live documents that a vbucket has of a collection, in the order of their newest versions, from a
-        row on."""
+        """Yield the keys of a vbucket's live documents in a collection, in the order of their newest versions, from a
+        row on.
+        """
         store, row, prefix = self.store, first_row, len(stored_key(collection, b"")[0])
         out = np.zeros(KEYS_BYTES, np.uint8)
         while row < int(store.table[vbucket, index.ROWS]):
@@ -224,7 +225,9 @@ class Bucket:
                 at += 2 + size
 
     def random_key(self, vbucket: int, collection: int = 0) -> bytes | None:
-        """The key of some live document of a collection: the first that follows a random row, or the first of all."""
+        """Return the key of a random live document of a collection: the first after a random row, or the
+        first of all.
+        """
         rows = int(self.store.table[vbucket, index.ROWS])
         start = secrets.randbelow(rows) if rows else 0
         return next(self.live_keys(vbucket, start, collection), None) or next(
@@ -232,11 +235,12 @@ class Bucket:
         )
 
     def flush(self) -> bool:
-        """Delete every document of every active vbucket, each by a deletion of its own; False when the staging arena is
-        full before all are gone (commit, then call again).
+        """Delete every document of every active vbucket, each by a deletion of its own.
+
+        Returns False when the staging arena is full before all are deleted: commit, then call again.
 
         Raises:
-            CorruptStore: keys are among what damage has taken, and their documents may be alive in replicas.
+            CorruptStore: keys are lost by damage, and their documents may be alive in replicas.
         """
         vbuckets = list(filter(self.is_active, self.vbuckets))
         for vb in vbuckets:
@@ -266,8 +270,10 @@ class Bucket:
         return len(arena) - used > RECORD_BYTES
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Serve nothing of a damaged range any more, and end the streams of the vbuckets with changes in it: those are
-        returned; None if it is known already."""
+        """Stop serving a damaged range, and end the streams of the vbuckets with changes in it; return these vbuckets.
+
+        Returns None if the damage is known already.
+        """
         acknowledged = {vb: vbucket.acknowledged_seqno for vb, vbucket in self.vbuckets.items()}
         hit = self.store.take_out(damage)
         for vb in hit or ():
@@ -276,7 +282,7 @@ class Bucket:
         return hit
 
     def lock_of(self, vbucket: int, key: bytes, collection: int = 0) -> DocumentLock | None:
-        """The lock that stands on a document; it is over as soon as the document has another CAS, or its time is."""
+        """Return the lock of a document; it ends when the document gets another CAS, or its time is over."""
         if not self.locks.held:
             return None
         lock = self.locks.get(vbucket, key, self.now(), collection)
@@ -292,7 +298,8 @@ class Bucket:
         return times.next_cas(last, self.clock.time_ns(), seqno)
 
     def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
-        """The revision of the next version of a key, which has `old` or, newly made, nothing; as the kernel's.
+        """Return the revision of the next version of a key whose revision is `old` (None for a new key); as the kernel
+        does.
 
         "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2). From GIVEN_MAX on it
         stays: then the CAS tells which version is newer.
@@ -302,7 +309,7 @@ class Bucket:
 
     @property
     def prepares_waiting(self) -> int:
-        """Durable writes that are not over, here or at their owner."""
+        """The number of durable writes that are not over, here or at their owner."""
         return sum(len(each.prepares.pending) for each in self.vbuckets.values())
 
     def now(self) -> int:
@@ -310,7 +317,7 @@ class Bucket:
         return self.clock.time_ns() // 1_000_000_000
 
     def count(self, gets: int, hits: int, sets: int, deletes: int) -> None:
-        """Add what one kernel call did to the totals."""
+        """Add the counts of one kernel call to the totals."""
         counters = self.counters
         if gets:
             counters["cmd_get"] += gets
@@ -338,12 +345,12 @@ class Bucket:
         return wrote
 
     def _wake(self, vb: int) -> None:
-        """Let the requests that wait for a vbucket's state be judged by the one it has now."""
+        """Judge the requests that wait for a vbucket's state by the state that it has now."""
         for callback in self._state_waiters.pop(vb, ()):
             asyncio.get_running_loop().call_soon(callback)
 
     def _restore(self, _: BaseException, lost: list[int]) -> None:
-        """A batch was lost, and with it what these vbuckets had become: they are again as on disk."""
+        """After a batch was lost, restore the vbuckets whose records were in it to their state on disk."""
         for vb in lost:
             vbucket, record = self.vbuckets.get(vb), self.store.staging.records.get(vb)
             if vbucket is not None:
@@ -367,7 +374,7 @@ class Bucket:
             changed(vb)
 
     def _tell_readers(self) -> None:
-        """After a commit: the streams of every vbucket that has more on disk now."""
+        """After a commit, wake the streams of every vbucket that has more changes on disk now."""
         column = self.store.table[:, index.DURABLE_HIGH]
         for vb in np.flatnonzero(column != self._durable_high).tolist():
             vbucket = self.vbuckets.get(vb)

@@ -3,8 +3,8 @@
     create:  listed as `making` -> folder -> store, vbuckets durable -> listed as `served`: it is there -> served
     drop:    listed as `dropping`: it is gone -> connections closed, store closed -> files removed -> not listed
 
-Each arrow may be the last thing that a process does. A bucket that is `making` was never told to anybody, one that is
-`dropping` is nobody's any more: the next start removes what is left of either, and of nothing else.
+The process may die at each arrow. No client ever saw a bucket that is `making`, and none may use one that is
+`dropping`: the next start removes the remains of both, and nothing else.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log: Final = logging.getLogger("headwater.node")
 
 
 def open_store(config: NodeConfig, disk: Disk | None = None) -> Store:
-    """Open the store of a bucket with the sizes that a node's settings give. Raises as `Store.open`."""
+    """Open the store of a bucket with the sizes from the node's settings. Raises as `Store.open`."""
     segment_bytes = config.segment_mib << 20
     # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
     arena_bytes = min(ARENA_BYTES, max(BATCH_BYTES_MIN, segment_bytes // 2))
@@ -61,12 +61,12 @@ def open_store(config: NodeConfig, disk: Disk | None = None) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class NewBucket:
-    """A bucket that is asked for.
+    """The request for a new bucket.
 
     Attributes:
         vbuckets: None for as many as the node's first bucket has.
-        quota_mib: what its files may take, MiB; 0 for no limit.
-        is_empty: without any vbucket, as a node that joins a cluster begins.
+        quota_mib: the most that its files may take, MiB; 0 for no limit.
+        is_empty: True for no vbuckets, as on a node that joins a cluster.
     """
 
     name: str
@@ -87,12 +87,12 @@ class OpenBucket:
 
 
 class Catalog:
-    """The buckets beside the first.
+    """The buckets of a node except the first.
 
     Args:
-        config, disk: the node's settings, and where its folder is.
+        config, disk: the node's settings, and the disk with its folder.
         serve: begins to serve a bucket.
-        leave: stops serving one: on return nobody uses it any more.
+        leave: stops serving a bucket: on return no session uses it any more.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Catalog:
     # --- start and stop -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open and serve all that are listed, and finish what a process before could not.
+        """Open and serve all listed buckets, and finish the work that an earlier process began.
 
         Raises:
-            OptionError: the node is started with a name that another of its buckets has.
+            OptionError: the node was started with the name of another of its buckets.
             CorruptStore, StorageError: a bucket can't be opened.
         """
         self._known = self._file.load()
@@ -141,7 +141,7 @@ class Catalog:
         self._keep(self._opened(entry, self._store(entry)))
 
     def _finish(self) -> None:
-        """Remove what is left of buckets that were being made or dropped."""
+        """Remove the remains of buckets that were being made or dropped."""
         for entry in (*self._known.in_state(MAKING), *self._known.in_state(DROPPING)):
             try:
                 folder.remove(self._disk, entry.folder(self._config.data), entry)
@@ -155,14 +155,14 @@ class Catalog:
         return self._file.whole
 
     def stores(self) -> list[tuple[Committer, Store]]:
-        """The stores that are open, and what commits to each."""
+        """Return the open stores, each with its committer."""
         return [(each.committer, each.store) for each in self._open.values()]
 
     def close(self, *, clean: bool) -> None:
-        """Close the stores; their buckets are served no more.
+        """Close the stores, whose buckets are served no more.
 
         Raises:
-            DiskFull, StorageError: one could not be closed in order; all others are closed.
+            DiskFull, StorageError: a store could not be closed cleanly; all others are closed.
         """
         failures: list[StorageError] = []
         for each in self._open.values():
@@ -181,9 +181,9 @@ class Catalog:
         """Make a bucket; on return it is durable and served.
 
         Raises:
-            CommandRefused: KEY_EEXISTS, EINVAL (a name or a number that can't be), E2BIG (there are too many).
-            DiskFull, StorageError: it could not be made, and is not there. UnsureFile: an empty one may be there after
-                a restart.
+            CommandRefused: KEY_EEXISTS, EINVAL (an invalid name or number), E2BIG (too many buckets).
+            DiskFull, StorageError: the bucket could not be made, and does not exist. UnsureFile: it may exist, empty,
+                after a restart.
         """
         async with self._changing:
             entry = self._entry(wish)
@@ -209,15 +209,15 @@ class Catalog:
             log.info('bucket "%s" is there', entry.name, extra=event("bucket.created", bucket=entry.name))
 
     async def drop(self, name: str, only: Bucket | None = None) -> None:
-        """Drop a bucket and all that is in it; on return it is gone for good, and served no more.
+        """Drop a bucket and all of its documents; on return it is gone for good, and served no more.
 
         Args:
-            only: drop this one; not one of its name that was made while others were dropping it.
+            only: the bucket to drop; a newer bucket of the same name is left alone.
 
         Raises:
             CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first one.
-            DiskFull, StorageError: that could not be written down, and the bucket is served as before. Or nobody knows
-                whether it was, and the bucket is served no more: the next start drops it or has it again.
+            DiskFull, StorageError: the drop could not be written, and the bucket is served as before; or it is unknown
+                whether it was written, and the bucket is served no more: the next start drops it or serves it again.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -239,8 +239,9 @@ class Catalog:
             log.info('bucket "%s" is dropped', name, extra=event("bucket.dropped", bucket=name))
 
     async def _withdraw(self, opened: OpenBucket, error: StorageError) -> Never:
-        """Serve a bucket no more of which nobody knows how it is listed: what it acknowledged from now on could be gone
-        with the next start. Its files stay."""
+        """Stop serving a bucket whose entry in the list is unknown, since the next start might remove it with all later
+        writes. Its files stay.
+        """
         name = opened.entry.name
         del self._open[name]
         await self._leave(opened)
@@ -249,7 +250,7 @@ class Catalog:
         raise StorageError(f'bucket "{name}": {why}: {error}') from error
 
     def quota_mib(self, name: str) -> int:
-        """The quota of a bucket; 0 for none, as of the first one."""
+        """Return the quota of a bucket; 0 for none, which the first bucket always has."""
         opened = self._open.get(name)
         return 0 if opened is None else opened.entry.quota_mib
 
@@ -257,10 +258,10 @@ class Catalog:
         """Give a bucket another quota, 0 for none; on return it is durable and in force.
 
         Raises:
-            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL, it is too little, or less than the
-                bucket's files take already.
-            DiskFull, StorageError: it could not be written down, and the quota is that of before. UnsureFile: a restart
-                may bring the new one.
+            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL if it is too small, or smaller than
+                the bucket's files are already.
+            DiskFull, StorageError: it could not be written, and the old quota holds. UnsureFile: a restart may bring
+                the new one.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -286,7 +287,7 @@ class Catalog:
             log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=fields)
 
     def _entry(self, wish: NewBucket) -> BucketEntry:
-        """The entry of a bucket to be made; CommandRefused if it can't be."""
+        """Return the entry of a new bucket; raise CommandRefused if its name, number or quota is invalid."""
         name = wish.name
         if name == self._config.bucket or any(each.name == name for each in self._known.in_state(SERVED)):
             raise CommandRefused(Status.KEY_EEXISTS, f'there is a bucket "{name}"')
@@ -306,10 +307,10 @@ class Catalog:
         return self._store(entry)
 
     def _undo(self, entry: BucketEntry, store: Store | None) -> None:
-        """Leave nothing of a bucket that could not be made; if that fails as well, the next start does it.
+        """Remove everything of a bucket that could not be made; if that fails as well, the next start does it.
 
-        While it is listed as `making` its files may go without another word in the list, for which a disk that they
-        have filled has no room.
+        While a bucket is listed as `making`, its files may be removed without a change of the list. A disk that they
+        have filled would have no room for one.
         """
         if self._file.whole.unsure:  # it may be listed as served
             try:
@@ -320,7 +321,7 @@ class Catalog:
         self._removed(store, entry)
 
     def _list_drop(self, opened: OpenBucket, entry: BucketEntry) -> None:
-        """Write down that a bucket is dropped; on a full disk with the room that it kept itself for such a day."""
+        """Write down that a bucket is dropped; on a full disk use the room that the store keeps in reserve."""
         try:
             self._save(self._known.with_entry(entry))
         except (DiskFull, UnsureFile):
@@ -331,7 +332,9 @@ class Catalog:
                 opened.store.log.reserve.take_back()
 
     def _removed(self, store: Store | None, entry: BucketEntry) -> None:
-        """Close a store and remove its files. What can't be removed now is listed, and removed by the next start."""
+        """Close a store and remove its files. Files that can't be removed now are listed, and removed by the next
+        start.
+        """
         try:
             if store is not None:
                 store.close(clean=False)
@@ -344,7 +347,7 @@ class Catalog:
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def _config_of(self, entry: BucketEntry) -> NodeConfig:
-        """The settings of a bucket: the node's, with its own name, folder and number of vbuckets."""
+        """Return the settings of a bucket: those of the node, with its own name, folder and number of vbuckets."""
         return replace(
             self._config,
             bucket=entry.name,
@@ -371,7 +374,7 @@ class Catalog:
                 raise StorageError(f'bucket "{opened.entry.name}": its vbuckets could not be written')
 
     def _opened(self, entry: BucketEntry, store: Store) -> OpenBucket:
-        """A bucket of a store, with the vbuckets that are in it."""
+        """Return an open bucket made of a store and the vbuckets in it."""
         config = self._config_of(entry)
         committer = Committer(store, self._loop)
         try:

@@ -1,6 +1,6 @@
-"""The collections of a bucket, as its node was told; what each vbucket makes of that is in its own log.
+"""The collections of a bucket, as its node knows them; each vbucket knows those in its own log.
 
-The newest manifest stands in a small file beside the log, with the ids that were never given: one line of title and
+The newest manifest is in a small file beside the log, with the lowest ids that were never used: one line of title and
 checksum, one of JSON. A change is written there first, then staged as system events in every active vbucket, then
 answered. A crash in between leaves vbuckets behind the file; they are brought up at the start. Replicas hear of
 collections by system events only (kv.md 4), and a vbucket that becomes active is brought up to the node's manifest, or
@@ -74,11 +74,11 @@ class CollectionsFile:
         self._folder = folder
 
     def load(self) -> tuple[CollectionsManifest, int, int]:
-        """CollectionsManifest, and the lowest ids of collections and scopes that were never given.
+        """Return the manifest, and the lowest ids of collections and scopes that were never used.
 
         Raises:
-            CorruptStore: the file is not what was written.
-            StorageError: another format, or it can't be read.
+            CorruptStore: the file was changed since it was written.
+            StorageError: the file has another format, or can't be read.
         """
         try:
             if NAME not in self._disk.names(self._folder):
@@ -100,7 +100,7 @@ class CollectionsFile:
         """Put a manifest in the place of the old one; durable on return. Blocking.
 
         Raises:
-            DiskFull, StorageError: the old one is still there. UnsureFile: either is.
+            DiskFull, StorageError: the old manifest is still there. UnsureFile: one of the two is.
         """
         content = {"manifest": manifest.as_json(), "next_collection": next_collection, "next_scope": next_scope}
         self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))
@@ -111,7 +111,7 @@ class Collections:
 
     Attributes:
         default_is_plain: the default collection is there and limits no document's life, so the kernel may serve it.
-        run_queue: where a change gives way to others; None before the node runs.
+        run_queue: the queue in which a change gives way to other work; None before the node runs.
     """
 
     def __init__(self, bucket: Owner, disk: Disk, folder: Path) -> None:
@@ -133,7 +133,7 @@ class Collections:
 
     @property
     def manifest(self) -> CollectionsManifest:
-        """The newest."""
+        """The newest manifest."""
         return self._manifest
 
     @manifest.setter
@@ -143,22 +143,25 @@ class Collections:
         self.default_is_plain = 0 in self._ttls and self._ttls[0] is None
 
     def ttl_max(self, collection: int) -> int | None:
-        """The longest that documents of a collection live, in seconds; None for no limit."""
+        """Return the longest lifetime of documents in a collection, in seconds; None for no limit."""
         return self._ttls.get(collection)
 
     def unknown_collection(self, collection: int) -> CommandRefused:
-        """The refusal that names the manifest, so that a client can tell an old one from a collection that is gone."""
+        """Return the refusal of an unknown collection; it has the manifest's uid, by which a client tells an old
+        manifest from a dropped collection.
+        """
         return self.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection 0x{collection:x}")
 
     def unknown(self, status: Status, context: str) -> CommandRefused:
-        """The refusal of a collection or scope that is not in the manifest, with the uid of that."""
+        """Return the refusal of a collection or scope that is not in the manifest, with the manifest's uid."""
         details = {"manifest_uid": f"{self.manifest.uid:x}", "error": {"context": context}}
         return CommandRefused(status, context, value=json.dumps(details).encode())
 
     def recover(self) -> None:
-        """After the store was read: whichever is newer counts, the file or a vbucket; all active ones follow it.
+        """After the store was read, take the newer manifest of the file and the vbuckets, and stage it in all active
+        vbuckets.
 
-        What does not fit into one batch, or on the disk, follows when the node runs (`start`).
+        Events that do not fit into one batch, or on the disk, follow when the node runs (`start`).
         """
         for vbucket in self._bucket.vbuckets.values():
             self._learn(vbucket.collections.manifest)
@@ -167,19 +170,20 @@ class Collections:
                 self._bring_up(vb)
 
     def start(self) -> None:
-        """The node runs: bring up what recovery left behind."""
+        """Begin to stage the events that recovery could not, now that the node runs."""
         if self._saved != self.manifest or any(map(self._may_lack, self._bucket.vbuckets)):
             self._settle_later()
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def change(self, edit: Callable[[CollectionsManifest], CollectionsManifest]) -> CollectionsManifest:
-        """Make what `edit` returns the manifest; on return it is durable, in the file and in every active vbucket.
+        """Replace the manifest by the result of `edit`; on return it is durable, in the file and in every active
+        vbucket.
 
         Raises:
-            ManifestRefused: it may not follow the one there is.
-            DiskFull, StorageError: it could not be written, and a restart does not bring it. UnsureFile: it may. Or the
-                manifest is written, and not all vbuckets have it yet.
+            ManifestRefused: it may not follow the present one.
+            DiskFull, StorageError: it could not be written, and a restart does not bring it; or it is written, and not
+                all vbuckets have it yet. UnsureFile: a restart may bring it.
         """
         async with self._changing:
             is_written = False
@@ -206,10 +210,11 @@ class Collections:
         return manifest
 
     async def _take(self, manifest: CollectionsManifest) -> bool:
-        """Write a manifest down and go by it; False where a vbucket brought another one while it was written.
+        """Write a manifest down and use it; return False if a vbucket brought another one meanwhile.
 
-        That one stays until it is known whether this may follow it: it is in the log of that vbucket, and nobody would
-        ask for it again; of a higher uid, this may still give one of its ids to another collection.
+        In that case the vbucket's manifest stays, until it is known whether this one may follow it. It is in the
+        vbucket's log and would not be looked at again; and even if this one has a higher uid, it may give one of the
+        same ids to another collection.
         """
         known = self.manifest
         if manifest != known or manifest != self._saved:
@@ -220,10 +225,10 @@ class Collections:
         return True
 
     async def _take_back(self) -> None:
-        """Write the manifest there is in the place of one that was written, and is refused now.
+        """Write the present manifest in the place of one that was written and is refused now.
 
         Raises:
-            UnsureFile: that was refused as well, so a restart may bring the other one.
+            UnsureFile: the disk refused, so a restart may bring the other manifest.
         """
         try:
             await self._save(self.manifest)
@@ -233,10 +238,10 @@ class Collections:
             raise UnsureFile(self.file.path, str(error)) from error
 
     def _check_ids(self, manifest: CollectionsManifest) -> None:
-        """Ids are never given again (kv.md 4): documents of the collection that had it may still be in the log.
+        """Check that no id is used again (kv.md 4): documents of its former collection may still be in the log.
 
-        A node that owns nothing takes back what it had dropped: it was failed over before the others heard of the drop,
-        and goes by their manifest when it joins them again.
+        A node that owns no vbucket may take back a collection that it had dropped: it was failed over before the others
+        heard of the drop, and takes their manifest when it joins them again.
         """
         if not any(vbucket.state is State.ACTIVE for vbucket in self._bucket.vbuckets.values()):
             return
@@ -249,7 +254,7 @@ class Collections:
                 raise ManifestRefused(f"{scope.name}: id {scope.id:x} was given before", breaks=True)
 
     async def _save(self, manifest: CollectionsManifest) -> None:
-        """Write it down, and with it that no id in it is given again; where it was not written, they may be."""
+        """Write a manifest down, and with it that its ids are never used again; if that fails, they may be."""
         save = self._save_drop if _only_drops(self._saved, manifest) else self._file.save
         try:
             await asyncio.get_running_loop().run_in_executor(None, save, manifest, *self._ids_behind(manifest))
@@ -260,7 +265,9 @@ class Collections:
         self._saved = manifest
 
     def _save_drop(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
-        """Write down a drop, which makes room; on a full disk with some of what is kept for such a day. Blocking."""
+        """Write down a drop, which makes room; on a full disk use the room that the store keeps in reserve.
+        Blocking.
+        """
         try:
             self._file.save(manifest, next_collection, next_scope)
         except (DiskFull, UnsureFile) as error:
@@ -270,7 +277,7 @@ class Collections:
             self._file.save(manifest, next_collection, next_scope)
 
     async def _follow(self) -> None:
-        """Stage what the active vbuckets lack, some at a time, and wait until all is durable.
+        """Stage the events that active vbuckets lack, a few vbuckets at a time, and wait until all are durable.
 
         A vbucket may be handed over, rolled back or become active in between: it is looked at when its turn has come,
         and all of them again at the end.
@@ -300,7 +307,9 @@ class Collections:
                 return
 
     def _behind(self, level: Mapping[int, int]) -> list[int]:
-        """Return the vbuckets to look at; `level` has those that lack nothing of the manifest with such a uid."""
+        """Return the vbuckets to look at, except those that lack nothing of the manifest whose uid `level` has for
+        them.
+        """
         return [vb for vb in self._bucket.vbuckets if self._may_lack(vb) and level.get(vb) != self.manifest.uid]
 
     def _check_serves(self) -> None:
@@ -308,14 +317,16 @@ class Collections:
             raise StorageError("the bucket is being dropped")
 
     def _may_lack(self, vb: int) -> bool:
-        """Return whether a vbucket is active here and has an older manifest than the node."""
+        """Return True if a vbucket is active here and has an older manifest than the node."""
         vbucket = self._bucket.vbuckets.get(vb)
         if vbucket is None or vbucket.state is not State.ACTIVE or vbucket.is_backed_up:
             return False
         return vbucket.collections.uid < self.manifest.uid
 
     def _bring_up(self, vb: int) -> bool:
-        """Stage the events that a vbucket lacks; return whether there were any. Raises ArenaFull after a part."""
+        """Stage the events that a vbucket lacks; return True if there were any. Raises ArenaFull after some
+        of them.
+        """
         bucket = self._bucket
         is_changed = bucket.vbuckets[vb].become(self.manifest, lambda: bucket.next_cas(vb))
         if is_changed:
@@ -325,7 +336,7 @@ class Collections:
     # --- vbuckets that come and go ------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """A vbucket has a new record: it may have become active, or have brought a newer manifest."""
+        """Look at a vbucket with a new record: it may have become active, or have a newer manifest."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or vbucket_.collections.uid == self.manifest.uid:
             return
@@ -336,7 +347,7 @@ class Collections:
             self._settle_later()
 
     def batch_lost(self) -> None:
-        """A batch could not be written: what vbuckets knew may be undone, and is to be done again."""
+        """Stage events again after a batch could not be written, which may have undone some."""
         if self.manifest.uid:
             for vb, vbucket in self._bucket.vbuckets.items():
                 if self._bucket.store.index.is_mixed(vb):
@@ -353,13 +364,13 @@ class Collections:
         self._next_collection, self._next_scope = self._ids_behind(manifest)
 
     def _ids_behind(self, manifest: CollectionsManifest) -> tuple[int, int]:
-        """Return the lowest ids of a collection and of a scope that are not given once those of a manifest are."""
+        """Return the lowest unused ids of a collection and of a scope, once those of this manifest are used."""
         collections = (each.id + 1 for _, each in manifest.each_collection())
         scopes = (each.id + 1 for each in manifest.scopes)
         return max([self._next_collection, *collections]), max([self._next_scope, *scopes])
 
     def _settle_later(self) -> None:
-        """Bring the file and the other vbuckets up, beside everything else."""
+        """Bring the file and the other vbuckets up to date in the background."""
         if self._settling is None or self._settling.done():
             with suppress(RuntimeError):  # no loop yet: the start does it
                 self._settling = asyncio.get_running_loop().create_task(self._settle())
@@ -384,7 +395,9 @@ class Collections:
             self._settle_later()
 
     async def stop(self) -> None:
-        """Bring nothing up any more: the bucket is dropped. On return no change is under way, and no file written."""
+        """Stop staging events, since the bucket is dropped. On return no change is under way, and no file is being
+        written.
+        """
         self._is_stopped = True  # a change that is cancelled would leave its thread writing the file
         async with self._changing:
             pass
@@ -393,22 +406,22 @@ class Collections:
 
     @property
     def next_ids(self) -> tuple[int, int]:
-        """The lowest ids of a collection and of a scope that were never given."""
+        """The lowest ids of a collection and of a scope that were never used."""
         return self._next_collection, self._next_scope
 
     def with_scope(self, name: str) -> Callable[[CollectionsManifest], CollectionsManifest]:
-        """The edit that adds a scope."""
+        """Return the edit that adds a scope."""
         return lambda manifest: manifest.with_scope(name, self._next_scope)
 
     def with_collection(
         self, scope: str, name: str, max_ttl: int | None
     ) -> Callable[[CollectionsManifest], CollectionsManifest]:
-        """The edit that adds a collection to a scope."""
+        """Return the edit that adds a collection to a scope."""
         return lambda manifest: manifest.with_collection(scope, name, max_ttl, self._next_collection)
 
 
 def _only_drops(before: CollectionsManifest, after: CollectionsManifest) -> bool:
-    """Return whether nothing is made between two manifests, and something is dropped."""
+    """Return True if a change of manifests makes nothing and drops something."""
     kinds = {each.kind for each in before.events_to(after)}
     return bool(kinds) and kinds <= {EventKind.DROP_COLLECTION, EventKind.DROP_SCOPE}
 

@@ -5,10 +5,10 @@ One file, BUCKETS: `headwater-buckets 1 <XXH3-64 of the rest>` and JSON:
     {"next": 3, "buckets": [{"name": "orders", "number": 2, "uuid": "...", "vbuckets": 64, "quota_mib": 0,
                              "state": "served"}]}
 
-`number` names the folder, `buckets/2`, and is never given again. `state` says what was begun with it: `making` and
-`dropping` are written before anything is done in the folder, and what is left of such a bucket is removed by the next
-start. A new list is written and synced beside the old one and takes its place by rename. The bucket that the node was
-started with is in no list: its store is the folder itself, as it always was.
+`number` names the folder, `buckets/2`, and is never used again. `state` says which work on the bucket was begun:
+`making` and `dropping` are written before anything is done in the folder, and the next start removes the remains of
+such a bucket. A new list is written and synced beside the old one and takes its place by rename. The bucket that the
+node was started with is in no list: its store is the folder itself, as it always was.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FORMAT: Final = "1"
 
 @dataclass(frozen=True, slots=True)
 class BucketEntry:
-    """One bucket: its name, the number and identity of its folder, its settings, and how far it is."""
+    """One bucket: its name, the number and uuid of its folder, its settings, and its state."""
 
     name: str
     number: int
@@ -47,7 +47,7 @@ class BucketEntry:
     state: str = SERVED
 
     def folder(self, data: Path) -> Path:
-        """The folder of its store, in that of the node."""
+        """Return the folder of the bucket's store, inside the folder of the node."""
         return data / FOLDERS / str(self.number)
 
 
@@ -59,18 +59,20 @@ class BucketList:
     entries: tuple[BucketEntry, ...] = ()
 
     def with_entry(self, entry: BucketEntry) -> BucketList:
-        """The list with a new entry, whose number is given from then on, or another state of one that is there."""
+        """Return the list with an entry added, whose number is used from then on, or with the new state of a listed
+        one.
+        """
         if entry.number in {each.number for each in self.entries}:
             same_place = (entry if each.number == entry.number else each for each in self.entries)
             return replace(self, entries=tuple(same_place))
         return BucketList(max(self.next, entry.number + 1), (*self.entries, entry))
 
     def without(self, number: int) -> BucketList:
-        """The list without an entry; its number is not given again."""
+        """Return the list without an entry, whose number is not used again."""
         return replace(self, entries=tuple(each for each in self.entries if each.number != number))
 
     def in_state(self, state: str) -> Iterable[BucketEntry]:
-        """Return the entries of a state."""
+        """Return the entries that are in a state."""
         return tuple(each for each in self.entries if each.state == state)
 
 
@@ -84,11 +86,11 @@ class BucketsFile:
         self._folder = folder
 
     def load(self) -> BucketList:
-        """The list; empty where there is none.
+        """Return the list; empty if there is no file.
 
         Raises:
-            CorruptStore: the file is not what was written, or is missing though there are folders of buckets.
-            StorageError: another format, or it can't be read.
+            CorruptStore: the file was changed since it was written, or is missing though there are folders of buckets.
+            StorageError: the file has another format, or can't be read.
         """
         try:
             names = self._disk.names(self._folder)
@@ -107,10 +109,10 @@ class BucketsFile:
             raise CorruptStore(self.path, 0, f"not a list of buckets: {error}") from None
 
     def save(self, buckets: BucketList) -> None:
-        """Put a list in the place of the one before; durable on return. Blocking.
+        """Replace the list on disk; durable on return. Blocking.
 
         Raises:
-            DiskFull, StorageError: the old one is still there. UnsureFile: either of them is.
+            DiskFull, StorageError: the old list is still there. UnsureFile: one of the two is.
         """
         content = {"next": buckets.next, "buckets": [asdict(each) for each in buckets.entries]}
         self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))

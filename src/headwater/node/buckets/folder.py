@@ -1,4 +1,4 @@
-"""The folder of a bucket: made with a file that says whose it is, removed only if that is still so.
+"""The folder of a bucket, made with a file that names its bucket, and removed only if it still does.
 
 BUCKET: `headwater-bucket 1 <XXH3-64 of the rest>` and JSON, {"name": "orders", "uuid": "..."}. It is the first file of
 a folder and the last one to go, so that a folder which was moved or copied here by somebody is never taken for one that
@@ -28,7 +28,7 @@ _FORMAT: Final = "1"
 
 
 def make(disk: Disk, folder: Path, entry: BucketEntry) -> None:
-    """Make a bucket's folder, with nothing in it but whose it is; durable on return. Raises OSError."""
+    """Make a bucket's folder, which holds only the file that names the bucket; durable on return. Raises OSError."""
     parent = folder.parent
     disk.make_directory(folder)
     disk.sync_directory(parent.parent)  # the one above may be there unsynced: a process may have died in between
@@ -43,7 +43,7 @@ def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
     """Make sure that this is the folder of a bucket.
 
     Raises:
-        CorruptStore: it is missing, or another bucket's.
+        CorruptStore: the folder is missing, or belongs to another bucket.
         StorageError: it can't be read.
     """
     try:
@@ -57,10 +57,10 @@ def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
-    """Remove a bucket's folder and all that is in it; one that is gone is gone. Again after a crash in its midst.
+    """Remove a bucket's folder with all files in it. May be repeated after a crash, and when the folder is gone.
 
     Raises:
-        StorageError: it is another bucket's: nothing was removed. OSError: a part is still there.
+        StorageError: the folder belongs to another bucket: nothing was removed. OSError: a part is still there.
     """
     try:
         names = disk.names(folder)
@@ -82,7 +82,9 @@ def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def _uuid(disk: Disk, folder: Path) -> str | None:
-    """Return whose a folder is; None if it does not say. OSError: FileNotFoundError without a folder."""
+    """Return the uuid of the bucket that a folder belongs to; None if the folder names none. FileNotFoundError without
+    a folder.
+    """
     if NAME not in disk.names(folder):
         return None
     try:

@@ -1,7 +1,8 @@
-"""The locks of documents (kv.md 2, "Locked document"). The commands, and what a lock keeps from whom: kv/locking.py.
+"""The locks of documents (kv.md 2, "Locked document"). The commands, and the requests that a lock refuses:
+kv/locking.py.
 
-A lock is a promise of this process for some seconds; it is not stored, and a restart forgets it. It stands as long as
-the document has the CAS it had: whatever changes the document ends the lock, a replication or a rollback included. The
+A lock is a promise of this process for some seconds; it is not stored, and a restart forgets it. It holds as long as
+the document keeps its CAS: every change of the document ends the lock, a replicated change or a rollback included. The
 kernel knows nothing of locks, so while there are any, every request takes the plain path (kv/fast.py).
 """
 
@@ -18,7 +19,7 @@ CAS_OF_LOCKED = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class DocumentLock(NamedTuple):
-    """`token` lets its holder change the document, whose own CAS is `cas`; it is over at `until`, Unix seconds."""
+    """A lock: `token` lets its holder change the document, whose own CAS is `cas`, until `until`, Unix seconds."""
 
     token: int
     cas: int
@@ -29,7 +30,8 @@ class Locks:
     """The locks of a bucket.
 
     Attributes:
-        held: by vbucket, then (collection, key); those that are over among them, and no vbucket without any.
+        held: the locks by vbucket, then by (collection, key). Locks that are over may be among them; a vbucket without
+            locks is not.
     """
 
     def __init__(self) -> None:
@@ -38,19 +40,19 @@ class Locks:
         self._first = self._last = 0  # when the first and the last of them is over, at the soonest
 
     def any(self, now: int) -> bool:
-        """Return True if there may be a lock; they are all forgotten once the last is over."""
+        """Return True if there may be a lock; forget all locks once the last is over."""
         if now >= self._last:
             self.held.clear()
             self._count = 0
         return bool(self.held)
 
     def get(self, vbucket: int, key: bytes, now: int, collection: int = 0) -> DocumentLock | None:
-        """The lock of a key, if it is not over."""
+        """Return the lock of a key, or None if it has none that still holds."""
         lock = self.held.get(vbucket, {}).get((collection, key))
         return lock if lock is not None and now < lock.until else None
 
     def take(self, vbucket: int, key: bytes, lock: DocumentLock, now: int, collection: int = 0) -> None:
-        """Lock a key. CommandRefused(ETMPFAIL) when there are too many, not counting those that are over."""
+        """Lock a key. Raises CommandRefused(ETMPFAIL) if too many locks hold."""
         if self._count >= LOCKS_MAX and now >= self._first:
             self._forget_over(now)
         if self._count >= LOCKS_MAX:
@@ -62,7 +64,7 @@ class Locks:
         self._last = max(self._last, lock.until)
 
     def release(self, vbucket: int, key: bytes, collection: int = 0) -> None:
-        """The key has no lock any more."""
+        """Forget the lock of a key."""
         locks = self.held.get(vbucket, {})
         if locks.pop((collection, key), None) is not None:
             self._count -= 1
@@ -70,9 +72,10 @@ class Locks:
                 del self.held[vbucket]
 
     def leave(self, vbucket: int) -> None:
-        """A vbucket is not active here any more: who owns it does not know of its locks, and lets others write.
+        """Forget the locks of a vbucket that is not active here any more: its new owner knows nothing of them.
 
-        One that was kept would be in force again when the vbucket comes back. Replicas come here with each snapshot.
+        A lock that was kept would hold again when the vbucket comes back. This is also called with each snapshot of a
+        replica.
         """
         self._count -= len(self.held.pop(vbucket, ()))
 

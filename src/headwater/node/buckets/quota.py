@@ -1,8 +1,8 @@
-"""A disk that has no more room than a bucket's quota, whatever the real one has.
+"""A disk that is full when the bucket's quota is used up, however much room the real disk has.
 
 The store knows what to do on a full disk: it refuses documents, keeps deleting and compacting, and goes on by itself
-once there is room. So a quota is a small disk. Counted is what the bucket's files take, the room set aside for the next
-batches included. Text files of some hundred bytes are always written: what they say makes room.
+once there is room. So a quota is a small disk. It counts the bytes of the bucket's files, the room set aside for the
+next batches included. Text files of some hundred bytes are always written, for they record the drops that make room.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QuotaDisk:
     """The disk of one bucket's folder. Any thread, as the disk below.
 
     Args:
-        quota_mib: what the files opened and made here may take together, MiB; 0 for no limit.
+        quota_mib: the most that the files opened and made here may take together, MiB; 0 for no limit.
     """
 
     def __init__(self, disk: Disk, quota_mib: int) -> None:
@@ -41,21 +41,21 @@ class QuotaDisk:
 
     @property
     def used(self) -> int:
-        """Bytes that the files take."""
+        """The bytes that the files take."""
         with self._lock:
             return sum(self._taken.values())
 
     def set_quota(self, quota_mib: int) -> None:
-        """Have another limit from now on, 0 for none. One below what the files take is a full disk at once."""
+        """Set the limit, 0 for none. If the files take more already, the disk is full at once."""
         self.limit = _limit(quota_mib)
 
     def check(self, path: Path, more: int) -> None:
-        """Raise OSError, as a full disk would, when so many bytes more do not fit in."""
+        """Raise OSError, as a full disk would, if `more` bytes do not fit in."""
         if more > _SMALL_BYTES and self.used + more > self.limit:
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
 
     def note(self, path: Path, taken: int) -> None:
-        """Take down how much a file takes now."""
+        """Note the bytes that a file takes now."""
         with self._lock:
             self._taken[path] = taken
 
@@ -70,7 +70,7 @@ class QuotaDisk:
         self._disk.remove_directory(path)
 
     def names(self, path: Path) -> list[str]:
-        """The names in a directory."""
+        """Return the names in a directory."""
         return self._disk.names(path)
 
     def lock(self, path: Path) -> FolderLock:
@@ -86,7 +86,7 @@ class QuotaDisk:
         return _CountedFile(self, path, self._disk.open(path))
 
     def read(self, path: Path) -> bytes:
-        """A small file's content."""
+        """Return the content of a small file."""
         return self._disk.read(path)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -106,7 +106,7 @@ class QuotaDisk:
         self._disk.sync_directory(path)
 
     def free(self, path: Path) -> int:
-        """Bytes that are left: of the quota, or of the disk if that has less."""
+        """Return the free bytes: those of the quota, or of the disk if it has fewer."""
         return max(0, min(self._disk.free(path), self.limit - self.used))
 
 
@@ -115,7 +115,7 @@ def _limit(quota_mib: int) -> int:
 
 
 class _CountedFile:
-    """A file that tells how much it takes."""
+    """A file that reports its size to the quota."""
 
     def __init__(self, disk: QuotaDisk, path: Path, file: File) -> None:
         self._disk = disk

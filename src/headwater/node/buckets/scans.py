@@ -1,15 +1,15 @@
-"""Range scans of a bucket: what each was asked for, the view it reads, how far it is.
+"""Range scans of a bucket: the plan of each, its view of the vbucket, and its position.
 
-The index has no order of keys. A scan looks over all frames of its view once, sorts the keys that it wants in runs of
-some thousand, and tells them in order as it merges the runs; others have their turn every few hundred of them. What it
-brings is the vbucket as it was when the scan was created.
+The index has no order of keys. A scan looks over all frames of its view once, sorts the wanted keys in runs of some
+thousand, and returns them in order as it merges the runs; after every few hundred keys it lets other work run. It shows
+the vbucket as it was when the scan was created.
 
-Memory has a bound whatever is asked for: what all scans of a bucket keep is counted, and none keeps more than it leaves
-to others of KEPT_BYTES_MAX. A range of more keys is told in several looks, each of which keeps the lowest that were not
-told yet. A sample that does not fit is refused.
+Memory is bounded: the bytes that all scans of a bucket keep are counted, and no scan keeps more than it leaves free of
+KEPT_BYTES_MAX for the others. A range of more keys takes several looks, each of which keeps the lowest keys that were
+not returned yet. A sample that does not fit is refused.
 
-A scan is given up when nobody goes on with it for a while, and when the vbucket has another state, rolls back, or the
-files that it keeps are needed.
+A scan is cancelled when no request continues it for a while, when the vbucket gets another state or rolls back, and
+when the disk space of the files that it keeps is needed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class RandomSample:
-    """So many keys by chance, the same ones for the same seed."""
+    """A random sample of so many keys, the same ones for the same seed."""
 
     count: int
     seed: int = 0
@@ -89,7 +89,7 @@ class RandomSample:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The keys that a scan is to bring, of which collection, and whether their documents."""
+    """The keys that a scan returns, their collection, and whether their documents come as well."""
 
     collection: int = 0
     key_only: bool = False
@@ -97,10 +97,10 @@ class ScanPlan:
 
 
 class _Run:
-    """Some keys in order, each with a seqno; packed, for there may be millions.
+    """Some keys in order, each with its seqno; packed, for there may be millions.
 
     Attributes:
-        size: the bytes that it takes. last: the highest key.
+        size: the bytes that the run takes. last: the highest key.
     """
 
     __slots__ = ("_ends", "_keys", "_seqnos", "last", "size")
@@ -123,12 +123,12 @@ class _Run:
 
 
 class RangeScan:
-    """One scan; a reader of its vbucket, as streams are.
+    """A scan of a vbucket, which reads it as a stream does.
 
     Attributes:
-        name: by which requests ask for it. plan: what it is to bring. vbucket: where from.
-        is_cancelled: it brings nothing any more. is_running: a request makes it or goes on with it now.
-        used_at: when that was the last time.
+        name: the name in requests. plan: the keys to return. vbucket: the vbucket that is scanned.
+        is_cancelled: True if it returns nothing more. is_running: True while a request creates or continues it.
+        used_at: the time of the last such request.
     """
 
     def __init__(self, vbucket: VBucket, view: View, plan: ScanPlan, scans: RangeScans) -> None:
@@ -148,7 +148,8 @@ class RangeScan:
         vbucket.readers.add(self)
 
     async def next(self, pause: Pause, now: int) -> tuple[bytes, StoredDocument] | None:
-        """The next key and its document; None at the end. `now`: what has expired by this Unix second is left out.
+        """Return the next key and its document; None at the end. Documents that have expired by `now`, Unix seconds,
+        are left out.
 
         Raises:
             CommandRefused: it was cancelled meanwhile.
@@ -168,10 +169,10 @@ class RangeScan:
                 return key, document
 
     async def is_empty(self, pause: Pause) -> bool:
-        """Return True if it brings nothing at all.
+        """Return True if the scan has no keys at all.
 
         Raises:
-            CommandRefused: it was cancelled meanwhile, so that there is no telling; or there is no room for its keys.
+            CommandRefused: it was cancelled meanwhile, or there is no room for its keys.
         """
         await self._refill(pause)
         if self.is_cancelled:
@@ -180,7 +181,7 @@ class RangeScan:
 
     @contextmanager
     def running(self, clock: Callable[[], float]) -> Iterator[None]:
-        """Serve one request: the scan does not idle meanwhile, and is cancelled if the request fails."""
+        """Keep the scan from idling while a request uses it; cancel it if the request fails."""
         self.is_running = True
         try:
             yield
@@ -191,7 +192,7 @@ class RangeScan:
             self.is_running, self.used_at = False, clock()
 
     def cancel(self) -> None:
-        """Bring nothing any more; twice is once."""
+        """Cancel the scan; may be called again."""
         if not self.is_cancelled:
             self.is_cancelled = True
             self.vbucket.readers.discard(self)
@@ -205,37 +206,37 @@ class RangeScan:
 
     @property
     def position(self) -> int:
-        """The seqno above which it needs tombstones: none."""
+        """The seqno above which the scan needs tombstones: none."""
         return SEQNO_MAX
 
     def advanced(self) -> None:
-        """Do nothing: what comes later is not for it."""
+        """Do nothing: later changes are not part of the scan."""
 
     def state_changed(self) -> None:
-        """Bring nothing more: all scans target active vbuckets only."""
+        """Cancel the scan: scans are of active vbuckets only."""
         self.cancel()
 
     def rolled_back(self) -> None:
-        """Bring nothing more: it would be what no longer exists."""
+        """Cancel the scan: its view shows changes that no longer exist."""
         self.cancel()
 
     def damaged(self) -> None:
-        """Bring nothing more: a part of it can't be read."""
+        """Cancel the scan: a part of its view can't be read."""
         self.cancel()
 
     @property
     def holds_removed_files(self) -> bool:
-        """Return True if the store keeps files for it that a compaction has replaced."""
+        """True if the store keeps files for the scan that a compaction has replaced."""
         return self._view.holds_removed_files
 
     def let_go(self) -> None:
-        """Bring nothing more: those have been kept for long enough."""
+        """Cancel the scan, whose replaced files have been kept for long enough."""
         self.cancel()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _refill(self, pause: Pause) -> None:
-        """Fill what waits with the next keys in order; look over the view again when those of a look are told."""
+        """Fill the queue with the next keys in order; look over the view again when all keys of a look are returned."""
         while not self._waiting and not self.is_cancelled:
             if some := list(islice(self._in_order, KEYS_AT_LEAST)):
                 self._waiting.extend(some)
@@ -249,23 +250,23 @@ class RangeScan:
                 self._in_order = iter(()) if self.is_cancelled else merge(*map(self._read, runs))
 
     def _read(self, run: _Run) -> Iterator[tuple[bytes, int]]:
-        """The keys of a run, which is kept no longer then."""
+        """Yield the keys of a run, and free its memory."""
         yield from run
         self._keep(-run.size)
 
     def _keep(self, size: int) -> None:
-        """Count so many bytes more, or fewer, as kept; nothing is kept of a scan that was cancelled."""
+        """Count `size` bytes more, or fewer, as kept; a cancelled scan keeps nothing."""
         size = -self._kept_bytes if self.is_cancelled else size
         self._kept_bytes += size
         self._scans.kept_bytes += size
 
     @property
     def _keeps_too_much(self) -> bool:
-        """Return True if it keeps more than it leaves to the other scans, with the keys that will wait unpacked."""
+        """True if the scan keeps more than it leaves to the other scans, counting the keys that will be unpacked."""
         return self._kept_bytes > KEPT_BYTES_MAX - self._scans.kept_bytes - KEYS_AT_LEAST * ENTRY_BYTES
 
     async def _lowest(self, pause: Pause) -> list[_Run]:
-        """The keys that are not told yet; of more than may be kept the lowest."""
+        """Return the lowest keys that were not returned yet, as many as may be kept."""
         runs: list[_Run] = []
         loose: list[tuple[bytes, int]] = []
         bound: bytes | None = None
@@ -285,7 +286,7 @@ class RangeScan:
         return runs + await self._packed(loose, pause)
 
     async def _packed(self, entries: list[tuple[bytes, int]], pause: Pause) -> list[_Run]:
-        """Some keys as runs."""
+        """Return some keys as runs."""
         runs: list[_Run] = []
         for at in range(0, len(entries), SORTED_AT_ONCE):
             runs.append(_Run(sorted(entries[at : at + SORTED_AT_ONCE])))
@@ -294,7 +295,7 @@ class RangeScan:
         return runs
 
     async def _cut(self, runs: list[_Run], pause: Pause) -> list[_Run]:
-        """The lower half of the keys in some runs; the others are for another look."""
+        """Return the lower half of the keys in some runs; another look finds the others."""
         left = max(KEYS_AT_LEAST, sum(map(len, runs)) // 2)
         kept: list[_Run] = []
         in_order = merge(*runs)
@@ -310,7 +311,7 @@ class RangeScan:
         return key in self.plan.keys and (self._after is None or key > self._after)  # type: ignore[operator]
 
     async def _drawn(self, pause: Pause) -> list[_Run]:
-        """A sample of all keys, each as likely as any other (Vitter's algorithm R)."""
+        """Return a random sample of all keys, each with the same chance (Vitter's algorithm R)."""
         sample, seen = self.plan.keys, 0
         if not isinstance(sample, RandomSample):
             raise TypeError(sample)
@@ -336,7 +337,7 @@ class RangeScan:
         return await self._packed(kept, pause)
 
     def _some(self) -> list[tuple[bytes, int]] | None:
-        """Keys and seqnos of some hundred documents; None at the end."""
+        """Return the keys and seqnos of some hundred documents; None at the end."""
         if self.is_cancelled or self._view.nothing:
             return None
         out = np.empty(GATHERED_BYTES, np.uint8)
@@ -348,7 +349,7 @@ class RangeScan:
 
 
 class RangeScans:
-    """The scans of a bucket, by name. Attributes: kept_bytes, what the keys that wait in them take."""
+    """The scans of a bucket, by name. Attributes: kept_bytes, the bytes of the keys that wait in them."""
 
     def __init__(self, bucket: ScansOwner) -> None:
         self.kept_bytes = 0
@@ -363,14 +364,14 @@ class RangeScans:
 
     @property
     def are_full(self) -> bool:
-        """Return True if they keep more than they may."""
+        """True if the scans keep more than they may."""
         return self.kept_bytes > KEPT_BYTES_MAX
 
     def create(self, vbucket: VBucket, plan: ScanPlan, now: float) -> RangeScan:
-        """Begin a scan of what is durable; `now`: seconds of a monotonic clock.
+        """Begin a scan of the durable documents; `now`: seconds of a monotonic clock.
 
         Raises:
-            CommandRefused: there are too many. CorruptStore: some of the vbucket can't be read.
+            CommandRefused: there are too many scans. CorruptStore: some of the vbucket can't be read.
         """
         self.forget_idle(now)
         if len(self._scans) >= SCANS_MAX:
@@ -382,7 +383,7 @@ class RangeScans:
         return scan
 
     def find(self, name: Name, vbucket: int, now: float) -> RangeScan:
-        """The scan of a name; CommandRefused(KEY_ENOENT) if there is none (any more) of this vbucket."""
+        """Return the scan of a name; raise CommandRefused(KEY_ENOENT) if the vbucket has no such scan (any more)."""
         self.forget_idle(now)
         scan = self._scans.get(name)
         if scan is None or scan.vbucket.id != vbucket:
@@ -390,13 +391,13 @@ class RangeScans:
         return scan
 
     def forget_idle(self, now: float) -> None:
-        """Give up the scans that nobody went on with."""
+        """Cancel the scans that no request has continued for a while."""
         for scan in [scan for scan in self._scans.values() if now - scan.used_at > IDLE_SECONDS]:
             if not scan.is_running:
                 scan.cancel()
 
     def ended(self, scan: RangeScan) -> None:
-        """A scan was cancelled, or is through."""
+        """Forget a scan that was cancelled, or has returned all keys."""
         self._scans.pop(scan.name, None)
 
 

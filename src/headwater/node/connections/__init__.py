@@ -1,1 +1,1 @@
-"""The sockets of a node: where it listens, its TLS, and a connection with the bytes that came and those that wait."""
+"""The sockets of a node: its listeners, its TLS, and a connection with its incoming and outgoing bytes."""

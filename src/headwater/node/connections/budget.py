@@ -1,7 +1,7 @@
-"""The memory that connections hold together, bytes that came and bytes that wait to leave; over it one of them goes.
+"""The memory that all connections hold together, for incoming and outgoing bytes; over the limit one is dropped.
 
-The one that goes is the one that holds most: who sends half a frame of 30 MiB on a hundred connections, or does not
-read his answers, loses a connection for each of the others that wants a few bytes.
+The connection that holds most is dropped. A client that sends half a frame of 30 MiB on a hundred connections, or does
+not read its answers, loses one of them whenever another client needs a few bytes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Budget:
     """The share of memory that a group of connections may hold.
 
     Args:
-        limit_bytes: for all together; each_bytes: for one of them.
-        whose: what to call them in the line that tells why one went.
+        limit_bytes: the limit for all together; each_bytes: the limit for one.
+        whose: the group's name in the log line about a dropped connection.
 
     Attributes:
-        held_bytes: what they hold now. dropped: how many had to go.
+        held_bytes: the bytes that they hold now. dropped: the number of dropped connections.
     """
 
     def __init__(self, limit_bytes: int, each_bytes: int, whose: str) -> None:
@@ -36,7 +36,7 @@ class Budget:
         self._held: dict[Holder, int] = {}
 
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """A connection holds so much from now on; it, or the one that holds most, may be dropped for it."""
+        """Note that a connection holds so many bytes now; this may drop it, or the connection that holds most."""
         self.held_bytes += size_bytes - self._held.get(holder, 0)
         self._held[holder] = size_bytes
         if size_bytes > self.each_bytes:
@@ -48,7 +48,7 @@ class Budget:
             )
 
     def release(self, holder: Holder) -> None:
-        """A connection holds nothing any more."""
+        """Note that a connection holds nothing any more."""
         self.held_bytes -= self._held.pop(holder, 0)
 
     def _drop(self, holder: Holder, cause: str) -> None:

@@ -1,4 +1,4 @@
-"""One client: a non-blocking socket, what has arrived, what must leave, and the session that understands it.
+"""One client: a non-blocking socket, its incoming and outgoing bytes, and the session that understands them.
 
 The connection moves bytes and keeps order; the session (key-value, DCP, ...) gives them meaning and may be replaced
 while the socket lives (DCP_OPEN does). Three promises:
@@ -8,8 +8,8 @@ while the socket lives (DCP_OPEN does). Three promises:
 * input is bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py), and what all connections hold
   together is bounded as well (budget.py).
 
-A session that cannot go on (it waits for a vbucket, a password check, a commit) pauses reading; what had arrived
-waits in the inbox and is handed over again on resume.
+A session that cannot go on (it waits for a vbucket, a password check, a commit) pauses reading; bytes that had arrived
+wait in the inbox and are handed over again on resume.
 """
 
 from __future__ import annotations
@@ -66,21 +66,24 @@ class ConnectionSession(Protocol):
         """Take whole frames off the front of `data` (valid during the call only); returns the bytes consumed."""
 
     def pump(self) -> None:
-        """Send at most an arena's worth of what is waiting. Called again after it has left, until a call sends nothing
-        though its turn is not over; then `Connection.wake` asks for the next one."""
+        """Send at most an arena's worth of waiting output.
+
+        This is called again after that output has left, until a call sends nothing although its turn is not over; then
+        `Connection.wake` asks for the next call.
+        """
 
     def tick(self, now: float) -> None:
-        """The deadline has passed (now: loop.time() seconds)."""
+        """Act on the deadline, which has passed (now: loop.time() seconds)."""
 
     def users_changed(self) -> None:
-        """Users came, went or got other roles: what the peer may do is to be looked up again."""
+        """Look up the peer's rights again, for users were added, removed or got other roles."""
 
     def closed(self) -> None:
-        """The socket is gone; nothing more can be sent."""
+        """End the session, for the socket is closed and nothing more can be sent."""
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a write of this session's in it; 0 for none. When it is lost, the connection goes."""
+        """The newest batch with a write of this session; 0 for none. If it is lost, the connection is dropped."""
 
 
 class _Nobody:
@@ -91,11 +94,11 @@ class _Nobody:
     written_gate = 0
 
     def receive(self, data: memoryview) -> int:
-        """Drop what still comes."""
+        """Drop incoming bytes."""
         return len(data)
 
     def pump(self) -> None:
-        """Do nothing: there is nobody to send to."""
+        """Do nothing: there is no peer."""
 
     def tick(self, now: float) -> None:
         """Do nothing: there is no deadline."""
@@ -104,7 +107,7 @@ class _Nobody:
         """Do nothing: there is no user."""
 
     def closed(self) -> None:
-        """Do nothing: that is known."""
+        """Do nothing: the socket is closed already."""
 
 
 NOBODY = _Nobody()
@@ -124,7 +127,7 @@ class Host(Protocol):
 
     @property
     def requests(self) -> Requests:
-        """The counters of what comes over a new connection."""
+        """The counters of requests over a new connection."""
 
     def forget(self, connection: Connection) -> None:
         """Drop the connection from the books."""
@@ -133,17 +136,17 @@ class Host(Protocol):
         """Find a place for a connection beyond the limit, or drop it."""
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write the one line that names peer and cause."""
+        """Write one log line that names peer and cause."""
 
 
 class Connection:
-    """A socket with its queues. `session` is set by whoever makes the connection, before `start`.
+    """A socket with its queues. The owner sets `session` before `start`.
 
     Attributes:
-        is_paused: whether anything holds reading back; a session stops between two frames when it is.
-        committer: whose batches output waits for: that of the bucket which is served here.
-        is_on_trial: whether it is beyond the limit, and has to prove soon that it may be.
-        is_inner: whether it is another worker's, for a client of its own: as long as that one is there.
+        is_paused: True if anything holds reading back; a session then stops between two frames.
+        committer: the committer of the selected bucket, whose batches output waits for.
+        is_on_trial: True if the connection is beyond the limit, and has to log in soon as a member or administrator.
+        is_inner: True if another worker opened it for one of its clients, and closes it when that client leaves.
     """
 
     session: ConnectionSession
@@ -184,7 +187,7 @@ class Connection:
 
     @property
     def called_at(self) -> object:
-        """The address at which the peer has called, as the socket tells it."""
+        """The local address that the peer called, as the socket reports it."""
         return self._raw.getsockname()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -196,8 +199,10 @@ class Connection:
         self._account()
 
     def serve(self, committer: Committer, requests: Requests) -> None:
-        """Go by another bucket's batches, and count what comes as its requests. Nothing that was sent may still wait
-        for a batch of the one before."""
+        """Wait for another bucket's batches from now on, and count requests as that bucket's.
+
+        No sent output may still wait for a batch of the former bucket.
+        """
         if committer is not self.committer:
             self._outbox.ungate()
             self.committer.waiting.discard(self)
@@ -208,7 +213,9 @@ class Connection:
                 self._await_departure()
 
     def know(self, *, is_known: bool, is_trusted: bool = False) -> None:
-        """The peer has logged in (`is_trusted`: as a member or administrator), or is a stranger, granted less."""
+        """Note that the peer has logged in (`is_trusted`: as a member or administrator), or is a stranger with lower
+        limits.
+        """
         if is_known and self.is_on_trial:
             self.host.end_trial(self, is_trusted=is_trusted)
         if is_known == self.is_known or self.is_closed:
@@ -221,7 +228,7 @@ class Connection:
         self._account()
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
-        """Close now, unsent output included. `cause` goes to the log when it is the peer's fault."""
+        """Close now, and discard unsent output. `cause` is logged if it is the peer's fault."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -243,13 +250,18 @@ class Connection:
         self.loop.call_soon(self._leave_session)  # never inside a call of the session's own
 
     def _leave_session(self) -> None:
-        """Tell the session; then neither refers to the other, and both are gone without the collector (garbage.py)."""
+        """Tell the session; then drop the references between both, so that they are freed without the collector
+        (garbage.py).
+        """
         session, self.session = self.session, NOBODY
         session.closed()
 
     def notice_reset(self) -> None:
-        """Close if the peer has reset the connection. To be called now and then: a reset that comes together with the
-        last data is reported once, with the data, and then libuv watches the socket no more."""
+        """Close if the peer has reset the connection; to be called now and then.
+
+        libuv reports a reset that comes together with the last data only once, with the data, and then watches the
+        socket no more.
+        """
         if not self.is_closed and (error := self._raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
             self.drop(f"connection lost: {os.strerror(error)}", fault=False)
 
@@ -267,7 +279,7 @@ class Connection:
     # --- input --------------------------------------------------------------------------------------------------------
 
     def measures(self, measure: Callable[[memoryview], int]) -> None:
-        """Tell how long what is in front of the input will be (inbox.py), of a peer that does not speak frames."""
+        """Set the function that measures the next message (inbox.py), for a peer that does not speak frames."""
         self._inbox.measure = measure
 
     def pause(self, reason: str) -> None:
@@ -278,7 +290,7 @@ class Connection:
         self.is_paused = True
 
     def resume(self, reason: str) -> None:
-        """Take back one reason; with the last of them, what had arrived meanwhile is handed to the session."""
+        """Take back one reason; with the last reason, hand the bytes that arrived meanwhile to the session."""
         if reason not in self._paused:
             return
         self._paused.discard(reason)
@@ -289,11 +301,11 @@ class Connection:
 
     @property
     def owes_answer(self) -> bool:
-        """Return True if a request is being worked at, however long that takes: it is the peer who waits."""
+        """True if a request is under way, however long it takes: the peer waits for this node."""
         return not _WORKING.isdisjoint(self._paused)
 
     def _listen(self) -> None:
-        """Read again: nothing holds that back any more."""
+        """Read from the socket again, since nothing holds that back any more."""
         self.is_paused = False
         if not self._eof:
             self._watch(self.loop.add_reader, self._readable)
@@ -301,15 +313,18 @@ class Connection:
                 self._run_queue.first(self._read_on)
 
     def _watch(self, add: Callable[..., None], work: Callable[[], None]) -> None:
-        """Have the loop tell of the socket. libuv tells both who wait for it of a reset, once, and closes its handle;
-        uvloop then knows the descriptor by that, until nobody waits for it."""
+        """Have the loop watch the socket.
+
+        libuv reports a reset once to both watchers and closes its handle; uvloop remembers that for the descriptor
+        until nobody watches it any more.
+        """
         try:
             add(self._fd, work)
         except RuntimeError:
             self.drop("connection lost: the peer has reset it", fault=False)
 
     def turn_is_over(self) -> bool:
-        """Return True if this connection has kept all others waiting for long enough; a look at the clock."""
+        """Return True if this connection has kept the others waiting for long enough, by the clock."""
         return self._time() >= self._turn_ends
 
     def begin_turn(self) -> None:
@@ -317,23 +332,25 @@ class Connection:
         self._turn_ends = self._time() + self._run_queue.slice_seconds
 
     def gives_way(self) -> bool:
-        """Return True if the session has to stop here; it goes on behind all that others have sent meanwhile."""
+        """Return True if the session has to stop here; it goes on after the requests that others have sent
+        meanwhile.
+        """
         if not self.turn_is_over():
             return False
         self.stand_behind()
         return True
 
     def others_wait(self) -> bool:
-        """Return True if others stand in line, and this connection has not stood behind them in this turn."""
+        """Return True if other connections wait in line, and this one has not waited behind them in this turn."""
         return len(self._run_queue) > 0 and not self._has_stood
 
     def stand_behind(self) -> None:
-        """Have the session stop here, and go on behind all that stand in line."""
+        """Stop the session here, and let it go on behind all that wait in line."""
         self.pause("turn")
         self._run_queue.behind(self._have_turn)
 
     def _have_turn(self) -> None:
-        """Go on where this connection stood when it had to stand in line."""
+        """Go on at the point where this connection had to wait in line."""
         if self._paused != {"turn"} or self.is_closed:
             self.resume("turn")
             return
@@ -348,21 +365,22 @@ class Connection:
         return self.host.budget if self.is_known else self.host.strangers
 
     def keeps(self, session_bytes: int) -> None:
-        """Learn how much memory the session keeps, beside what came and what waits to leave."""
+        """Note the memory that the session keeps, beside incoming and outgoing bytes."""
         if session_bytes != self._session_bytes:
             self._session_bytes = session_bytes
             self._account()
 
     def weigh_kernel(self) -> int:
-        """Look how much the system keeps for the socket, both ways, and count it as held here; bytes."""
+        """Measure the memory that the system keeps for the socket in both directions, and count it as held; return the
+        bytes.
+        """
         if not self.is_closed:
             self.kernel_bytes = socket_bytes(self._raw)
             self._account()
         return self.kernel_bytes
 
     def _account(self) -> None:
-        """Tell the budget what is held here, if that has changed by more than a grain; that may be the end of this
-        connection."""
+        """Tell the budget if the bytes held have changed by more than a grain; this may drop the connection."""
         held = (
             self._inbox.memory_bytes
             + self._outbox.queued_bytes
@@ -375,11 +393,11 @@ class Connection:
             self._budget.hold(self, held)
 
     def _stir(self, now: float) -> None:
-        """Something whole came, or something left: the peer is there."""
+        """Note that a whole message came, or that output left: the peer is alive."""
         self.stirred_at, self._stirred_bytes = now, 0
 
     def _read_on(self) -> None:
-        """Read what TLS still holds, unless that was done meanwhile."""
+        """Read the bytes that TLS still holds, unless that was done meanwhile."""
         if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
             self._receive()
 
@@ -394,7 +412,7 @@ class Connection:
             self._receive()
 
     def _read_now(self) -> None:
-        """Read what came while this connection stood in line."""
+        """Read the bytes that came while this connection waited in line."""
         self._paused.discard("line")
         if self._paused or self.is_closed:
             return
@@ -449,7 +467,7 @@ class Connection:
             self._run_queue.first(self._read_on)
 
     def _end_of_input(self) -> None:
-        """The peer sends no more; answers it may still be waiting for are given before the socket closes."""
+        """Handle the end of the peer's bytes: answer the requests still under way, then close the socket."""
         self._eof = True
         if self._paused:
             self.loop.remove_reader(self._fd)
@@ -488,7 +506,7 @@ class Connection:
             self._requests.end()
 
     def _consume(self, data: memoryview) -> int:
-        """Hand bytes to the session; when DCP_OPEN replaced it, the rest is for its successor."""
+        """Hand bytes to the session; if DCP_OPEN replaced it, hand the rest to its successor."""
         session = self.session
         consumed = session.receive(data)
         while self.session is not session:
@@ -497,7 +515,7 @@ class Connection:
         return consumed
 
     def _safely(self, work: Callable[..., T], *arguments: object) -> T | None:
-        """Call into the session; an error ends this connection only. None when there was one."""
+        """Call into the session; an error ends this connection only, and returns None."""
         try:
             return work(*arguments)
         except Exception as error:  # `_fail` takes every kind
@@ -505,7 +523,7 @@ class Connection:
             return None
 
     def _fail(self, error: Exception) -> None:
-        """End this connection, and no other, for an error that was raised on its behalf."""
+        """End this connection only, for an error that its session raised."""
         if isinstance(error, ProtocolError | CorruptStore):
             self.drop(str(error))
         elif isinstance(error, MemoryError):
@@ -518,13 +536,13 @@ class Connection:
 
     @property
     def writable(self) -> bool:
-        """Return True if nothing waits in the queue: what is sent now goes out now."""
+        """True if nothing waits in the queue, so that new output goes out at once."""
         is_held_up = self.tls is not None and self.tls.unsent_bytes > 0  # as `_is_held_up`: asked after each send
         return not self._outbox.queued_bytes and not self.is_closed and not is_held_up
 
     @property
     def _is_held_up(self) -> bool:
-        """Return True if bytes that TLS has sealed still wait for room in the socket."""
+        """True if bytes that TLS has sealed still wait for room in the socket."""
         return self.tls is not None and self.tls.unsent_bytes > 0
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
@@ -570,7 +588,7 @@ class Connection:
             self._run_queue.first(self._pump)
 
     def flush(self) -> None:
-        """Send what may leave now (a batch became durable, or the socket takes bytes again), soon."""
+        """Send soon the output that may leave (a batch became durable, or the socket takes bytes again)."""
         if self._outbox.gate > self.committer.durable and not self._writing:
             self.committer.waiting.add(self)  # it was somebody else's batch
         elif not self._run_queue.is_spent:
@@ -580,7 +598,7 @@ class Connection:
             self._run_queue.first(self.flush_now)
 
     def flush_now(self) -> None:
-        """Send what may leave and what the socket takes, however long others have been kept waiting."""
+        """Send the output that may leave as far as the socket takes it, however long others have been kept waiting."""
         self._flushes = False
         begun = self._time()
         self._send_queued(begun)
@@ -630,7 +648,7 @@ class Connection:
             return 0
 
     def _await_departure(self) -> None:
-        """Wait for what holds the head of the queue back: its batch, or the socket."""
+        """Wait for the batch, or the socket, that holds back the head of the queue."""
         # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
         if self.tls is not None:
             self._tls_bytes = ENGINE_BYTES + self.tls.unsent_bytes
@@ -670,7 +688,7 @@ class Connection:
         self._run_queue.spend(self._time() - begun)
 
     def _pump_again(self) -> None:
-        """As `wake`, but behind all who have not been pumped yet."""
+        """Ask for a `pump` as `wake` does, but behind all connections that have not been pumped yet."""
         if not self._woken and not self.is_closed:
             self._woken = True
             self._run_queue.behind(self._pump)
@@ -678,11 +696,11 @@ class Connection:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def rearm(self) -> None:
-        """The session's deadline changed outside of a call of this connection's."""
+        """Set the timer again, for the session's deadline changed without a call from this connection."""
         self._arm()
 
     def _arm(self) -> None:
-        """Keep one timer, at or before the session's deadline; a deadline that moved later is found when it fires."""
+        """Keep one timer, at or before the session's deadline; when it fires, a later deadline is noticed."""
         deadline = self.session.deadline
         if deadline is None or self.is_closed:
             return

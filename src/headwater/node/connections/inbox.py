@@ -1,6 +1,6 @@
-"""The bytes that arrived and are not consumed: at most one message in pieces, or more while a session pauses.
+"""The bytes that arrived and are not consumed: at most one incomplete message, or more while a session pauses.
 
-Bytes are received behind what is left over, so a frame is always contiguous. Small leftovers go to the head of the
+Bytes are received behind the leftover ones, so a frame is always contiguous. Small leftovers go to the head of the
 server's shared arena and come straight back (the usual case: a chunk ends inside a frame of some hundred bytes). A
 larger frame gets a buffer of its own that doubles as bytes really arrive, up to the size its header claims: a peer
 that claims 30 MiB and sends one byte costs one byte.
@@ -22,9 +22,9 @@ class ConnectionInbox:
     """The input of one connection. `arena` is shared by all connections and only touched between room() and keep().
 
     Attributes:
-        memory_bytes: how much memory is taken for what waits here.
-        measure: tells how many bytes the message in front has in all, as far as it is known; more than there are if
-            it is not. Raises RemoteProtocolError for one that is too long.
+        memory_bytes: the memory that the waiting bytes take.
+        measure: returns the size of the first message in bytes; if it is not known yet, more than there are. Raises
+            RemoteProtocolError if the message is too long.
     """
 
     def __init__(self, arena: memoryview) -> None:
@@ -44,7 +44,7 @@ class ConnectionInbox:
         return self._used
 
     def room(self) -> memoryview:
-        """The memory to receive into; followed by `received`."""
+        """Return the memory to receive into; call `received` afterwards."""
         if not self._used:  # the usual case
             self._growing = False
             return self._arena
@@ -58,7 +58,7 @@ class ConnectionInbox:
         return memoryview(self._held)[self._used :]
 
     def received(self, count: int) -> memoryview:
-        """Everything that waits after `count` bytes arrived; empty while a large frame is not whole.
+        """Return all waiting bytes after `count` more arrived; empty while a large frame is incomplete.
 
         Raises RemoteProtocolError when a header claims more than BODY_BYTES_MAX (wire.md 1.3): nothing is buffered
         for it.
@@ -70,12 +70,12 @@ class ConnectionInbox:
         return memoryview(self._held)[: self._used] if whole else memoryview(b"")
 
     def pending(self) -> memoryview:
-        """Everything that waits, when nothing new has arrived."""
+        """Return all waiting bytes, when no new ones have arrived."""
         self._growing = True
         return memoryview(self._held)[: self._used]
 
     def keep(self, data: memoryview, consumed: int) -> None:
-        """Keep what the session left of `data`, which came from `received` or `pending`."""
+        """Keep the bytes that the session left of `data`, which came from `received` or `pending`."""
         rest = len(data) - consumed
         if not rest:
             if self._used:
@@ -95,7 +95,7 @@ class ConnectionInbox:
         self._held, self._used, self.memory_bytes = bytearray(), 0, 0
 
     def _wanted(self) -> int:
-        """Size of the message in front, as far as it is known."""
+        """Return the size of the first message, as far as it is known."""
         return self.measure(memoryview(self._held)[: self._used])
 
     def _grow(self) -> None:
@@ -109,14 +109,14 @@ class ConnectionInbox:
 
 
 def _buffer(size: int) -> bytearray | mmap.mmap:
-    """Zeros to write over."""
+    """Return a buffer of zeros."""
     return mapped(size) if size >= MAPPED_BYTES_MIN else bytearray(size)
 
 
 def _resized(held: mmap.mmap, size: int) -> bool:
-    """Make a buffer larger where the system can move pages without copying them: 10 MiB take it 0.1 ms instead of 10.
+    """Enlarge a buffer in place, where the system can move pages without copying: 10 MiB take 0.1 ms instead of 10.
 
-    False when it can't, or somebody still looks at the buffer.
+    Returns False if the system can't, or a view of the buffer still exists.
     """
     try:
         held.resize(size)
@@ -126,7 +126,7 @@ def _resized(held: mmap.mmap, size: int) -> bool:
 
 
 def _frame_wanted(data: memoryview) -> int:
-    """Size of the frame in front."""
+    """Return the size of the first frame."""
     if len(data) < HEADER_BYTES:
         return HEADER_BYTES
     wanted = frame_bytes(data)
@@ -137,7 +137,9 @@ def _frame_wanted(data: memoryview) -> int:
 
 
 def whole_frame(data: memoryview, offset: int) -> int:
-    """Size of the frame at `offset`, or 0 while it is not whole; BadFrame when the stream is beyond repair."""
+    """Return the size of the frame at `offset`, or 0 while it is incomplete; BadFrame if the stream is beyond
+    repair.
+    """
     if len(data) - offset < HEADER_BYTES:
         return 0
     size = lengths(data, offset).frame
@@ -145,7 +147,9 @@ def whole_frame(data: memoryview, offset: int) -> int:
 
 
 def next_frame(data: memoryview, offset: int) -> Frame | None:
-    """The frame at `offset`, its sections copied, or None while it is not whole; BadFrame as `whole_frame`."""
+    """Return the frame at `offset` with copied sections, or None while it is incomplete; BadFrame as
+    `whole_frame`.
+    """
     if len(data) - offset < HEADER_BYTES:
         return None
     frame_lengths = lengths(data, offset)

@@ -1,4 +1,4 @@
-"""The addresses that a node listens on, and how they are taken."""
+"""The addresses that a node listens on, and the sockets bound to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bound(option: str, host: str, port: int, check: Callable[[str], None] = lamb
     """Return a socket that is bound to an address, which `check` may refuse once its name is looked up.
 
     Raises:
-        OptionError: naming the option, when the address can't be had.
+        OptionError: it names the option, if the address can't be bound.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -40,10 +40,11 @@ def bound(option: str, host: str, port: int, check: Callable[[str], None] = lamb
 
 
 def queue_up(listener: socket.socket, option: str, host: str, port: int) -> None:
-    """Let connections to a bound socket queue up; whoever takes it off there takes its buffers' size from it.
+    """Let connections to a bound socket queue up; a connection that is accepted inherits the buffer sizes of the
+    socket.
 
     Raises:
-        OptionError: naming the option, when another has the address.
+        OptionError: it names the option, if another process has the address.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
@@ -56,12 +57,12 @@ def queue_up(listener: socket.socket, option: str, host: str, port: int) -> None
 
 
 def address_error(option: str, host: str, port: int, error: OSError) -> OptionError:
-    """Return what is said of an address that can't be had."""
+    """Return the error for an address that can't be bound."""
     return OptionError(option, f"{host}:{port}", f"an address to listen on ({error.strerror or error})")
 
 
 def try_addresses(config: NodeConfig) -> None:
-    """Take each address for a moment: one that can't be had is told before a store is opened and kernels compiled.
+    """Bind each address for a moment, to report a bad one before a store is opened and kernels are compiled.
 
     Raises: as `bound`.
     """

@@ -1,4 +1,4 @@
-"""Addresses that are this machine's own: what nobody else can listen to or call."""
+"""Loopback addresses, which other machines can neither listen on nor call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def loopback_like(host: str) -> str:
-    """The loopback address of the same kind as an address to listen on; the address itself if it is one."""
+    """Return the loopback address of the same family as an address to listen on; the address itself if it is one."""
     if is_loopback(host):
         return host
     return "::1" if ":" in host else "127.0.0.1"

@@ -1,7 +1,7 @@
 """A queue of outgoing items in order, each behind its gate.
 
 An item whose batch is not durable holds back everything behind it: answers come in the order of their requests, and an
-answer that arrived early would tell of a write that a crash could still take away.
+early answer would confirm a write that a crash could still take away.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Outbox:
         self.queued_bytes += len(data)
 
     def ready(self, durable: int, limit: int) -> bytes | memoryview:
-        """The next bytes that may leave when batch `durable` is on disk, about `limit` at most; empty if none may."""
+        """Return the next bytes that may leave once batch `durable` is on disk, about `limit` at most; empty if there
+        are none.
+        """
         if not self._items or self._items[0][1] > durable:
             return b""
         first = self._items[0][0]
@@ -53,7 +55,7 @@ class Outbox:
         return b"".join(pieces)
 
     def sent(self, count: int) -> None:
-        """`count` bytes from the front have left."""
+        """Remove `count` bytes from the front, which have left."""
         node_invariant(0 <= count <= self.queued_bytes, "{} bytes left of {}", count, self.queued_bytes)
         if count == self.queued_bytes:
             self.clear()
@@ -65,7 +67,7 @@ class Outbox:
         self._offset = count
 
     def ungate(self) -> None:
-        """All that waits here is on disk by now: let it leave whatever number its batch had."""
+        """Let all waiting output leave, whatever the number of its batch: all of it is on disk by now."""
         self._items = deque((data, 0) for data, _ in self._items)
 
     def clear(self) -> None:

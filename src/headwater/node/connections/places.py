@@ -1,8 +1,8 @@
-"""The places of a node's connections: those of everybody, and a few that are kept for members and administrators.
+"""The places of a node's connections: common ones, and a few that are kept for members and administrators.
 
-Clients that fill `--connections-max` must not keep out who replicates, moves or fails over: durable writes would wait
-for replicas that can't come, and nobody could end it. So there are more places beyond that limit. Who they are for is
-known only after a login; until then a connection beyond the limit is on trial, for a short time.
+Clients that fill `--connections-max` must not keep out replication, moves and failovers: durable writes would wait for
+replicas that can't connect, and no operator could help. So there are more places beyond that limit. Only a login shows
+that a connection may have one; until then a connection beyond the limit is on trial, for a short time.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class ConnectionPlaces:
     """Counts the places that are taken, and finds one for each connection that comes.
 
     Args:
-        most: connections that everybody may have.
+        most: the number of common places.
         has_pages: True if there is a listener for the HTTP pages alone.
-        workers: processes that share an address. A client of one of them has a connection from there to each other
-            one, which takes a descriptor at both ends, and none of these places.
+        workers: the number of processes that share an address. For a client of one worker, that worker may open a
+            connection to each other one, which takes a descriptor at both ends, and none of these places.
     """
 
     def __init__(self, most: int, *, has_pages: bool, workers: int = 1) -> None:
@@ -51,9 +51,9 @@ class ConnectionPlaces:
         self._trials: dict[Connection, None] = {}  # the one that has been there longest first
 
     def find(self, open_count: int, *, has_pages_only: bool, has_users: bool) -> PlaceKind | None:
-        """Return the kind of place for one more connection beside `open_count`; None if there is none.
+        """Return the kind of place for one more connection beside `open_count`; None if there is no place.
 
-        On a node without users nobody can prove to be a member, so none are kept for them.
+        On a node without users no connection can prove to be a member's, so no places are kept for members.
         """
         common, trusted = self._room(has_users=has_users)
         if self._common(open_count) < common:
@@ -63,7 +63,7 @@ class ConnectionPlaces:
         return PlaceKind.TRUSTED if len(self._trusted) < trusted else None
 
     def has_inner_room(self, *, has_users: bool) -> bool:
-        """Return True if one more call of another worker can be taken: as many as its clients have places there."""
+        """Return True if there is room for one more call of another worker: as many as clients have places there."""
         return len(self._inner) < (self._workers - 1) * sum(self._room(has_users=has_users))
 
     def take_inner(self, connection: Connection) -> None:
@@ -71,8 +71,9 @@ class ConnectionPlaces:
         self._inner.add(connection)
 
     def take(self, connection: Connection, kind: PlaceKind) -> Connection | None:
-        """Give a connection its place. Returns the connection on trial that has to make room for it, if one has to:
-        those that came first had the most time to log in."""
+        """Give a connection its place. Return the connection on trial that has to make room for it, if any: the oldest,
+        which had the most time to log in.
+        """
         if kind is PlaceKind.PAGES:
             self._pages.add(connection)
         elif kind is PlaceKind.TRUSTED:
@@ -84,7 +85,9 @@ class ConnectionPlaces:
         return None
 
     def end_trial(self, connection: Connection, open_count: int, *, is_trusted: bool) -> bool:
-        """Judge a connection on trial whose user is known by now; False if it has to go, for lack of a common place."""
+        """Judge a connection on trial whose user is known now; return False if it has to go, for lack of a common
+        place.
+        """
         del self._trials[connection]
         connection.is_on_trial = False
         if is_trusted:
@@ -103,8 +106,11 @@ class ConnectionPlaces:
         return open_count - len(self._inner) - len(self._pages) - len(self._trusted) - len(self._trials)
 
     def _room(self, *, has_users: bool) -> tuple[int, int]:
-        """Return the places for everybody and those for members and administrators, within the descriptors that the
-        system allows: of N workers each needs N for a client of its own, and one for each client of the others."""
+        """Return the number of common places, and of those for members and administrators.
+
+        Both are bounded by the descriptors that the system allows: each of N workers needs N for a client of its own,
+        and one for each client of the others.
+        """
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         trusted = max(TRUSTED_PLACES_MIN, self._most // TRUSTED_PART) if has_users else 0
         if soft == resource.RLIM_INFINITY:

@@ -1,8 +1,8 @@
-"""TLS at a node: its certificate, whom it believes, and which user a client's certificate stands for.
+"""TLS at a node: its certificate, the CAs that it trusts, and the user that a client's certificate stands for.
 
-The files are read at the start and whenever they have changed, or SIGHUP comes. What can't be used is refused with one
-line and the pair of before goes on; connections keep what they began with. Whom a certificate names follows
-Couchbase's rule: the first of the given places that holds a name decides, cut as docs/howto/tls.md describes.
+The files are read at the start and whenever they have changed, or SIGHUP comes. A bad file is refused with one log line
+and the former pair stays in use; open connections keep theirs. The user is found by Couchbase's rule: the first of the
+configured places in the certificate that holds a name, cut as docs/howto/tls.md describes.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ _PLACES: dict[str, Callable[[Certificate], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """The place of a user's name in a certificate: `place`, behind `prefix`, up to the first of the letters in
-    `until`."""
+    """The place of a user's name in a certificate: the field `place`, after `prefix`, up to the first letter of
+    `until`.
+    """
 
     place: str
     prefix: str = ""
     until: str = ""
 
     def name(self, certificate: Certificate) -> str | None:
-        """The name that a certificate has there; None if it has none."""
+        """Return the name at this place of a certificate; None if it has none."""
         for candidate in _PLACES[self.place](certificate):
             if candidate.startswith(self.prefix):
                 name = candidate.removeprefix(self.prefix)
@@ -61,7 +62,7 @@ def name_rules(text: str) -> tuple[NameRule, ...]:
     """Read rules such as "san.email until=@, subject.cn".
 
     Raises:
-        OptionError: no place, one that is not known, or a word that is none.
+        OptionError: no place, an unknown place, or a word that is no rule.
     """
     allowed = f"one of {', '.join(_PLACES)}, each with prefix=... and until=... if need be, by commas"
     rules = []
@@ -76,7 +77,7 @@ def name_rules(text: str) -> tuple[NameRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The files as they were when they were read."""
+    """The content of the files when they were read."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -84,14 +85,14 @@ class _Loaded:
 
 
 class NodeTls:
-    """The node's end of TLS, whoever called whom.
+    """The node's end of TLS, of connections in both directions.
 
     Args:
-        config: where the files are; it names a certificate.
+        config: the settings with the paths of the files; a certificate is among them.
         clock: Unix seconds.
 
     Raises:
-        OptionError: a file can't be read, or is not what it has to be.
+        OptionError: a file can't be read, or has the wrong content.
     """
 
     def __init__(self, config: NodeConfig, clock: Callable[[], float] = time) -> None:
@@ -107,7 +108,7 @@ class NodeTls:
         return self._loaded.certificate
 
     def warning(self) -> str:
-        """The line to write about the certificate: that it has expired, or will soon; empty if all is well."""
+        """Return the log line about a certificate that has expired or will soon; empty if all is well."""
         certificate, now = self.certificate, self._clock()
         if problem := certificate.problem(datetime.fromtimestamp(now, UTC)):
             return f"the TLS certificate {certificate}: {problem}; clients will refuse it"
@@ -115,10 +116,10 @@ class NodeTls:
         return f"the TLS certificate {certificate} expires in {days:.0f} days" if days * 86_400 < SOON_SECONDS else ""
 
     def refresh(self, *, on_request: bool = False) -> bool:
-        """Read the files if they have changed since, or if somebody asks; return whether they are used from now on.
+        """Read the files if they have changed, or on request; return True if new ones are in use.
 
         Raises:
-            OptionError: they can't be used; those of before are. Told once for each change.
+            OptionError: they can't be used, so the former files stay in use. Raised once for each change.
         """
         seen = self._signature()
         if seen == self._last_signature and not on_request:
@@ -131,17 +132,17 @@ class NodeTls:
         return True
 
     def accept(self, sock: socket, peer: str, plain_port: int | None) -> TlsSocket:
-        """Speak TLS with somebody who has called."""
+        """Speak TLS with a client that has called."""
         loaded = self._loaded
         engine = TlsEngine(loaded.server, is_server=True, end_point=loaded.certificate.end_point)
         return TlsSocket(sock, engine, peer, self._arena, plain_port)
 
     def call(self, sock: socket, host: str, peer: str) -> TlsSocket:
-        """Speak TLS with somebody whom this node has called, who must prove to be `host`."""
+        """Speak TLS with a node that this one has called, which must prove to be `host`."""
         return TlsSocket(sock, TlsEngine(self._loaded.client, is_server=False, host=host), peer, self._arena)
 
     def user(self, sock: TlsSocket) -> str | None:
-        """The name in the certificate that a client has shown; None if it showed none, or one without a name."""
+        """Return the name in the client's certificate; None without a certificate, or without a name in it."""
         shown = sock.engine.certificate() if self._config.tls_clients != "off" else None
         if shown is None:
             return None

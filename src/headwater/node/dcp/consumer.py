@@ -1,10 +1,10 @@
 """The session of a connection on which this node consumes: socket, protocol object and inbound streams together.
 
-What arrives goes through the kernel first, which takes every change that is plainly right; where it stops, one frame
-goes to the protocol object, and its events to the vbuckets. Answers leave when what they tell of is durable (`_gate`):
-a producer that reads "the snapshot is here", "the state is set", and a mover that reads "the stream is open", may
-rely on it. Acknowledged bytes are those that were staged: a full staging arena, or a full disk, stops the reading, and
-so the producer. Source: dcp 1, 2.2, 7, 9.
+Incoming bytes go through the kernel first, which stages every change that is plainly right. Where it stops, one frame
+goes to the protocol object, and its events to the vbuckets. An answer leaves when the change that it confirms is
+durable (`_gate`), so a producer may rely on "the snapshot is here" and "the state is set", and a mover on "the stream
+is open". Acknowledged bytes are those that were staged: a full staging arena, or a full disk, stops the reading, and so
+the producer. Source: dcp 1, 2.2, 7, 9.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ log: Final = logging.getLogger(__name__)
 
 
 class StreamListener(Protocol):
-    """The owner of streams that no mover asked for."""
+    """The owner of streams that no mover requested."""
 
     def stream_opened(self, vbucket: int) -> None:
         """Learn that the producer accepted a stream."""
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Return True if a stream that is closed now begins again, since changes after `seqno` were refused."""
+        """Return True if a stream that is closed now will be opened again, since changes after `seqno` were refused."""
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
-        """The stream did not come about, or ended."""
+        """Learn that the stream was refused, or ended."""
 
     def connection_lost(self) -> None:
-        """The socket is gone, and all streams with it."""
+        """Learn that the socket is closed, and all streams with it."""
 
 
 class ConsumerSession(DcpEnd[Consumer]):
@@ -114,19 +114,19 @@ class ConsumerSession(DcpEnd[Consumer]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Bytes are to be acknowledged, or the producer was silent for too long."""
+        """Acknowledge bytes that are due, or end the connection of a producer that was silent for too long."""
         for event in self.consumer.tick(now):
             self._handle(event)
         self._answer()
 
     def _close_streams(self) -> None:
-        """The replicas keep what they have."""
+        """Close all streams; the replicas keep their documents."""
         for stream in tuple(self.streams.values()):
             stream.close()
         self.streams.clear()
 
     def users_changed(self) -> None:
-        """As in any session; a producer that this node called is no user."""
+        """Look up the user's rights again, as any session; a producer that this node called has no user."""
         if self._listener is None:
             super().users_changed()
 
@@ -137,13 +137,13 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._listener.connection_lost()
 
     def batch_lost(self, error: BaseException) -> None:
-        """Drop the connection: what was staged is lost, so its streams are further than the disk; they begin anew."""
+        """Drop the connection: a lost batch means that its streams are ahead of the disk; they begin anew."""
         self.connection.drop(f"a batch could not be written: {error}", fault=False)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def _take_many(self, data: memoryview, offset: int) -> int:
-        """Let the kernel take what it can; returns where it stopped."""
+        """Let the kernel take as many changes as it can; return the offset where it stopped."""
         end = self.intake.take(data, offset, self._loop.time())
         if self.intake.is_full and end == offset and self._has_room(whole_frame(data, offset)):
             end = self.intake.take(data, offset, self._loop.time())
@@ -156,10 +156,11 @@ class ConsumerSession(DcpEnd[Consumer]):
         return end
 
     def _has_room(self, size: int) -> bool:
-        """Return True if so many bytes fit into the batch that is gathering.
+        """Return True if `size` bytes fit into the batch that gathers.
 
-        One change may need more than any batch is expected to have. That is asked for, and a disk that does not have it
-        is known by that to be full for large changes: it is compacted then, though smaller ones are taken.
+        One change may need more room than a batch usually gets. The store is asked for it; if the disk does not have
+        that room, the node knows that it is full for large changes, and compacts, while smaller changes are still
+        taken.
         """
         arena, used = self._bucket.store.staging.room()
         if size > len(arena):
@@ -198,7 +199,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._answer_markers()
 
     def _prepared_bytes(self, frame: Frame) -> int:
-        """The bytes of the document that a commit is about to make of its prepare."""
+        """Return the size of the document that a commit is about to make of its prepare."""
         if frame.opcode != Opcode.DCP_COMMIT or frame.vbucket not in self.streams:
             return 0
         key = frame.key if self.consumer.negotiated.collections else b"\0" + frame.key
@@ -246,7 +247,9 @@ class ConsumerSession(DcpEnd[Consumer]):
             self.intake.marked(event, is_read=bool(inbound.vbucket.readers))
 
     def _add(self, wanted: StreamWanted) -> None:
-        """dcp 2.2: 07 if the vbucket is not here or active, 02 if it has a stream already, whosever it is."""
+        """Add a stream; dcp 2.2: 07 if the vbucket is not here or is active, 02 if it has a stream already, on any
+        connection.
+        """
         status = self.why_not(wanted.vbucket)
         if status is not None:
             self.consumer.refuse_stream(wanted, status, WHY_NOT[status])
@@ -254,14 +257,14 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.begin(wanted.vbucket, wanted.flags, wanted.frame)
 
     def why_not(self, vbucket: int) -> Status | None:
-        """Return why a vbucket can not follow anybody now; None if it can."""
+        """Return the status for a vbucket that can't follow a producer now; None if it can."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or vbucket_.state is State.ACTIVE:
             return Status.NOT_MY_VBUCKET
         return None if vbucket_.inbound is None else Status.KEY_EEXISTS
 
     def begin(self, vbucket: int, flags: int, mover: Frame | None = None) -> InboundStream:
-        """Begin a stream of a vbucket that can follow; `answer` must be called by who is not in a call of ours."""
+        """Begin a stream of a vbucket that can follow. A caller outside of this session calls `answer` afterwards."""
         vbucket_ = self._bucket.vbuckets[vbucket]
         inbound = InboundStream(vbucket_, self._bucket, self._vbucket_left, self._acknowledge_prepares)
         self.streams[vbucket] = inbound
@@ -274,7 +277,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         return inbound
 
     def answer(self) -> None:
-        """Send what the protocol object has to say."""
+        """Send the output of the protocol object."""
         self._answer()
         self.connection.rearm()
 
@@ -303,8 +306,9 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._close_gaps()
 
     def _change_durability(self, event: DurabilityChanged) -> None:
-        """dcp 10: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"; what follows the prepare is then
-        fetched again, and itself."""
+        """dcp 10: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"; the prepare and the changes
+        after it are then fetched again.
+        """
         aware = self.consumer.negotiated.collections
         if self.streams[event.stream.vbucket].change_durability(event.message, collections=aware):
             self._committer.wrote()
@@ -314,7 +318,9 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._refuse(event.frame, Status.KEY_ENOENT, "the prepare of this commit is not here")
 
     def _settle_prepares(self) -> None:
-        """Documents may have come that end a prepare without a word of it, or the drop of its collection."""
+        """Forget prepares that ended without a commit or an abort: by a later document, or the drop of the
+        collection.
+        """
         for vb in self._bucket.durable_writes.held & self.streams.keys():
             with suppress(ArenaFull, DiskFull):  # with the next document
                 self.streams[vb].vbucket.prepares.settle(self._bucket.now())
@@ -335,11 +341,11 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._hold_until(inbound.vbucket.gate)
 
     def _lack(self, frame: Frame) -> None:
-        """A change was refused: what comes after it would lie behind a gap.
+        """Handle a refused change: later changes would lie behind a gap.
 
-        From a producer that this node called it is fetched again, before anything after it is taken: the stream ends
-        here, and its listener begins it again. When that does not help, and on a stream that a mover began, which
-        would not know of another, the gap is noted.
+        If this node called the producer, the change is fetched again before any later one is taken: the stream ends
+        here, and its listener begins it again. If that does not help, or if a mover began the stream and would not know
+        of another, the gap is noted.
         """
         lacking = self.consumer.lacking(frame)
         inbound = self.streams.get(lacking.vbucket) if lacking is not None else None
@@ -359,10 +365,10 @@ class ConsumerSession(DcpEnd[Consumer]):
             vbucket.roll_back(whole)
 
     def _miss(self, vbucket: VBucket, whole: int, frame: Frame, seqno: int) -> None:
-        """Note the gap, and name its key in the log: a newer version of the document closes it.
+        """Note the gap, and write its key into the log: a newer version of the document closes the gap.
 
-        The key is kept only with a seqno above all that is here: with a lower one, a version that came before the
-        change would close the gap.
+        The key is kept only if its seqno is above all seqnos here: otherwise a version older than the change would
+        close the gap.
         """
         key = None
         if frame.opcode in CHANGES and frame.vbucket == vbucket.id and seqno > vbucket.high_seqno:
@@ -384,7 +390,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             return None
 
     def _close_gaps(self) -> None:
-        """Newer versions may have come of what was refused."""
+        """Close the gaps of refused changes whose newer versions have come."""
         for vb in tuple(self._gaps & self.streams.keys()):
             with suppress(ArenaFull, DiskFull):  # with the next change
                 vbucket = self.streams[vb].vbucket
@@ -394,8 +400,11 @@ class ConsumerSession(DcpEnd[Consumer]):
                     log.info("vbucket %d lacks nothing any more that it refused", vb, extra=whole)
 
     def _holds(self, vbucket: VBucket, frame: Frame) -> bool:
-        """Return True if nothing is lacking for a change that was refused: it came twice, or below a state that its
-        producer has declared whole (seqnos of a stream only rise)."""
+        """Return True if the vbucket lacks nothing without a refused change.
+
+        That is so if the change came twice, or lies below a state that its producer has declared whole (seqnos of a
+        stream only rise).
+        """
         at = SEQNO_BYTES * (frame.opcode in NAMES_ITS_PREPARE)
         if len(frame.extras) < at + SEQNO_BYTES:
             return False
@@ -403,7 +412,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         return 0 < seqno <= vbucket.complete_seqno or self._bucket.store.index.has_change(vbucket.id, seqno)
 
     def close_stream(self, vbucket: int) -> None:
-        """End a stream at both ends; nothing if there is none."""
+        """End a stream at both ends; do nothing if there is none."""
         if (inbound := self.streams.get(vbucket)) is not None:
             for event in self.consumer.ask_producer_to_close(inbound.entry):
                 self._handle(event)
@@ -418,7 +427,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._listener.stream_over(vb, event)
 
     def _vbucket_left(self, inbound: InboundStream, reason: str) -> None:
-        """The vbucket wants no more of the stream."""
+        """End a stream that its vbucket has no more use for."""
         if self.streams.get(inbound.vbucket.id) is inbound:
             for event in self.consumer.close(inbound.entry):
                 self._handle(event)
@@ -434,7 +443,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.connection.send(self.consumer.refusals.answer(frame, status, reason))
 
     def stats(self) -> Iterable[tuple[str, str]]:
-        """This connection's part of STAT dcp."""
+        """Return this connection's part of STAT dcp."""
         consumer, window = self.consumer, self.consumer.window
         yield "type", "consumer"
         yield "peer", self.connection.peer

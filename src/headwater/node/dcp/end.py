@@ -1,9 +1,8 @@
-"""A DCP connection of this node, whichever end of the protocol it speaks.
+"""A DCP connection of this node, as producer or as consumer.
 
-Whole frames in, one protocol object that understands them, its answers out behind their gate; what is no DCP goes on to
-the key-value session, which keeps serving. `ProducerSession` (dcp/producer.py) is the end that produces,
-`ConsumerSession` (dcp/consumer.py) the one that consumes: they differ in what their events mean.
-Source: dcp 1, 2.1.
+Whole frames go to one protocol object, and its answers leave behind their gate; frames of other protocols go on to the
+key-value session, which keeps serving. `ProducerSession` (dcp/producer.py) is the end that produces, `ConsumerSession`
+(dcp/consumer.py) the one that consumes: they differ in what their events mean. Source: dcp 1, 2.1.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ connection is an error (EINVAL)" (tap 6)."""
 
 
 class Spoken(Protocol):
-    """The surface of a protocol object, of either end."""
+    """The interface of a protocol object, at either end."""
 
     negotiated: Negotiated
     refusals: Refusals
@@ -62,7 +61,7 @@ class DcpEnd(ABC, Generic[End]):
 
     Attributes:
         connection: the socket.
-        deadline: when `tick` must be called.
+        deadline: the time at which `tick` must be called.
     """
 
     pumps = True
@@ -85,7 +84,7 @@ class DcpEnd(ABC, Generic[End]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Take every whole frame; stops early when something pauses the connection."""
+        """Take every whole frame; stop early if something pauses the connection."""
         offset, connection = 0, self.connection
         try:
             while not connection.is_paused and not connection.is_closed:
@@ -104,7 +103,7 @@ class DcpEnd(ABC, Generic[End]):
         return offset
 
     def pump(self) -> None:
-        """Send at most an arena's worth of what is waiting; nothing, unless something is streamed from here."""
+        """Send at most an arena's worth of waiting output; nothing if this end streams nothing."""
 
     @abstractmethod
     def tick(self, now: float) -> None:
@@ -112,12 +111,14 @@ class DcpEnd(ABC, Generic[End]):
 
     @property
     def key_value(self) -> Session:
-        """The key-value session that the connection began as, with what HELLO granted; it answers what is no DCP."""
+        """The key-value session that the connection began as, with the features of its HELLO; it answers all
+        but DCP.
+        """
         return self._kv
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a key-value write that came over this connection."""
+        """The newest batch with a key-value write over this connection."""
         return self._kv.written_gate
 
     @property
@@ -131,47 +132,46 @@ class DcpEnd(ABC, Generic[End]):
         return self._kv.named_at
 
     def users_changed(self) -> None:
-        """Cut the connection of a user who is none any more, or lost the right that it was opened with."""
+        """Close the connection of a user who was removed, or lost the right to open it."""
         self._kv.users_changed()
         if (missing := self._needs & ~self._kv.access.anywhere) and not self.connection.is_closed:
             self._kv.server.audit(self._kv, f"may not stream any more: it needs {in_words(missing)}")
             self.connection.drop(f"user {self.user!r} has no right to it any more", fault=False)
 
     def closed(self) -> None:
-        """The socket is gone, and all that belongs to it."""
+        """Close everything that belongs to the connection, for its socket is closed."""
         self._close_streams()
         self._hub.leave(self._name, self)
         self._kv.closed()
 
     @abstractmethod
     def stats(self) -> Iterable[tuple[str, str]]:
-        """This connection's part of STAT dcp."""
+        """Return this connection's part of STAT dcp."""
 
     def backlog(self) -> Iterable[int]:
-        """Yield the number of changes that each stream has yet to send; none, unless this node produces."""
+        """Yield the number of changes that each stream has yet to send; nothing at a consumer."""
         return ()
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the time at which the oldest change was written that it has yet to send, Unix time in ns; None
-        where there is none."""
+        """Return the Unix time in ns of the oldest change that is not sent yet; None if there is none."""
         return None
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
-        """Return the stream on which a vbucket is sent; None, unless something is streamed from here."""
+        """Return the stream on which a vbucket is sent; None if this end does not send it."""
         return None
 
     def batch_lost(self, error: BaseException) -> None:
-        """Go on, unless changes are staged from here: what is sent was durable before."""
+        """Do nothing, unless changes are staged over this connection: sent changes were durable before."""
 
     # --- input ------------------------------------------------------------------------------------------------------
 
     def _take_many(self, data: memoryview, offset: int) -> int:
-        """Take frames that need no look at each of them; where the first one begins that does."""
+        """Take frames that need no look at each of them; return the offset of the first that does."""
         return offset
 
     @abstractmethod
     def _take(self, frame: Frame) -> None:
-        """Take one frame. NoRoom: it must be given again after the next commit."""
+        """Take one frame. NoRoom: call this again with it after the next commit."""
 
     def _wait_for_room(self) -> None:
         """Read on after the next commit."""
@@ -179,10 +179,12 @@ class DcpEnd(ABC, Generic[End]):
 
     @abstractmethod
     def _close_streams(self) -> None:
-        """Close all streams: the peer neither sends nor receives any more."""
+        """Close all streams, in both directions."""
 
     def _pass_on(self, frame: Frame) -> None:
-        """Let the key-value session answer what is no DCP, but refuse what would change the connection's owner."""
+        """Let the key-value session answer other protocols' frames, but refuse those that would change the connection's
+        user.
+        """
         self._answer()
         status = None if frame.is_response else REFUSED_ON_DCP.get(frame.opcode)
         if status is not None:
@@ -191,8 +193,10 @@ class DcpEnd(ABC, Generic[End]):
             self._kv.handle(frame)
 
     def _may(self, frame: Frame, rule: Rule | None = None) -> bool:
-        """Return True if the user may send this (by the rule of its opcode, or another); if not, that is answered.
-        Opening the connection asked for the rights to most of what is sent over it, and who loses them is cut."""
+        """Return True if the user may send this (by the rule of its opcode, or `rule`); if not, send the refusal.
+
+        Most rights are checked when the connection is opened; a user who loses them is cut.
+        """
         try:
             check_rights(self._kv, frame, rule or COMMANDS[frame.opcode].rule)
         except CommandRefused as refused:
@@ -211,7 +215,7 @@ class DcpEnd(ABC, Generic[End]):
         self._gate = max(self._gate, gate)
 
     def _answer(self) -> None:
-        """Send what the protocol object has to say, once it is true on disk as well."""
+        """Send the output of the protocol object, once it is true on disk as well."""
         if self._end.refusals:
             self._log_refusals()
         data = self._end.data_to_send()
@@ -221,7 +225,7 @@ class DcpEnd(ABC, Generic[End]):
         self.deadline = self._next_deadline()
 
     def _log_refusals(self) -> None:
-        """Before they are answered: who was refused finds the reason in the log."""
+        """Write refusals to the log before they are answered, so that a refused client finds the reason there."""
         name = self._name.decode("latin-1")
         taken = self._end.refusals.take()
         sentences = [f'DCP connection "{name}": {each}' for each in taken]

@@ -1,9 +1,9 @@
-"""One replica's inbound stream: what the producer's messages do to the vbucket.
+"""One replica's inbound stream: apply the producer's messages to the vbucket.
 
-The protocol object (protocol/dcp/consumer.py) has found every message in order; here it is obeyed. All that changes is
-staged in the order of the wire, markers between the changes they announce, so that a replica comes back from a crash
-with exactly what a producer needs to go on: seqno, snapshot, failover log (dcp 9: "persist ... atomically with the
-data"). Source: dcp 9; failover 3 and 4.
+The protocol object (protocol/dcp/consumer.py) has checked every message; this file applies it. All changes are staged
+in the order of the wire, markers between the changes they announce, so that a replica comes back from a crash with
+exactly what a producer needs to go on: seqno, snapshot, failover log (dcp 9: "persist ... atomically with the data").
+Source: dcp 9; failover 3 and 4.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class InboundStream:
 
     Args:
         vbucket: the replica; the stream is its `inbound` until it is over.
-        bucket: where it belongs.
+        bucket: the bucket of the vbucket.
         left: called when the vbucket has no more use for the stream, with the reason.
         acknowledge: called with the seqno up to which every prepare is on disk.
 
     Attributes:
-        entry: the stream in the protocol object; set as soon as that knows it.
-        refetches: all that lies behind the gap is to come anew, for nothing else closes it.
-        rollbacks: how often the producer made the replica give something up; changes: what Python applied one by one.
+        entry: the stream in the protocol object, set as soon as it knows the stream.
+        refetches: True if all changes behind the gap must come anew, since nothing else closes it.
+        rollbacks: the number of rollbacks that the producer asked for; changes: the number of changes that Python
+            applied one by one.
     """
 
     entry: ConsumerStream
@@ -71,26 +72,27 @@ class InboundStream:
 
     @property
     def position(self) -> Position:
-        """The position to ask the producer for."""
+        """The position to request from the producer."""
         return self.vbucket.position_before_gap if self.refetches else self.vbucket.resume_position
 
     def vbucket_left(self, reason: str) -> None:
-        """The vbucket became active, is gone, or lost what was staged."""
+        """End the stream, for the vbucket became active, was dropped, or lost staged changes."""
         self._left(self, reason)
 
     def close(self) -> None:
-        """The stream is over; the vbucket is free for another."""
+        """End the stream; the vbucket is free for another."""
         if self.vbucket.inbound is self:
             self.vbucket.inbound = None
 
     def follow(self, log: FailoverLog) -> None:
-        """The producer accepted: "a replica overwrites its table with the log" (failover 1, replace).
+        """Begin to follow a producer that accepted: "a replica overwrites its table with the log" (failover 1,
+        replace).
 
-        Only now is given up what lies behind a gap: a producer that refuses sends nothing in its place.
+        Only now the changes behind a gap are given up: a producer that refuses would send nothing in their place.
 
         Raises:
-            StorageError: the store can't go back to where the stream begins (a compaction has been there since).
-                Nothing is given up, and the next stream begins elsewhere.
+            StorageError: the store can't go back to the start of the stream (a compaction removed it). Nothing is given
+                up, and the next stream begins elsewhere.
         """
         if self.refetches:
             if self.position != self.entry.request_position:
@@ -102,7 +104,7 @@ class InboundStream:
         self.prepares_durable()
 
     def roll_back(self, seqno: int) -> None:
-        """Give up what the producer does not share."""
+        """Give up the changes that the producer does not have."""
         self.rollbacks += 1
         self.refetches = False  # given up is what lies behind the gap, and more
         self.vbucket.roll_back(seqno)
@@ -110,7 +112,7 @@ class InboundStream:
     def obey(self, event: Marked | Boundary | Flushed) -> None:
         """Move the consistent state: a snapshot begins, or (UPR) one is over, or all data is dropped.
 
-        Nothing moves in a vbucket that was taken over: its stream may still end, and an end is a boundary in UPR.
+        In a vbucket that was taken over nothing moves: its stream may still end, and an end is a boundary in UPR.
         """
         if self.vbucket.state is State.ACTIVE:
             return
@@ -127,19 +129,21 @@ class InboundStream:
         failpoint("replica.marker")
 
     def apply(self, frame: Frame, *, deleted_user_xattrs: bool, collections: bool = False) -> None:
-        """Apply one change that the kernel left to us."""
+        """Apply one change that the kernel left to Python."""
         change = read_change(frame, deleted_user_xattrs=deleted_user_xattrs, collections=collections)
         stage(self._bucket, self.vbucket.id, change)
 
     def change_collections(self, message: SystemEvent) -> None:
-        """Apply a system event: what is in a dropped collection is not shown from here on."""
+        """Apply a system event: documents of a dropped collection are not shown from here on."""
         vb = self.vbucket.id
         self.vbucket.add_event(message, self._bucket.next_cas(vb))
         self._bucket.collections.look_at(vb)
 
     def change_durability(self, message: Prepare | Commit | Abort, *, collections: bool) -> bool:
-        """Apply a prepare, a commit or an abort; False for the commit of a prepare that is not here, or was found
-        damaged: it is fetched again then."""
+        """Apply a prepare, a commit or an abort.
+
+        Returns False for the commit of a prepare that is missing or was found damaged, so that it is fetched again.
+        """
         if not collections:
             message = replace(message, key=b"\0" + message.key)
         vbucket, prepares, now = self.vbucket, self.vbucket.prepares, self._bucket.now()
@@ -157,8 +161,11 @@ class InboundStream:
         return True
 
     def prepares_durable(self) -> None:
-        """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10), before any change that was
-        refused or found damaged: it may be a prepare, and a failover ranks this copy no higher (decision 0107)."""
+        """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10).
+
+        Acknowledgements stop before a change that was refused or found damaged: it may be a prepare, and a failover
+        ranks this copy no higher (decision 0107).
+        """
         newest = self.vbucket.prepares.newest(self.vbucket.readable_seqno)
         if newest > self._acknowledged:
             self._acknowledged = newest
@@ -166,14 +173,16 @@ class InboundStream:
 
     @property
     def lacks(self) -> str:
-        """The changes of its producer that the replica lacks, for people; empty for none."""
+        """The producer's changes that the replica lacks, for people; empty for none."""
         if lost := self.vbucket.damaged_changes:
             return f"{lost} changes are damaged on its disk"
         refused = self.vbucket.refused_changes
         return f"{refused} changes were refused and are missing" if refused else ""
 
     def set_state(self, state: State) -> Status:
-        """The producer hands the vbucket over, step by step: "no failover entry", and the stream stays (failover 3)."""
+        """Take the state that the producer hands over, step by step: "no failover entry", and the stream stays
+        (failover 3).
+        """
         vbucket = self.vbucket
         if vbucket.state is State.ACTIVE:  # its clients' by now: the former owner has no say in it any more
             return Status.SUCCESS if state is State.ACTIVE else Status.EINVAL

@@ -1,7 +1,7 @@
-"""Changes in bulk: what a kernel takes of a received buffer, before anybody looks at single frames.
+"""Changes in bulk: those that a kernel takes from a received buffer, before Python looks at single frames.
 
-One call of the kernel for as much as there is, whichever vbuckets it belongs to; the index grows by what the producer
-announced. Source: dcp 9; 7 (acknowledgements).
+One call of the kernel takes all changes in the buffer, of all vbuckets; the index grows by the numbers that the
+producer announced. Source: dcp 9; 7 (acknowledgements).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Intake:
     """The way by which a connection's changes enter the store.
 
     Attributes:
-        changes, bytes: how much the kernel took since the connection was opened.
-        is_full: the last call of `take` stopped because the staging arena, or the disk, is full.
+        changes, bytes: the totals that the kernel took since the connection was opened.
+        is_full: True if the last call of `take` stopped because the staging arena, or the disk, is full.
     """
 
     def __init__(self, bucket: Bucket, consumer: Consumer, connection: Connection) -> None:
@@ -42,8 +42,8 @@ class Intake:
         self._loading: set[int] = set()  # vbuckets in the midst of a snapshot from the producer's disk
 
     def take(self, data: memoryview, offset: int, now: float) -> int:
-        """Stage changes of data[offset:]; returns where the first frame begins that is not for the kernel, or where the
-        connection has to give way: vbuckets that outgrow their columns together take long.
+        """Stage changes of data[offset:]; return the offset of the first frame that the kernel leaves to Python, or
+        where the connection has to give way: it takes long when many vbuckets outgrow their columns together.
 
         Args:
             data: whole frames, perhaps a part of one at the end.
@@ -80,8 +80,11 @@ class Intake:
         return int(offset)
 
     def marked(self, event: Marked, *, is_read: bool) -> None:
-        """A snapshot begins. One from the producer's disk comes in bulk, each key once; if the vbucket has no readers
-        (`is_read`), nobody will look at it here soon."""
+        """Note that a snapshot begins.
+
+        A snapshot from the producer's disk comes in bulk, each key once; if the vbucket has no readers (`is_read`),
+        nobody will look at it here soon.
+        """
         if event.flags & SnapshotFlag.DISK and not is_read:
             self._loading.add(event.stream.vbucket)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @passes(Opcode.DCP_OPEN, anywhere=True)
 def open_session(session: Session, frame: Frame) -> None:
-    """DCP_OPEN: from here on this is a DCP connection."""
+    """Handle DCP_OPEN: from here on this is a DCP connection."""
     if session.has(Feature.UNORDERED_EXECUTION):
         raise CommandRefused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
     try:
@@ -69,7 +69,7 @@ def open_session(session: Session, frame: Frame) -> None:
     anywhere=True,
 )
 def before_open(session: Session, frame: Frame) -> None:
-    """A DCP command on a connection that is not a DCP connection (dcp 1)."""
+    """Refuse a DCP command on a connection that is not a DCP connection (dcp 1)."""
     if session.has(Feature.UNORDERED_EXECUTION):
         raise CommandRefused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
     raise CommandRefused(Status.EINVAL, f"opcode 0x{frame.opcode:02x} belongs on a DCP connection: send DCP_OPEN first")

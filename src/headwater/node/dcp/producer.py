@@ -1,7 +1,7 @@
 """The session of a DCP connection that produces: socket, the protocol's producer and the streams together.
 
-What arrives goes into the protocol object; its events are answered from the vbuckets. What is sent is pulled: when the
-connection's queue is empty it asks (`pump`), and the streams that have something take turns, an arena's worth each. So
+Incoming bytes go into the protocol object; its events are answered from the vbuckets. Output is pulled: when the
+connection's queue is empty it asks (`pump`), and the streams with changes to send take turns, an arena's worth each. So
 a slow client holds views of the store and one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
 """
 
@@ -77,7 +77,7 @@ class ProducerSession(DcpEnd[Producer]):
 
     Attributes:
         producer: the protocol's end of the connection.
-        streams: those that live, by their entry in the protocol object.
+        streams: the open streams, by their entry in the protocol object.
     """
 
     is_producer = True
@@ -104,7 +104,7 @@ class ProducerSession(DcpEnd[Producer]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send at most an arena's worth: the streams take turns; one that has enough to say has it all."""
+        """Send at most an arena's worth: the streams take turns; one that fills an arena has it alone."""
         relay, self._others_first = self._relay, not self._others_first
         if relay is not None and self._others_first:
             relay.pump()
@@ -122,7 +122,7 @@ class ProducerSession(DcpEnd[Producer]):
         outlet.flush()
 
     def tick(self, now: float) -> None:
-        """A no-op is due, or the consumer was silent for too long."""
+        """Send a no-op that is due, or end the connection of a consumer that was silent for too long."""
         for event in self.producer.tick(now):
             self._handle(event)
         for handover in tuple(self._handovers):
@@ -142,7 +142,7 @@ class ProducerSession(DcpEnd[Producer]):
         self._answer()
 
     def _take_many(self, data: memoryview, offset: int) -> int:
-        """Ordinary stream requests, which come by the thousand, straight from the bytes."""
+        """Take ordinary stream requests, which come by the thousand, straight from the bytes."""
         connection, now = self.connection, self._loop.time()
         while not connection.is_paused and not connection.is_closed:
             request = self.producer.receive_plain_request(data, offset, now)
@@ -182,7 +182,7 @@ class ProducerSession(DcpEnd[Producer]):
         return self.producer.settings.acknowledges and relay.tells(frame)
 
     def _keep_busy(self) -> None:
-        """A consumer that asks for a thousand streams has something to do while the rest of them are opened."""
+        """Send changes while more streams are opened, so that a consumer which asks for a thousand does not wait."""
         if self._opened < STREAMS_OPENED_AT_ONCE and self.producer.waiting_bytes <= ANSWERS_BYTES_MAX:
             return
         self._answer()
@@ -284,7 +284,7 @@ class ProducerSession(DcpEnd[Producer]):
 
     @property
     def _lacks_right_to_prepares(self) -> bool:
-        """Return True if prepares were asked for, and the user may have them no more."""
+        """True if the consumer requested prepares, and the user has lost the right to them."""
         return self.producer.settings.sync_writes and bool(_PREPARES.privilege & ~self._kv.access.rights)
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
@@ -308,7 +308,7 @@ class ProducerSession(DcpEnd[Producer]):
         return Wanted(aware, choice.collections, choice.scope)
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
-        """The encoding of a stream that begins now: that of the one before it, as long as no CONTROL came between."""
+        """Return the encoding of a stream that begins now: that of the last stream, unless a CONTROL came since."""
         settings = self.producer.settings
         compression = settings.value_compression, settings.force_value_compression
         key = (settings.expiry_opcode, compression, entry.framing, entry.dialect)
@@ -327,7 +327,7 @@ class ProducerSession(DcpEnd[Producer]):
             what(stream)
 
     def _log(self, vb: int) -> bytes | None:
-        """A vbucket's failover log; it is answered once the record that holds it is durable."""
+        """Return a vbucket's failover log; the answer waits until the record that holds it is durable."""
         vbucket = self._bucket.vbuckets.get(vb)
         if vbucket is None:
             return None
@@ -338,8 +338,9 @@ class ProducerSession(DcpEnd[Producer]):
         self.producer.refuse(frame, status, reason)
 
     def _say(self) -> None:
-        """Send what the protocol object has to say, and count what is kept for the streams that live now, and for ends
-        that a full window holds back."""
+        """Send the output of the protocol object, and count the memory of the open streams, and of ends that a full
+        window holds back.
+        """
         super()._answer()
         others = 0 if self._relay is None else self._relay.memory_bytes
         self.connection.keeps(STREAM_BYTES * len(self.streams) + END_BYTES * self.producer.ends_waiting + others)
@@ -372,13 +373,13 @@ class ProducerSession(DcpEnd[Producer]):
         self._hub.outlet.leave(self.connection)
 
     def _ready(self, stream: Stream) -> None:
-        """A stream has something to send: it waits for its turn, behind the others."""
+        """Let a stream that has something to send wait for its turn, behind the others."""
         self._turns.add(stream)
         if not self.producer.flow.is_full:
             self.connection.wake()
 
     def _ended(self, stream: Stream) -> None:
-        """A stream is dead. What it left to say goes out at the next occasion, which is now."""
+        """Forget a stream that ended, and send its last output at once."""
         del self.streams[stream.entry]
         self._turns.discard(stream)
         if stream.handover is not None:
@@ -386,7 +387,7 @@ class ProducerSession(DcpEnd[Producer]):
         self.connection.wake()
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
-        """Return the stream on which a vbucket is sent, if it is."""
+        """Return the stream on which a vbucket is sent, None if there is none."""
         return next((each for each in self.streams.values() if each.vbucket is vbucket), None)
 
     def backlog(self) -> Iterable[int]:
@@ -394,13 +395,12 @@ class ProducerSession(DcpEnd[Producer]):
         return [stream.items_remaining for stream in self.streams.values()]
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the time at which the oldest change was written that it has yet to send, of the LOOKED_AT streams
-        with most to send."""
+        """Return the time at which the oldest unsent change was written, of the LOOKED_AT streams with most to send."""
         most = nlargest(LOOKED_AT, self.streams.values(), key=lambda stream: stream.items_remaining)
         return min((nanoseconds for each in most if (nanoseconds := each.oldest_unsent_ns()) is not None), default=None)
 
     def stats(self) -> Iterable[tuple[str, str]]:
-        """This connection's part of STAT dcp."""
+        """Return this connection's part of STAT dcp."""
         flow, settings = self.producer.flow, self.producer.settings
         yield "type", "producer"
         yield "flags", f"0x{self._open_flags:x}"

@@ -1,7 +1,7 @@
-"""The rights of a connection's user, as a value, and the checks that refuse what they do not allow.
+"""The rights of a connection's user, as a value, and the checks that refuse requests without them.
 
 A user has privileges in a bucket, and perhaps others in scopes and collections of it (`Places`). A collection in which
-he has none at all is refused as one that is not there: its name is not given away.
+he has none at all is refused as if it did not exist, so that its name is not given away.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _LOGIN = int(LOGIN)
 
 
 def rights_in(session: Session, collection: int) -> int:
-    """Return the privileges in a collection of the selected bucket; CommandRefused without one."""
+    """Return the privileges in a collection of the selected bucket; raise CommandRefused if there are none."""
     if session.access.places is None:
         return session.access.rights
     return session.access.in_collection(session.store_bucket.collections.manifest, collection)
 
 
 def check_rights(session: Session, frame: Frame, rule: Rule, rights: int | None = None) -> None:
-    """Refuse (EACCESS) what the user may not do, and have it written down; the one place where that is decided.
+    """Refuse (EACCESS) a request that the user has no right to, and write it to the audit log; all rights are checked
+    here.
 
     Args:
-        rights: the privileges that count; those in the bucket when left out.
+        rights: the user's privileges; by default those in the bucket.
     """
     needed = rule.needed(frame) if rule.cases else rule.privilege
     missing = needed & ~(session.access.rights if rights is None else rights)
@@ -46,7 +47,7 @@ def check_rights(session: Session, frame: Frame, rule: Rule, rights: int | None 
 
 
 def check_collection(session: Session, collection: int, needed: Privilege) -> None:
-    """Refuse a request that names a collection elsewhere than in its key, where its user lacks a privilege."""
+    """Refuse a request that names a collection outside of its key, if the user lacks a privilege there."""
     if session.access.places is None or not needed & ~(rights := rights_in(session, collection)):
         return
     if rights <= _LOGIN:
@@ -56,7 +57,7 @@ def check_collection(session: Session, collection: int, needed: Privilege) -> No
 
 
 def check_place(session: Session, frame: Frame, rule: Rule) -> None:
-    """Refuse what the user may not do in the collection of a request's key."""
+    """Refuse a request that the user has no right to in the collection of its key."""
     collection = session.collection if session.knows_collections else 0
     rights = rights_in(session, collection)
     if rights <= _LOGIN and session.knows_collections:
@@ -65,6 +66,6 @@ def check_place(session: Session, frame: Frame, rule: Rule) -> None:
 
 
 def _hidden(session: Session, collection: int, what: str) -> CommandRefused:
-    """Return the refusal of a collection in which the user has no right at all: it is not there for him."""
+    """Return the refusal of a collection in which the user has no right at all: as if it did not exist."""
     session.server.audit(session, f"may not {what} in collection 0x{collection:x}")
     return session.store_bucket.collections.unknown_collection(collection)

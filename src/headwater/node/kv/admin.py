@@ -31,13 +31,13 @@ def noop(session: Session, request: bootstrap.Noop) -> Done:
 
 @handles(bootstrap.Version)
 def version(session: Session, request: bootstrap.Version) -> bootstrap.VersionResponse:
-    """The version text."""
+    """Return the version text."""
     return bootstrap.VersionResponse(value=VERSION_TEXT)
 
 
 @handles(bootstrap.Verbosity)
 def verbosity(session: Session, request: bootstrap.Verbosity) -> Done:
-    """Accepted; the log level is a matter of the node's settings."""
+    """Accept the request and do nothing; the log level is one of the node's settings."""
     return Done()
 
 
@@ -75,7 +75,7 @@ def flush(session: Session, request: documents.Flush) -> Done:
 
 @handles(admin.EnableTraffic, admin.DisableTraffic)
 def traffic(session: Session, request: admin.EnableTraffic | admin.DisableTraffic) -> Done:
-    """While disabled document commands answer ETMPFAIL."""
+    """Enable or disable traffic; while it is disabled, document commands answer ETMPFAIL."""
     session.store_bucket.traffic_disabled = isinstance(request, admin.DisableTraffic)
     return Done()
 
@@ -90,7 +90,7 @@ def start_persistence(session: Session, request: admin.StartPersistence) -> Done
 async def set_param(session: Session, request: admin.SetParam) -> Done:
     """Set the quota of the selected bucket, as the other server's tools do: `max_size` of flush, bytes; 0 for none.
 
-    There are no other parameters. Buckets are the node's: who administers this one alone may not make it larger.
+    There are no other parameters. A user who administers only this bucket may not make it larger.
     """
     if (request.param_type, request.key) != (FLUSH_PARAMETERS, b"max_size"):
         raise CommandRefused(Status.EINVAL, "no such parameter: there is max_size, of flush (1)")

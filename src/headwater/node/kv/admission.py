@@ -1,7 +1,8 @@
-"""The way of a request to its handler: every general rule, in the order of kv.md.
+"""The checks of a request before its handler: every general rule, in the order of kv.md.
 
-`admit` is that order. Clients see it, for a request that breaks two rules is answered for the first of them; tests hold
-it byte for byte. A rule that raises NoRoom has paused the connection, and the request is given again.
+`admit` is that order. Clients can see the order, for a request that breaks two rules gets the answer of the first;
+tests hold it byte for byte. A rule that raises NoRoom has paused the connection, and the request is admitted again
+later.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _NEEDED_FEATURE = {Datatype.JSON: Feature.JSON, Datatype.SNAPPY: Feature.SNAPPY,
 
 
 def admit(session: Session, frame: Frame) -> tuple[Command, Request | Frame]:
-    """Find the command of a frame, and hold the frame against every general rule.
+    """Find the command of a frame, and check the frame against every general rule.
 
-    The numbered order is that in which a client is told what is wrong. Sets `session.durability`, and for a command
+    The numbered order decides which of several errors a client gets. Sets `session.durability`, and for a command
     that needs a bucket `session.collection`.
 
-    Returns: the command, and what its handler takes.
+    Returns: the command, and the argument of its handler.
 
     Raises:
         CommandRefused: a rule is broken.
-        NoRoom: the connection waits for the vbucket's state, or for its turn; the frame is to be given again.
+        NoRoom: the connection waits for the vbucket's state, or for its turn; call this again with the frame.
     """
     command = _command_of(session, frame)  # 1. a handler; a stranger is not told which there are
     if session.access.places is None and not command.of_node:  # 2. the rights in the bucket
@@ -73,7 +74,7 @@ def admit(session: Session, frame: Frame) -> tuple[Command, Request | Frame]:
 
 
 def _admit_document(session: Session, bucket: Bucket, command: Command, frame: Frame) -> Request | Frame:
-    """Read a request on a document, and hold it against the state of the bucket; `admit` goes on."""
+    """Read a request on a document, and check it against the state of the bucket; part of `admit`."""
     if session.knows_collections:  # 6. the collection's id in front of the key
         frame = _without_collection(session, frame)
     if session.access.places is not None:  # 7. the rights in that collection
@@ -105,8 +106,10 @@ def _command_of(session: Session, frame: Frame) -> Command:
 
 
 def _check_rights_elsewhere(session: Session, frame: Frame, command: Command) -> None:
-    """Check the rights to a request of the node, or of a user with rights in parts of the bucket: whether those to
-    a document are of its collection is found out once that is known."""
+    """Check the rights to a request that concerns the node, or of a user with rights in parts of the bucket only.
+
+    The rights to a document are checked later, once its collection is known.
+    """
     if command.of_node:
         check_rights(session, frame, command.rule, session.server.users.rights(session.user, None))
     else:
@@ -116,7 +119,7 @@ def _check_rights_elsewhere(session: Session, frame: Frame, command: Command) ->
 
 
 def _check_datatype(session: Session, frame: Frame) -> None:
-    """wire.md 4: legal values are 0..7, and a bit needs its feature; a violation is EINVAL."""
+    """Check the datatype. wire.md 4: legal values are 0..7, and a bit needs its feature; a violation is EINVAL."""
     if not legal(frame.datatype):
         raise CommandRefused(Status.EINVAL, f"datatype 0x{frame.datatype:02x} has unknown bits")
     for bit, feature in _NEEDED_FEATURE.items():
@@ -132,7 +135,7 @@ def _durability_of(frame: Frame, command: Command) -> DurabilityInfo | None:
 
 
 def _without_collection(session: Session, frame: Frame) -> Frame:
-    """Take the collection's id off a key; one that is cut, overlong or beyond 32 bits is EINVAL (wire.md 8)."""
+    """Take the collection's id off a key; an id that is cut, overlong or beyond 32 bits is EINVAL (wire.md 8)."""
     if not frame.key:
         return frame  # which the declaration may allow, or not
     if len(frame.key) > KEY_BYTES_MAX + 1:
@@ -147,7 +150,9 @@ def _without_collection(session: Session, frame: Frame) -> Frame:
 
 
 def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
-    """kv.md: not on this node: 07; active: proceed; pending: park until the state changes; replica, dead: 07."""
+    """Check the vbucket's state. kv.md: not on this node: 07; active: proceed; pending: park until the state changes;
+    replica, dead: 07.
+    """
     state = bucket.state(frame.vbucket)
     wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
     if state == State.PENDING and wanted == State.ACTIVE:
@@ -161,7 +166,7 @@ def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
 
 
 def _check_durability(session: Session, bucket: Bucket, command: Command, request: Request | Frame) -> None:
-    """Hold a request on a document against the durable writes, its own and those that wait."""
+    """Check a request on a document against durable writes: its own durability, and the writes that wait."""
     writes = bucket.durable_writes
     if session.durability is not None:
         writes.check_possible(request.vbucket)
@@ -176,8 +181,10 @@ def _check_room(bucket: Bucket, command: Command) -> None:
 
 
 def _let_short_ones_first(session: Session, bucket: Bucket, request: Request) -> None:
-    """Put a request for a large document off while others stand in line. Hundreds of guests may ask for one each,
-    which would be seconds in which a short request waits."""
+    """Put off a request for a large document while other connections wait in line.
+
+    Hundreds of clients may ask for one each, and a short request would wait for seconds.
+    """
     connection = session.connection
     if session.preparation.done is not None or not request.key or not connection.others_wait():
         return
@@ -190,10 +197,10 @@ def _let_short_ones_first(session: Session, bucket: Bucket, request: Request) ->
 
 
 def check_stranger(data: memoryview, offset: int) -> None:
-    """Judge the header of a connection that has not logged in as soon as it is there.
+    """Check the header of a connection that has not logged in as soon as it is there.
 
     Raises:
-        RemoteProtocolError: the frame is longer than anything a stranger may say.
+        RemoteProtocolError: the frame is longer than any that a stranger may send.
     """
     claimed = len(data) - offset >= HEADER_BYTES and lengths(data, offset).frame
     if claimed > STRANGER_FRAME_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""The answers of a plain connection: those of a change, of many parts, and refusals in the client's words."""
+"""The answers of a plain connection: of a change, of several parts, and refusals in words that the client knows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StagedChange(NamedTuple):
     """A change that was staged.
 
     Attributes:
-        stored: its answer: CAS, and place in history.
+        stored: the answer: CAS, vb uuid and seqno.
         write: the durable write that the answer waits for; None for a plain change.
     """
 
@@ -37,18 +37,18 @@ class StagedChange(NamedTuple):
 
     @property
     def outcome(self) -> Stored | Awaitable[Stored]:
-        """The answer of a handler that has nothing to add."""
+        """The answer of a handler that adds nothing to it."""
         return self.answer(self.stored)
 
     def answer(self, answer: Answered) -> Answered | Awaitable[Answered]:
-        """Return what a handler returns: the answer, or of a durable write one that waits for the commit."""
+        """Return a handler's result: the answer, or for a durable write one that waits for the commit."""
         return answer if self.write is None else Committed(self.write, answer)
 
 
 class Committed(Awaitable[Answered]):
-    """The answer of a durable write, to be awaited: its place in history is that of the commit.
+    """The answer of a durable write, to be awaited; its seqno is that of the commit.
 
-    No coroutine: one that nobody comes to await, for the connection is gone, would complain.
+    It is no coroutine: if the connection is gone, nobody awaits it, and a coroutine would warn.
     """
 
     def __init__(self, write: DurableWrite, answer: Answered) -> None:
@@ -64,7 +64,7 @@ class Committed(Awaitable[Answered]):
 def failure_of(session: Session, frame: Frame, refused: CommandRefused) -> Failure | None:
     """Return a refusal in words that this client knows (wire.md 3.1 for those without XERROR).
 
-    Returns: the answer; None where there is no such word, and the connection was dropped.
+    Returns: the answer; None if the client knows no such word, and the connection was dropped.
     """
     status = refused.status
     before_login = status == Status.EACCESS and not session.access.is_logged_in  # "always sent as 0x24"
@@ -93,7 +93,7 @@ def answer_with(session: Session, frame: Frame, answer: Answers) -> None:
 
 
 def send_some(session: Session, frame: Frame, answers: Iterator[Answer]) -> bool:
-    """Send as many answers as this turn has time for; whether those were all.
+    """Send as many answers as this turn has time for; return True if those were all.
 
     The clock is looked at behind each: STAT collections counts all rows of a vbucket for one answer.
     """
@@ -108,7 +108,7 @@ def send_some(session: Session, frame: Frame, answers: Iterator[Answer]) -> bool
 
 
 async def send_rest(session: Session, frame: Frame, answers: Iterator[Answer]) -> None:
-    """Send all answers that are left, with others in between."""
+    """Send all remaining answers, and let other work run in between."""
     is_done = False
     while not is_done:
         await session.server.run_queue.turn()  # others first
@@ -122,7 +122,7 @@ def is_held_back(session: Session) -> bool:
 
 
 async def settle(session: Session) -> None:
-    """Wait until all that was answered from the bucket may leave: in another one its gates mean nothing."""
+    """Wait until all answers of this bucket may leave: behind another bucket their gates mean nothing."""
     committer = session.server.committer
     if not await committer.wait(max(committer.gate(), session.gate)):
         raise CommandRefused(Status.ETMPFAIL, "what was written before could not be")

@@ -1,7 +1,7 @@
-"""The surfaces that the handler of a command sees: its session, and through it the node.
+"""The interfaces that a command's handler sees: its session, and through it the node.
 
-Handlers, and the sessions that a key-value session turns into (DCP, TAP), know these two surfaces only. `KvSession`
-(session.py) and `Server` (node/server.py) have them; nothing below imports either, so no imports go in a circle.
+Handlers, and the sessions that a key-value session turns into (DCP, TAP), know these two interfaces only. `KvSession`
+(session.py) and `Server` (node/server.py) implement them; no file below imports either, so no imports go in a circle.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TakeRequests: TypeAlias = Callable[[memoryview, int], int]
 
 
 class UserSession(Protocol):
-    """A session, of whatever protocol, of a user."""
+    """A session of a user, in any protocol."""
 
     connection: Connection
     user: str | None
@@ -56,13 +56,13 @@ class TapSessions(Protocol):
     """The TAP sessions of the node's bucket."""
 
     def fenced(self, options: TapOptions) -> list[int]:
-        """Return the vbuckets of which nobody can say yet whether they are this node's, and that would be missed."""
+        """Return the vbuckets that a session would lack because it is not known yet whether this node owns them."""
 
     def left_behind(self, options: TapOptions) -> list[str]:
-        """Return the collections that a takeover would leave behind."""
+        """Return the collections that a takeover would not bring along."""
 
     def connect(self, kv: Session, options: TapOptions) -> object:
-        """Turn a connection into a TAP session: a new one, or the one of its name that waits for it."""
+        """Turn a connection into a TAP session: a new one, or the kept one of its name."""
 
     def deregister(self, name: bytes) -> bool:
         """Drop a session; False if there is none of that name."""
@@ -72,19 +72,19 @@ class TapSessions(Protocol):
 
 
 class Follower(Protocol):
-    """The connections on which this node follows producers, by calls of its own."""
+    """The connections that this node opened to follow producers."""
 
     def following(self) -> Iterable[tuple[str, FollowProgress]]:
-        """Return each producer (host:port/bucket), and how far the vbuckets are that follow it."""
+        """Return each producer (host:port/bucket), and the progress of the vbuckets that follow it."""
 
     def start(self, source: ProducerAddress, vbuckets: list[int], *, takeover: bool) -> None:
-        """Let vbuckets follow a producer; those that follow another one by our call leave it."""
+        """Let vbuckets follow a producer; they leave another producer that this node called."""
 
     def leave(self, source: ProducerAddress, vbuckets: list[int] | None) -> bool:
-        """Let vbuckets (None: all) follow a producer no more; False if it was never called."""
+        """Let vbuckets (None: all) stop following a producer; return False if it was never called."""
 
     def wants(self, vbucket: int) -> bool:
-        """Return True if a vbucket follows anybody, or is about to."""
+        """Return True if a vbucket follows a producer, or is about to."""
 
 
 class Member(Protocol):
@@ -95,60 +95,63 @@ class Member(Protocol):
         """The newest map that names this node."""
 
     def concerns(self, map_: object) -> bool:
-        """Return True if a cluster map (as JSON) is for the member to keep and obey, not only to hand out."""
+        """Return True if a cluster map (as JSON) is one that the member keeps and obeys, and does not only hand out."""
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
-        """Keep an operator's map (`content`: its JSON, read) and obey it; CommandRefused if that can not be."""
+        """Keep an operator's map (`content`: its JSON, read) and obey it; CommandRefused if it is invalid."""
 
     def state_set(self, vbucket: int) -> None:
-        """Learn that an operator has set a vbucket's state, which counts before the map."""
+        """Learn that an operator has set a vbucket's state, which overrides the map."""
 
     def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
-        """Let vbuckets (None: all that follow this node) follow nobody by the map; whether any would."""
+        """Keep vbuckets (None: all that follow this node) from following a node by the map; return True if
+        any would.
+        """
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
-        """Learn that an operator has these vbuckets follow somebody."""
+        """Learn that an operator makes these vbuckets follow a producer."""
 
 
 class SharedUsers(Protocol):
-    """The users of the cluster, as the members tell each other."""
+    """The users of the cluster, as the members share them."""
 
     def text(self, known: bytes = b"") -> bytes:
-        """The list here; nothing for one who has it already."""
+        """Return the list of users; empty for a caller who has it already."""
 
     async def take(self, text: bytes) -> None:
-        """Take an administrator's list; it is on disk and in force on return. Raises UserListRefused, StorageError."""
+        """Take an administrator's list; on return it is on disk and in force. Raises UserListRefused, StorageError."""
 
 
 class BucketCatalog(Protocol):
     """The buckets of a node beside its first."""
 
     async def create(self, wish: NewBucket) -> None:
-        """Make a bucket; on return it is durable and served. CommandRefused if it can't be, or is there."""
+        """Make a bucket; on return it is durable and served. CommandRefused if it is invalid, or exists."""
 
     async def drop(self, name: str, only: Bucket | None = None) -> None:
-        """Drop a bucket and all that is in it; on return it is gone for good. CommandRefused if it can't be, or if it
-        is not the one (`only`) that is meant."""
+        """Drop a bucket with all of its documents; on return it is gone for good. CommandRefused if there is none, or
+        if it is not the one (`only`) that is meant.
+        """
 
     def quota_mib(self, name: str) -> int:
         """The quota of a bucket; 0 for none."""
 
     async def set_quota(self, name: str, quota_mib: int) -> None:
-        """Give a bucket another quota; on return it is durable and in force. CommandRefused if it can't be."""
+        """Set the quota of a bucket; on return it is durable and in force. CommandRefused if it is invalid."""
 
 
 class Services(Protocol):
     """The node with one of its buckets, as handlers and sessions see it (node/served.py).
 
     Attributes:
-        bucket, committer, config, loop: the bucket, what makes it durable, the settings, the event loop.
-        run_queue: who runs next on that loop.
-        users, failures: who may log in, and wrong logins by address.
-        cluster: the bucket's map that clients get.
+        bucket, committer, config, loop: the bucket, its committer, the settings, the event loop.
+        run_queue: the queue of the sessions that run next on that loop.
+        users, failures: the users, and failed logins by address.
+        cluster: the bucket's map, as clients get it.
         dcp: the DCP connections.
-        lease: which operator changes who owns what.
-        compactor: who makes files smaller.
-        requests: how many there were, and how long they took. loop_watch: how late the event loop is.
+        lease: the lease of the operator who moves vbuckets.
+        compactor: the compactor of the bucket's files.
+        requests: counts and durations of requests. loop_watch: the delay of the event loop.
         tls: the node's end of TLS; None where it is not spoken.
     """
 
@@ -196,28 +199,28 @@ class Services(Protocol):
         """The member of a cluster that this node is, or could become."""
 
     def figures(self) -> Iterable[tuple[str, str]]:
-        """Return the node's own part of STAT: connections, their memory, and who tends the files."""
+        """Return the node's own part of STAT: connections, their memory, and the upkeep of files."""
 
     def warn(self, peer: str, cause: str) -> None:
         """Write the one line that names peer and cause."""
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Write down that somebody did not come in, and as whom; an empty name if none was given."""
+        """Log a refused login, with the name of the user; an empty name if none was sent."""
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Write down what a user has changed, and from where; `moves`: a thing that is done for a thousand vbuckets."""
+        """Log what a user has changed, and from where; `moves` marks work that is done for a thousand vbuckets."""
 
     def is_client_there(self, agent: str) -> bool:
-        """Return True if a client that calls itself so is connected."""
+        """Return True if a client whose HELLO gave this agent name is connected."""
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        """Return True if a peer may send a password in clear: by PLAIN or an HTTP login."""
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Write down what a user tried and may not do."""
+        """Log an attempt that a user had no right to."""
 
     def fast_path(self, session: Session) -> TakeRequests | None:
-        """Return the kernel's way for a session with a bucket."""
+        """Return the kernel's fast path for a session with a bucket."""
 
     def flush_later(self, at_seconds: int) -> None:
         """Empty the bucket at a Unix time; a later call replaces an earlier one."""
@@ -264,42 +267,42 @@ class Session(Protocol):
 
     @property
     def server(self) -> Services:
-        """The node, with the selected bucket; with the one selected last, or the first, if none is."""
+        """The node with the selected bucket; without one, with the last selected, or the first."""
 
     @property
     def gate(self) -> int:
-        """The batch that answers wait for now; 0 when all that they tell of is on disk."""
+        """The batch that answers wait for now; 0 if everything that they show is on disk."""
 
     @property
     def store_bucket(self) -> Bucket:
         """The selected bucket; CommandRefused(NO_BUCKET) without one."""
 
     def select(self, server: Services) -> None:
-        """Select a bucket; nothing of another one may be held back."""
+        """Select a bucket, once no output waits for another bucket's batches."""
 
     def deselect(self) -> None:
-        """Have no bucket."""
+        """Select no bucket."""
 
     def has(self, feature: int) -> bool:
         """Return True if HELLO granted the feature."""
 
     def refresh_access(self) -> None:
-        """Go by the features, user and bucket as they are now."""
+        """Look up the user's rights again, by the present features, user and bucket."""
 
     def state_of(self, kind: type[Kept]) -> Kept:
-        """Return what a part of the node keeps with this connection, made by `kind()` when first asked for."""
+        """Return the state that a part of the node keeps with this connection; `kind()` makes it on first use."""
 
     def wait_for_state(self, bucket: Bucket, vbucket: int) -> NoRoom:
-        """Pause the connection until a vbucket has another state, and its request is given again.
+        """Pause the connection until a vbucket has another state, and its request is handled again.
 
-        Returns: what is to be raised.
+        Returns: the exception to raise.
         """
 
     def wrote(self) -> None:
-        """Let later answers wait for the batch in which the handler staged something."""
+        """Let later answers wait for the batch with the changes that the handler staged."""
 
     def saw_unstable(self) -> None:
-        """Let this and later answers wait for what the handler saw and is not durable yet."""
+        """Let this and later answers wait for the changes that the handler read and that are not durable yet."""
 
     def saw(self, vbucket: VBucket) -> None:
         """Let this and later answers wait until the vbucket's record is on disk."""
@@ -311,13 +314,13 @@ class Session(Protocol):
         """Return the refusal that carries the current map, so that the client finds the owner."""
 
     def handle(self, frame: Frame) -> None:
-        """Answer one request; NoRoom when it must be given again after the next commit."""
+        """Answer one request; NoRoom if it must be handled again after the next commit."""
 
     def reply(self, frame: Frame, answer: Answer) -> None:
         """Queue the answer of one request, unless its quiet form leaves it out."""
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
-        """Return the bytes of an answer as this connection's protocol has them."""
+        """Return the bytes of an answer in this connection's protocol."""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
         """Queue answers; they leave after batch `gate` and after this connection's own writes."""
@@ -326,7 +329,7 @@ class Session(Protocol):
         """Close the connection once the request being handled is answered."""
 
     def users_changed(self) -> None:
-        """Go by the users and roles of now; who is none any more has to leave."""
+        """Look up the user and the roles again; a user who was removed has to leave."""
 
     def closed(self) -> None:
-        """Learn that the socket is gone."""
+        """Learn that the socket is closed."""

@@ -22,7 +22,7 @@ _NUMBERS: Final = {"vbuckets": "vbuckets", "max_vbuckets": "vbuckets", "quota_mi
 
 @handles(ListBuckets)
 def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
-    """The names of those the user may do something in, separated by blanks."""
+    """Return the names of the buckets in which the user has any right, separated by blanks."""
     server = session.server
     names = [name for name in server.buckets if server.users.may_enter(session.user, name)]
     return ListBucketsResponse(value=" ".join(names).encode())
@@ -30,7 +30,7 @@ def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
 
 @handles(CreateBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def create_bucket(session: Session, request: CreateBucket) -> Done:
-    """Make a bucket; it is durable and served when this is answered."""
+    """Make a bucket; the answer means that it is durable and served."""
     try:
         await session.server.catalog.create(asked_of(request.key, request.value))
     except StorageError as error:
@@ -41,7 +41,7 @@ async def create_bucket(session: Session, request: CreateBucket) -> Done:
 
 @handles(DeleteBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
-    """Drop a bucket with all that is in it; `force=true`, as the other server has it, changes nothing here."""
+    """Drop a bucket with all of its documents; the other server's option `force=true` changes nothing here."""
     name = request.key.decode("utf-8", "replace")
     if request.value not in (b"", b"force=true", b"force=false"):
         raise CommandRefused(Status.EINVAL, "the value is empty, force=true or force=false")

@@ -1,6 +1,6 @@
 """The commands by which clients get the cluster map, and orchestrators set it (kv.md 1.4).
 
-The map itself is in node/ownership/cluster_map.py; what a map that names this node makes it do: node/membership/.
+The map itself is in node/ownership/cluster_map.py; how a node obeys a map that names it: node/membership/.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @handles(GetClusterConfig)
 def get_cluster_config(session: Session, request: GetClusterConfig) -> GetClusterConfigResponse:
-    """The selected bucket's map; empty when the client says that it knows it already."""
+    """Return the selected bucket's map; empty if the client says that it knows this map."""
     _, cluster = session.store_bucket, session.server.cluster
     if request.epoch is not None and request.revision is not None:
         known = request.epoch, request.revision
@@ -40,11 +40,11 @@ def get_cluster_config(session: Session, request: GetClusterConfig) -> GetCluste
 
 @handles(SetClusterConfig, of_node=True, lasts=True)
 def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Awaitable[Done]:
-    """An orchestrator's map; it is handed out as given, and goes with every NOT_MY_VBUCKET from then on. One that names
-    this node is kept and obeyed as well (node/membership/).
+    """Take an orchestrator's map, which clients get as it is, with every NOT_MY_VBUCKET as well. The node keeps and
+    obeys a map that names it (node/membership/).
 
-    It says where all clients go, whom this node calls and who its users come from: needed is `administer` in all
-    buckets, not in this one alone.
+    A map decides where all clients go, which nodes this one calls and where its users come from, so it takes
+    `administer` in all buckets, not in this one alone.
     """
     bucket = session.store_bucket
     try:
@@ -66,7 +66,7 @@ def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Aw
 
 
 def _check_whole(text: bytes) -> None:
-    """A map that does not name this node is for clients: what they would stumble over is refused."""
+    """Refuse a map that does not name this node, and is only for clients, if they could not read it."""
     try:
         ClusterMap.from_json(text)
     except RemoteProtocolError as error:

@@ -38,11 +38,11 @@ Registered = TypeVar("Registered", bound="Callable[[Session, Any], Any]")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A handler and the forms of the request it takes; without any it takes frames as they are.
+    """A handler and the forms of the requests that it takes; without forms it takes frames as they are.
 
-    `rule` says what a user needs who sends it, as the requests are declared: in the selected bucket, or, of a command
-    that is `of_node`, in all of them. Of one that is a `document`'s, in its collection; of one that may be sent
-    `anywhere`, in the bucket or in any part of it. One that `lasts` goes on when its client is gone.
+    `rule` has the privileges that the sender needs, by the declared requests: in the selected bucket, or in all buckets
+    if the command is `of_node`; in the document's collection if it is a `document` command; in the bucket or any part
+    of it if it may be sent `anywhere`. A command that `lasts` goes on when its client is gone.
     """
 
     handler: Handler
@@ -89,7 +89,9 @@ class Command:
         return next((form.layout.opcode for form in self.forms if opcode == form.layout.quiet), opcode)
 
     def _form_of(self, frame: Frame) -> type[Request]:
-        """Return the form that has extras of the frame's length; old clients say the same in other lengths."""
+        """Return the form whose extras have the length of the frame's; old clients send other lengths for the same
+        request.
+        """
         for form in self.forms:
             if isinstance(form.layout.extras, Fixed) and len(frame.extras) in form.layout.extras.shapes:
                 return form
@@ -101,7 +103,7 @@ _KNOWN = frozenset(int(opcode) for opcode in Opcode) | RETIRED
 
 
 def refusal_of(opcode: int) -> int:
-    """Return the status that answers what has no handler: as its declaration says, or whether the opcode is known."""
+    """Return the status for a request without a handler, by its declaration, or by whether the opcode is known."""
     declared = (each.layout.refused for each in dialect.requests(opcode))
     return next(filter(None, declared), Status.NOT_SUPPORTED if opcode in _KNOWN else Status.UNKNOWN_COMMAND)
 
@@ -120,12 +122,13 @@ def handles(
 
     Args:
         document: the command names a key of a vbucket that must be active here (kv.md, "vbucket checks").
-        writes: it stages records, so it is refused while the disk is full and waits while the arena is.
-        frees: it makes the log smaller in the end, or is about ownership: the store keeps room for it on a full disk.
-        of_node: it is about the node and none of its buckets: the rights it needs are those in all of them.
-        anywhere: it tells nothing of documents: the rights it needs are enough in any scope or collection.
-        lasts: it changes more than one thing: once begun it comes to its end, though its client be gone.
-        value_bytes_max: how long its value may be; 0: as a document's, or VALUE_BYTES_ELSEWHERE.
+        writes: the command stages records, so it is refused while the disk is full, and waits while the arena is full.
+        frees: the command makes the log smaller in the end, or changes ownership: the store keeps room for it on a full
+            disk.
+        of_node: the command concerns the node, not one bucket, so it needs its rights in all buckets.
+        anywhere: the command shows nothing of documents, so its rights in any one scope or collection are enough.
+        lasts: the command changes more than one thing, so it runs to its end even when its client is gone.
+        value_bytes_max: the most bytes of its value; 0: those of a document, or VALUE_BYTES_ELSEWHERE.
     """
 
     if refused := [each.__name__ for each in requests if each.layout.refused]:
@@ -144,7 +147,7 @@ def handles(
 
 
 def passes(*opcodes: int, anywhere: bool = False) -> Callable[[Registered], Registered]:
-    """Register a handler that is given frames as they are: it hands them to a core of headwater.protocol.
+    """Register a handler that takes frames as they are, for a core of headwater.protocol.
 
     Args:
         anywhere: as for `handles`.

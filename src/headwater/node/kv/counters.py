@@ -24,7 +24,7 @@ _DIGITS_MAX = 20
 
 
 def _number(body: bytes) -> int:
-    """The decimal number a document holds: 1 to 20 digits, nothing else, below 2^64. Else DELTA_BADVAL."""
+    """Return the decimal number in a document: 1 to 20 digits, nothing else, below 2^64. Else DELTA_BADVAL."""
     if not (1 <= len(body) <= _DIGITS_MAX and body.isdigit() and int(body) < _WRAP):
         raise CommandRefused(Status.DELTA_BADVAL)
     return int(body)
@@ -32,7 +32,8 @@ def _number(body: bytes) -> int:
 
 @handles(wire.Increment, wire.Decrement, document=True, writes=True)
 def count(session: Session, request: wire.Increment) -> wire.IncrementResponse | Awaitable[wire.IncrementResponse]:
-    """INCREMENT wraps at 2^64, DECREMENT stops at 0. A missing counter begins at `initial`, unless expiry is all ones.
+    """Count up or down. INCREMENT wraps at 2^64, DECREMENT stops at 0. A missing counter begins at `initial`, unless
+    the expiry is all ones.
 
     The value is stored in decimal digits. Flags and expiry of an existing one stay.
     """
@@ -65,9 +66,10 @@ def _begun(session: Session, request: wire.Increment, old: StoredDocument | None
 
 
 def _touched(session: Session, request: wire.Touch | wire.GetAndTouch) -> tuple[StoredDocument, StagedChange | None]:
-    """Give a document a new expiry: a change like any other (new seqno and CAS), unless nothing changes.
+    """Give a document a new expiry: a change like any other (new seqno and CAS), unless the expiry stays the
+    same.
 
-    Returns: the document as it was, and the change; None where nothing changes.
+    Returns: the document before the change, and the change; None if nothing changes.
     """
     document = documents.existing(session, request)
     expiry = documents.limited(session, times.absolute_expiry(request.expiration, session.store_bucket.now()))

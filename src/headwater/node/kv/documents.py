@@ -1,6 +1,6 @@
 """Documents one at a time: get, set, add, replace, delete, append, prepend (kv.md 2).
 
-The kernel answers most of these; here are the rest of their forms, and the helpers that every command on a document
+The kernel answers most of these requests; here are their other forms, and the helpers that every command on a document
 uses: `live` (which notices that a document has expired), `store` and `remove` (which stage a change and make its
 answer).
 """
@@ -43,12 +43,12 @@ EXPIRY_MAX = 0xFFFF_FFFF
 
 
 def sent_key(session: Session, key: bytes) -> bytes:
-    """Return a key of the collection of the request being handled as this connection writes it."""
+    """Return a key as this connection writes it, in the collection of the request being handled."""
     return leb128.join_key(session.collection, key) if session.knows_collections else key
 
 
 def limited(session: Session, expiry: int) -> int:
-    """Return an expiry as the collection of the request being handled allows it: no later than its maximum TTL."""
+    """Return an expiry limited to the maximum TTL of the collection of the request being handled."""
     bucket = session.store_bucket
     most = bucket.collections.ttl_max(session.collection)
     return expiry if most is None else min(expiry or EXPIRY_MAX, bucket.now() + most, EXPIRY_MAX)
@@ -80,7 +80,7 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
 
 
 def newest(session: Session, request: Request) -> StoredDocument | None:
-    """The newest version of the key, tombstones included; a document that has expired becomes one first."""
+    """Return the newest version of the key, tombstones included; an expired document is made a tombstone first."""
     bucket, vb = session.store_bucket, request.vbucket
     document = bucket.store.document(vb, request.key, session.collection)
     if document is not None and is_expired(document, bucket.now()):
@@ -98,18 +98,20 @@ def newest(session: Session, request: Request) -> StoredDocument | None:
 
 
 def _as_expired(document: StoredDocument) -> StoredDocument:
-    """The tombstone that a document becomes once there is room for it: what nobody reads any more is no failure."""
+    """Return the tombstone that an expired document becomes once there is room for it; until then it is no
+    failure.
+    """
     return replaced(document, deleted=True, value=b"", datatype=0, flags=0, expiry=0, delete_time=document.expiry)
 
 
 def live(session: Session, request: Request) -> StoredDocument | None:
-    """The document of the key, or None if there is none."""
+    """Return the document of the key, or None if there is none."""
     document = newest(session, request)
     return None if document is None or document.deleted else document
 
 
 def existing(session: Session, request: Request) -> StoredDocument:
-    """The document of the key; CommandRefused(KEY_ENOENT) if there is none."""
+    """Return the document of the key; raise CommandRefused(KEY_ENOENT) if there is none."""
     document = live(session, request)
     if document is None:
         raise CommandRefused(Status.KEY_ENOENT)
@@ -117,7 +119,7 @@ def existing(session: Session, request: Request) -> StoredDocument:
 
 
 def check_cas(request: Request, document: StoredDocument) -> None:
-    """A request with a CAS changes the document only if it still has that one."""
+    """Refuse a request with a CAS if the document has another one."""
     if request.cas and request.cas != document.cas:
         raise CommandRefused(Status.KEY_EEXISTS)
 
@@ -125,7 +127,7 @@ def check_cas(request: Request, document: StoredDocument) -> None:
 def end_lock(session: Session, request: Request) -> None:
     """Forget the lock of a document that was changed (kv.md 2: "a mutation with the token unlocks").
 
-    A durable write changes the document when it is committed, and the new CAS ends the lock then. Aborted, it leaves
+    A durable write changes the document when it is committed; the new CAS ends the lock then. An aborted write leaves
     the document locked.
     """
     if session.durability is None:
@@ -133,7 +135,7 @@ def end_lock(session: Session, request: Request) -> None:
 
 
 def changed(session: Session, vbucket: int, seqno: int, cas: int) -> wire.Stored:
-    """The answer of a change: kv.md 2, "M": with MutationSeqno it has vb uuid and seqno."""
+    """Return the answer of a change; kv.md 2, "M": with MutationSeqno it has vb uuid and seqno."""
     session.wrote()
     if not session.has(Feature.MUTATION_SEQNO):
         return wire.Stored(cas=cas)
@@ -151,9 +153,9 @@ def stage(
     expiry: int = 0,
     datatype: int = 0,
 ) -> tuple[int, DurableWrite | None]:
-    """Stage a document, or the prepare of it if the request asked for durability.
+    """Stage a document, or its prepare if the request has a durability.
 
-    Returns: the seqno of that, and the durable write that the answer has to wait for.
+    Returns: its seqno, and the durable write that the answer has to wait for.
 
     Raises: ArenaFull, DiskFull.
     """
@@ -194,7 +196,7 @@ def _begin(session: Session, vbucket: int, prepare: Prepare, durability: Durabil
 def stage_tombstone(
     session: Session, request: Request, kept: bytes, *, cas: int, old: StoredDocument | None, datatype: int
 ) -> tuple[int, DurableWrite | None]:
-    """As `stage`, of a deletion; `kept` are the attributes that stay."""
+    """Stage a deletion as `stage` does a document; `kept` are the attributes that stay."""
     bucket, vb = session.store_bucket, request.vbucket
     revision, now = bucket.next_revision(vb, old), bucket.now()
     if session.durability is None:
@@ -245,8 +247,8 @@ def store(
 def remove(session: Session, request: Request, old: StoredDocument) -> StagedChange:
     """Stage the deletion of a live document; its system attributes stay with the tombstone.
 
-    The answer has the tombstone's CAS (kv.md 2, "M"), but for a client that never said HELLO: memcached answers 0
-    there, and its conformance test insists on it.
+    The answer has the tombstone's CAS (kv.md 2, "M"), except for a client that never sent HELLO: it gets 0, as from
+    memcached, whose conformance test insists on it.
     """
     bucket, vb = session.store_bucket, request.vbucket
     kept, cas = values.system_attributes(old), bucket.next_cas(vb)
@@ -260,14 +262,18 @@ def remove(session: Session, request: Request, old: StoredDocument) -> StagedCha
 def answer_hit(
     session: Session, document: StoredDocument, answer: type[Found], *, key: bytes = b"", cas: int | None = None
 ) -> Found:
-    """The answer of a hit: flags, value as this connection may see it, the document's CAS unless another is given."""
+    """Return the answer of a hit: flags, the value as this connection may see it, and the document's CAS, or `cas` if
+    it is given.
+    """
     value, datatype = values.representation(document, session.features)
     cas_ = document.cas if cas is None else cas
     return answer(flags=document.flags, key=key, value=value, datatype=datatype, cas=cas_)
 
 
 def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[bytes, int]:
-    """A plain write replaces the body and keeps the attributes that only attribute-aware writers may change."""
+    """Return the value of a plain write: a new body, with the old attributes that only attribute-aware writers may
+    change.
+    """
     if old is None or not old.datatype & Datatype.XATTR or datatype & Datatype.XATTR:
         return value, datatype
     section = values.system_attributes(old) if old.deleted else values.attributes_of(old)
@@ -282,13 +288,13 @@ def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[by
 
 @handles(wire.Get, document=True)
 def get(session: Session, request: wire.Get) -> wire.GetResponse:
-    """GET, and silent about what is not there GETQ."""
+    """Answer GET, and GETQ, which is silent if there is no document."""
     return answer_hit(session, _looked_up(session, request), wire.GetResponse, cas=shown_cas(session, request))
 
 
 @handles(wire.GetKey, document=True)
 def get_key(session: Session, request: wire.GetKey) -> wire.GetKeyResponse:
-    """GETK and GETKQ repeat the key."""
+    """Answer GETK and GETKQ, which repeat the key."""
     document = _looked_up(session, request)
     return answer_hit(
         session, document, wire.GetKeyResponse, key=sent_key(session, request.key), cas=shown_cas(session, request)
@@ -304,13 +310,13 @@ def _looked_up(session: Session, request: wire.Get) -> StoredDocument:
 
 
 def shown_cas(session: Session, request: Request) -> int | None:
-    """The CAS to tell of a locked document instead of its own, so that nobody can use that one; None otherwise."""
+    """Return the CAS that a locked document shows, so that its own can't be used; None if it is not locked."""
     return CAS_OF_LOCKED if session.store_bucket.lock_of(request.vbucket, request.key, session.collection) else None
 
 
 @handles(wire.GetReplica, document=True)
 def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
-    """GET on a replica, which never expires anything by itself."""
+    """Answer GET on a replica, which never expires a document by itself."""
     bucket = session.store_bucket
     document = bucket.store.document(request.vbucket, request.key, session.collection)
     if document is None or document.deleted or is_expired(document, bucket.now()):
@@ -325,7 +331,7 @@ def _new_expiry(session: Session, request: wire.Set, old: StoredDocument | None)
 
 
 def _put(session: Session, request: wire.Set, version: StoredDocument | None) -> StagedChange:
-    """`version`: the newest one, a tombstone included."""
+    """Stage a SET; `version` is the newest one, a tombstone included."""
     alive = None if version is None or version.deleted else version
     datatype = values.accepted(request.value, request.datatype)
     value, datatype = _merged(version, request.value, datatype)
@@ -336,7 +342,7 @@ def _put(session: Session, request: wire.Set, version: StoredDocument | None) ->
 
 
 def stage_set(session: Session, request: wire.Set) -> StagedChange:
-    """Stage a SET: with a CAS it must be the current one (else 02), and there must be one (else 01)."""
+    """Stage a SET: a CAS must be the current one (else 02), and then the document must exist (else 01)."""
     version = newest(session, request)
     if request.cas:
         if version is None or version.deleted:
@@ -347,7 +353,7 @@ def stage_set(session: Session, request: wire.Set) -> StagedChange:
 
 @handles(wire.Set, document=True, writes=True)
 def set_(session: Session, request: wire.Set) -> wire.Stored | Awaitable[wire.Stored]:
-    """SET, as `stage_set`."""
+    """Answer SET, as `stage_set`."""
     return stage_set(session, request).outcome
 
 
@@ -361,20 +367,20 @@ def stage_add(session: Session, request: wire.Add) -> StagedChange:
 
 @handles(wire.Add, document=True, writes=True)
 def add(session: Session, request: wire.Add) -> wire.Stored | Awaitable[wire.Stored]:
-    """ADD, as `stage_add`."""
+    """Answer ADD, as `stage_add`."""
     return stage_add(session, request).outcome
 
 
 @handles(wire.Replace, document=True, writes=True)
 def replace(session: Session, request: wire.Replace) -> wire.Stored | Awaitable[wire.Stored]:
-    """REPLACE: 01 if there is no document."""
+    """Answer REPLACE: 01 if there is no document."""
     document = existing(session, request)
     check_cas(request, document)
     return _put(session, request, document).outcome
 
 
 def stage_delete(session: Session, request: wire.Delete) -> StagedChange:
-    """Stage a DELETE: 01 if there is no document, 02 if it has another CAS than the one given."""
+    """Stage a DELETE: 01 if there is no document, 02 if it has another CAS than the request."""
     document = existing(session, request)
     check_cas(request, document)
     return remove(session, request, document)
@@ -382,20 +388,22 @@ def stage_delete(session: Session, request: wire.Delete) -> StagedChange:
 
 @handles(wire.Delete, document=True, writes=True, frees=True)
 def delete(session: Session, request: wire.Delete) -> wire.Stored | Awaitable[wire.Stored]:
-    """DELETE: the answer's CAS is the tombstone's."""
+    """Answer DELETE with the tombstone's CAS."""
     return stage_delete(session, request).outcome
 
 
 @handles(wire.EvictKey, document=True)
 def evict_key(session: Session, request: wire.EvictKey) -> wire.EvictKeyResponse:
-    """Tell that the value is on disk, and of memory only what the system may take back at any time: always so here."""
+    """Answer EVICT_KEY: the value is on disk, and in memory only where the system may take it back; always so
+    here.
+    """
     existing(session, request)
     return wire.EvictKeyResponse(value=b"Already ejected.")
 
 
 @handles(wire.Append, wire.Prepend, document=True, writes=True)
 def extend(session: Session, request: wire.Append) -> wire.Stored | Awaitable[wire.Stored]:
-    """APPEND and PREPEND: to the body; flags and expiry stay. Missing: NOT_STORED 05."""
+    """Answer APPEND and PREPEND, which extend the body; flags and expiry stay. Missing: NOT_STORED 05."""
     document = live(session, request)
     if document is None:
         raise CommandRefused(Status.NOT_STORED)
@@ -412,7 +420,7 @@ def extend(session: Session, request: wire.Append) -> wire.Stored | Awaitable[wi
 def store_body(
     session: Session, request: Request, old: StoredDocument, section: bytes, body: bytes, *, expiry: int
 ) -> StagedChange:
-    """Stage a new body of a document with its attributes and flags as they were."""
+    """Stage a new body for a document; its attributes and flags stay."""
     datatype = int(Datatype.JSON) if values.is_json(body) else 0
     if section:
         datatype |= int(Datatype.XATTR)

@@ -1,6 +1,6 @@
 """The fast path of one connection: chunks of bulk requests through the kernel of kernels/execute.py.
 
-Everything the kernel needs and owns nothing of is gathered here: the bytes received, the shared arena for answers, the
+Here is everything that the kernel needs and does not own: the bytes received, the shared arena for answers, the
 store's index and staging arena, the clock, the connection's features.
 """
 
@@ -41,7 +41,7 @@ class Workspace:
         self.scratch: Final = np.zeros(SCRATCH_BYTES, np.uint8)
 
     def counts(self) -> Iterator[tuple[int, int, int]]:
-        """Return (opcode, status, how many) of all requests that the kernels ever answered."""
+        """Yield (opcode, status, count) of all requests that the kernels have answered."""
         tally = self.fields[kernel.TALLY :]
         for at, count in enumerate(tally):
             place, status = divmod(at, kernel.STATUSES)
@@ -69,7 +69,9 @@ class FastPath:
             self._features |= int(kernel.FEATURE_COLLECTIONS)
 
     def run(self, data: memoryview, offset: int) -> int:
-        """Answer the requests of `data` from `offset` on; returns where the first one stands that it did not take."""
+        """Answer the requests of `data` from `offset` on; return the offset of the first one that the kernel did not
+        take.
+        """
         bucket = self._bucket
         if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
             return offset  # the plain path knows what must not be told
@@ -101,7 +103,7 @@ class FastPath:
         return offset
 
     def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int, looks_up: bool) -> int:
-        """One kernel call, and what follows from it: the arena's fill, the batch, the answers."""
+        """Make one kernel call, and handle its results: the arena's fill, the batch, the answers."""
         work, bucket = self._workspace, self._bucket
         store = bucket.store
         if bucket.needs_refresh:
@@ -134,7 +136,7 @@ class FastPath:
         return stop
 
     def _count(self, seen: int) -> None:
-        """Tell how many of each opcode there were: mostly there is one."""
+        """Count the requests of each opcode; mostly there is one opcode."""
         fields, gate = self._workspace.fields, self._session.gate
         while seen:
             opcode = (seen & -seen).bit_length() - 1
@@ -148,8 +150,7 @@ def _begins_lookup(data: memoryview, offset: int) -> bool:
 
 
 def _is_simple(data: memoryview, offset: int) -> bool:
-    """Return True if a lookup's first path is no attribute's: the kernel need not be asked for what it does not
-    know."""
+    """Return True if a lookup's first path leads into the body: the kernel knows no attributes."""
     key = offset + KEY_LENGTH_AT
     first = offset + HEADER_BYTES + data[offset + EXTRAS_LENGTH_AT] + (data[key] << 8 | data[key + 1])
     return first + 1 < len(data) and not data[first + 1]

@@ -1,7 +1,7 @@
-"""Framing extras of key-value requests: which objects mean something here (wire.md 1.4).
+"""Framing extras of key-value requests: the ones that mean something here (wire.md 1.4).
 
-A barrier asks for what this node does anyway, one command after the other. Durability makes a write wait for replicas
-(node/durable_writes.py); on this node's own disk every write is before it is answered.
+A barrier asks for commands one after the other, as this node runs them anyway. Durability makes a write wait for
+replicas (node/durable_writes.py); every write is on this node's own disk before it is answered.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ _KEEPS_TTL = _SUBDOCS | frozenset(
 
 
 def check_framing(frame: Frame, loud: int) -> DurabilityInfo | None:
-    """Refuse what the framing extras ask for and this node does not do; BadMessage when they are cut short.
+    """Return the durability in the framing extras, None if there is none; refuse extras that this node does not
+    support.
 
     Args:
-        loud: opcode of the request, of its loud form if it came in its quiet one.
+        loud: the opcode of the request, in its loud form.
 
-    Returns: the durability that is asked for; None for none.
+    Raises: BadMessage if the extras are cut short.
     """
     durability = None
     for info in decode_framing(frame.framing) if frame.framing else ():

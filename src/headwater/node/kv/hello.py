@@ -1,4 +1,4 @@
-"""HELLO, SELECT_BUCKET, GET_ERROR_MAP: how a connection begins (kv.md 1)."""
+"""HELLO, SELECT_BUCKET, GET_ERROR_MAP: the first requests of a connection (kv.md 1)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _ONLY_IN_VERSION_2 = frozenset({"rate-limit", "system-constraint"})
 
 @handles(bootstrap.Hello, value_bytes_max=FEATURES_BYTES_MAX)
 def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse:
-    """Every HELLO first switches all features off, then grants the new set (kv.md 1.1)."""
+    """Grant features; every HELLO first switches all of them off (kv.md 1.1)."""
     if missing := missing_prerequisites(request.features):
         code, needed = next(iter(sorted(missing.items())))
         names = ", ".join(sorted(feature.name for feature in needed))
@@ -97,7 +97,7 @@ def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse
 
 @handles(bootstrap.SelectBucket)
 def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | Awaitable[Done]:
-    """Choose the bucket; no name deselects. It resets what the connection is known to know of the map (kv.md 1.3)."""
+    """Select a bucket; no name deselects. The client counts as knowing no map then (kv.md 1.3)."""
     if request.key in NO_BUCKET_NAMES:
         session.deselect()
         return Done()
@@ -123,7 +123,9 @@ async def _select_later(session: Session, bucket: Services) -> Done:
 
 @handles(bootstrap.GetErrorMap)
 def get_error_map(session: Session, request: bootstrap.GetErrorMap) -> bootstrap.GetErrorMapResponse:
-    """The table of what statuses mean, in the highest version both understand (kv.md 1.5)."""
+    """Return the table of statuses and their meanings, in the highest version that both ends understand
+    (kv.md 1.5).
+    """
     if request.vbucket:
         raise CommandRefused(Status.EINVAL, "an error map is asked for with vbucket 0")
     version = min(request.version, _ERROR_MAP_VERSION)

@@ -1,4 +1,6 @@
-"""GET_LOCKED, UNLOCK, and what a lock keeps from whom (kv.md 2, "Locked document"). Locks: node/buckets/locks.py."""
+"""GET_LOCKED, UNLOCK, and the requests that a lock refuses (kv.md 2, "Locked document"). Locks:
+node/buckets/locks.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SECONDS_MAX = 30
 
 
 def with_own_cas(session: Session, request: Asked) -> Asked:
-    """A change of a locked document: with the token in place of a CAS it gets the document's own; else LOCKED."""
+    """Return a change of a locked document with the document's own CAS if it brings the token in its place; else
+    LOCKED.
+    """
     lock = session.store_bucket.lock_of(request.vbucket, request.key, session.collection)
     if lock is None:
         return request
@@ -35,7 +39,7 @@ def with_own_cas(session: Session, request: Asked) -> Asked:
 
 @handles(wire.GetLocked, document=True)
 def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
-    """The document, locked; the CAS is the token. "0 or absent = 15, cap 30"."""
+    """Return the document and lock it; the CAS in the answer is the token. "0 or absent = 15, cap 30"."""
     document, bucket, vbucket = documents.existing(session, request), session.store_bucket, request.vbucket
     if bucket.lock_of(vbucket, request.key, session.collection) is not None:
         raise _refused(session, Status.LOCKED, "the document is locked already")
@@ -49,7 +53,7 @@ def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
 
 @handles(wire.Unlock, document=True)
 def unlock(session: Session, request: wire.Unlock) -> Done:
-    """With the token; "wrong token: 09, not locked: 0e". The document has the CAS it had before."""
+    """Unlock a document by its token; "wrong token: 09, not locked: 0e". The document keeps its CAS."""
     documents.existing(session, request)
     lock = session.store_bucket.lock_of(request.vbucket, request.key, session.collection)
     if lock is None:

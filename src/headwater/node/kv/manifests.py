@@ -1,4 +1,4 @@
-"""Collections by command: the manifest, asked for and set, and the ids of names (kv.md 4)."""
+"""Commands about collections: read and set the manifest, and look up ids by name (kv.md 4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @handles(wire.GetManifest)
 def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifestResponse:
-    """The node's manifest, JSON; of a user with rights in parts of the bucket only those parts."""
+    """Return the node's manifest as JSON; a user with rights in parts of the bucket gets only those parts."""
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0
     return wire.GetManifestResponse(value=_visible_manifest(session).encode(), datatype=datatype)
 
@@ -46,7 +46,7 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
 
 
 def status_of(error: ManifestRefused) -> Status:
-    """The status of a manifest that is refused."""
+    """Return the status for a refused manifest."""
     if error.stale:
         return Status.ERANGE
     return Status.CANNOT_APPLY_COLLECTIONS_MANIFEST if error.breaks else Status.EINVAL
@@ -54,7 +54,7 @@ def status_of(error: ManifestRefused) -> Status:
 
 @handles(wire.GetCollectionId)
 def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.GetCollectionIdResponse:
-    """The id of `scope.collection`, empty parts standing for the default ones."""
+    """Return the id of `scope.collection`; an empty part stands for the default one."""
     collections = session.store_bucket.collections
     scope, dot, name = _path(request).partition(".")
     if not dot:
@@ -70,7 +70,7 @@ def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.G
 
 @handles(wire.GetScopeId)
 def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdResponse:
-    """The id of a scope; ".collection" behind it is ignored."""
+    """Return the id of a scope; ".collection" behind it is ignored."""
     collections = session.store_bucket.collections
     name = _part(_path(request).partition(".")[0])
     scope = _visible_manifest(session).scope(name)
@@ -80,13 +80,13 @@ def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdR
 
 
 def _visible_manifest(session: Session) -> CollectionsManifest:
-    """The manifest, as far as the user may know of it."""
+    """Return the manifest, as far as the user may see it."""
     manifest, places = session.store_bucket.collections.manifest, session.access.places
     return manifest if places is None or session.access.rights > LOGIN else places.visible(manifest)
 
 
 def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:
-    """The names asked for: in the value, from old clients in the key."""
+    """Return the names in the request: in the value, or from old clients in the key."""
     if bool(request.key) == bool(request.value) and request.key:
         raise CommandRefused(Status.EINVAL, "names both in the key and in the value")
     try:
@@ -96,7 +96,7 @@ def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:
 
 
 def _part(name: str) -> str:
-    """One of two names; CommandRefused(EINVAL) for what can name nothing."""
+    """Return one of the two names; CommandRefused(EINVAL) if it is invalid."""
     if not name:
         return DEFAULT
     if name not in {DEFAULT, "_system"} and not NAME_PATTERN.fullmatch(name):

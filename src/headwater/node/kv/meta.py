@@ -1,7 +1,7 @@
 """Documents with their metadata: GET_META, RETURN_META, and SET, ADD, DEL_WITH_META with conflict resolution (kv.md 2).
 
-The last ones move documents between clusters: the sender gives CAS, revision, expiry and flags, and whoever is ahead
-wins. This bucket resolves by revision; last-write-wins buckets are not offered.
+SET_, ADD_ and DEL_WITH_META move documents between clusters: the sender gives CAS, revision, expiry and flags, and the
+newer version wins. This bucket resolves by revision; last-write-wins buckets are not offered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _WITH_DATATYPE = 2
 
 @handles(wire.GetMeta, document=True)
 def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
-    """Metadata of a document or a tombstone (whose expiry is its delete time); version 2 asks for the datatype, too."""
+    """Return the metadata of a document or a tombstone (its expiry is the delete time); version 2 has the datatype,
+    too.
+    """
     document = documents.newest(session, request)
     if document is None:
         raise CommandRefused(Status.KEY_ENOENT)
@@ -48,7 +50,7 @@ def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
 
 
 def _value(request: wire.SetWithMeta) -> bytes:
-    """The value without the old extended metadata at its end."""
+    """Return the value without the old extended metadata at its end."""
     nmeta, size = request.nmeta or 0, len(request.value)
     if nmeta > size:
         raise CommandRefused(Status.EINVAL, f"{nmeta} bytes of metadata in a value of {size}")
@@ -56,7 +58,9 @@ def _value(request: wire.SetWithMeta) -> bytes:
 
 
 def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
-    """FORCE_ACCEPT is for last-write-wins buckets; REGENERATE_CAS needs SKIP_CONFLICT_RESOLUTION."""
+    """Check the options: FORCE_ACCEPT is for last-write-wins buckets; REGENERATE_CAS needs
+    SKIP_CONFLICT_RESOLUTION.
+    """
     # What a node may hold can be copied to another.
     if not 0 < request.stored_cas <= HELD_MAX:
         raise CommandRefused(Status.CAS_VALUE_INVALID, f"a CAS is 1 to {HELD_MAX}")
@@ -70,10 +74,11 @@ def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
 
 
 def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: bool, is_limited: bool) -> bool:
-    """Revision mode: set (rev, cas, expiry, flags), delete (rev, cas); the incoming one wins iff strictly greater.
+    """Return True if the incoming version wins. Revision mode compares (rev, cas, expiry, flags) of a set, (rev, cas)
+    of a deletion; the incoming one must be strictly greater.
 
-    Nothing stored: it wins; tombstones take part like documents. All equal: a set still wins if it brings extended
-    attributes that the stored one has not. `is_limited`: the collection has a maximum TTL.
+    It wins if nothing is stored; tombstones take part like documents. If all are equal, a set still wins if it brings
+    extended attributes that the stored version lacks. `is_limited`: the collection has a maximum TTL.
     """
     if stored is None or (request.options or 0) & (MetaOption.FORCE | MetaOption.SKIP_CONFLICT_RESOLUTION):
         return True
@@ -111,7 +116,7 @@ def _cas(session: Session, request: wire.SetWithMeta) -> int:
 
 @handles(wire.SetWithMeta, wire.AddWithMeta, document=True, writes=True)
 def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
-    """Store a document as another cluster has it, if it is ahead; else KEY_EEXISTS."""
+    """Store a document with another cluster's metadata, if it is newer; else KEY_EEXISTS."""
     value = _value(request)
     _admit(session, request, deletes=False)
     cas = _cas(session, request)
@@ -132,7 +137,9 @@ def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
 
 @handles(wire.DelWithMeta, document=True, writes=True, frees=True)
 def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
-    """Store a tombstone as another cluster has it, also of a key never seen; its value may only hold attributes."""
+    """Store a tombstone with another cluster's metadata, also of an unknown key; its value may only hold
+    attributes.
+    """
     value = _value(request)
     _admit(session, request, deletes=True)
     kept = values.inflate(value, request.datatype)
@@ -157,8 +164,10 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
 
 @handles(wire.ReturnMeta, document=True, writes=True)
 def return_meta(session: Session, request: wire.ReturnMeta) -> Stored:
-    """SET, ADD or DELETE, answered with the place in history even where MutationSeqno was not negotiated. It takes no
-    durability (framing.py), so nothing has to wait for a commit."""
+    """Answer SET, ADD or DELETE with vb uuid and seqno even if MutationSeqno was not negotiated.
+
+    It takes no durability (framing.py), so it waits for no commit.
+    """
     stored = _CHANGES[request.mutation_type](session, request)
     vbucket = session.store_bucket.vbuckets[request.vbucket]
     return replace(stored, vb_uuid=vbucket.failover.newest.vb_uuid, seqno=vbucket.high_seqno)
@@ -182,7 +191,7 @@ def _delete(session: Session, request: wire.ReturnMeta) -> Stored:
 
 
 def _plain(request_type: type[Changing], request: wire.ReturnMeta) -> Changing:
-    """The same change as its plain request says it."""
+    """Return the plain request that makes the same change."""
     return request_type(
         key=request.key,
         value=request.value,

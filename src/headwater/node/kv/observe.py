@@ -1,4 +1,4 @@
-"""Watching durability, and looking around: OBSERVE, OBSERVE_SEQNO, GET_KEYS, GET_RANDOM_KEY (kv.md 2, 3)."""
+"""Commands that watch durability or look around: OBSERVE, OBSERVE_SEQNO, GET_KEYS, GET_RANDOM_KEY (kv.md 2, 3)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _IN_MEMORY, _PERSISTED, _NOT_FOUND, _LOGICALLY_DELETED = 0x00, 0x01, 0x80, 0x81
 def observe_seqno(
     session: Session, request: meta.ObserveSeqno
 ) -> meta.ObserveSeqnoResponse | meta.ObserveSeqnoFailedOver:
-    """Persisted and current seqno of a branch; works in any state but dead.
+    """Return the persisted and the current seqno of a branch; in any state but dead.
 
-    A copy within a snapshot has on disk what it received of it, and tells so. Who asks how far a failover would go back
-    to (the feature COMPLETE_SEQNOS) is told up to where the copy is complete (decision 0086), and of a replica up to
-    before its first damaged change, by which a failover ranks it (0107).
+    A copy in the middle of a snapshot reports the part that it has on disk. A client with the feature COMPLETE_SEQNOS,
+    which wants to know how far a failover would go back, gets the seqno up to which the copy is complete (decision
+    0086); for a replica at most the one before its first damaged change, by which a failover ranks it (0107).
 
-    Format 1 when the uuid asked for is an older entry of the failover table: it adds the last seqno known for that one.
+    Format 1 if the uuid in the request is an older entry of the failover table: it adds the last seqno of that branch.
     """
     vbucket_, vb_uuid = vbucket(session, request), request.vb_uuid
     if vbucket_.state is State.DEAD:
@@ -69,7 +69,9 @@ def observe_seqno(
 
 @handles(meta.Observe, value_bytes_max=OBSERVE_BYTES_MAX)
 def observe(session: Session, request: meta.Observe) -> meta.ObserveResponse | Awaitable[meta.ObserveResponse]:
-    """State and CAS of keys. A change that is not durable is answered as such, not gated: the command is for that."""
+    """Return the state and CAS of keys. A change that is not durable is reported as such at once, which is the
+    command's purpose.
+    """
     if len(request.keys) > AT_ONCE:
         return _observe_many(session, request)
     return meta.ObserveResponse(states=[_observed(session, vb, key) for vb, key in request.keys])
@@ -96,7 +98,9 @@ def _observed(session: Session, vb: int, key: bytes) -> tuple[int, bytes, int, i
 
 
 def _split(session: Session, key: bytes, *, is_start: bool = False) -> tuple[int, bytes]:
-    """The collection that a key within a request names, and the key; one to start at (`is_start`) may be empty."""
+    """Return the collection that a key within a request names, and the key; a start key (`is_start`) may be
+    empty.
+    """
     if not session.has(Feature.COLLECTIONS):
         return 0, key
     try:
@@ -119,7 +123,7 @@ def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[
 
 @handles(GetKeys)
 def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[GetKeysResponse]:
-    """Keys in order, from the start key on; 1,000 unless the request says otherwise."""
+    """Return keys in order, from the start key on; 1,000 unless the request says otherwise."""
     bucket = session.store_bucket
     if not bucket.is_active(vbucket(session, request).id):
         raise session.not_my_vbucket()
@@ -136,7 +140,7 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
 
 
 class _KeySpan(NamedTuple):
-    """The keys that are asked for."""
+    """The range of keys in a request."""
 
     vbucket: int
     collection: int
@@ -152,7 +156,7 @@ async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
 
 
 async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
-    """The first keys in order; None if the rows were written anew meanwhile: what was seen may not be all."""
+    """Return the first keys in order; None if the rows were rewritten meanwhile, so that keys may be missing."""
     vb, wanted, keys = span.vbucket, span.wanted, set[bytes]()
     columns = bucket.store.index.columns[vb]
     for key in bucket.live_keys(vb, 0, span.collection):
@@ -168,7 +172,7 @@ async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[by
 
 @handles(GetRandomKey)
 def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
-    """Any document of any active vbucket: the first live one that follows a random place."""
+    """Return a document of a random active vbucket: the first live one after a random row."""
     bucket, collection = session.store_bucket, request.collection_id or 0
     if request.collection_id is not None and not session.has(Feature.COLLECTIONS):
         raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")

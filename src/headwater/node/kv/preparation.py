@@ -1,4 +1,6 @@
-"""Work that is done before its request is handled: the connection pauses meanwhile, and the request is given again."""
+"""Work that is done before its request is handled: the connection pauses meanwhile, and the request is
+handled again.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ log: Final = logging.getLogger(__name__)
 
 
 class Prepared(Protocol):
-    """A part of a request's work that was done before the request is handled."""
+    """A part of a request's work that was done in advance."""
 
     def drop(self) -> None:
-        """Give back what it holds: the request was handled, or never will be."""
+        """Free its resources: the request was handled, or never will be."""
 
 
 class Preparation:
     """The work of one connection, for one request at a time.
 
     Attributes:
-        done: what was prepared for the request that is given again; None where there is nothing.
+        done: the work prepared for the request that is handled again; None if there is none.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -38,7 +40,7 @@ class Preparation:
     def begin(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Prepared]) -> NoRoom:
         """Pause the connection until the work is done, and its request is handled again.
 
-        Returns: what the handler has to raise.
+        Returns: the exception that the handler has to raise.
         """
         self.drop()
         self._connection.pause("preparing")
@@ -58,13 +60,13 @@ class Preparation:
             self._connection.resume("preparing")
 
     def drop(self) -> None:
-        """Give back what was prepared: the request was handled, or never will be."""
+        """Free the prepared work: the request was handled, or never will be."""
         if self.done is not None:
             self.done.drop()
             self.done = None
 
     def end(self) -> None:
-        """Stop the work, for the connection is gone, and give back what was prepared."""
+        """Stop the work, for the connection is gone, and free the prepared part."""
         if self._task is not None:
             self._task.cancel()
         self.drop()

@@ -1,16 +1,17 @@
-"""Requests on documents of other workers' vbuckets, of a connection at the address that workers have in common.
+"""Requests on documents of other workers' vbuckets, from a connection at the workers' common address.
 
     request of another worker's vbucket --a number for its opaque--> that worker, over a unix socket
     its answer, by that number          --its opaque again-----> into the place it has among the answers
 
 The connection to the other worker is this client's alone, and was introduced with its user, bucket and features:
-rights, locks and order are judged there as if the client had called it. Answers leave in the order of the requests.
-Those of this worker wait here behind what others owe, as they wait in the outbox behind a gate. A NOOP after each burst
-tells that quiet requests before it have no answer. The next burst is read when all of this one is answered.
+rights, locks and order are checked there as if the client had called it. Answers leave in the order of the requests.
+This worker's own answers wait here behind those that other workers still owe, as they wait in the outbox behind a gate.
+The answer to a NOOP after each burst shows that the quiet requests before it have no answer. The next burst is read
+when all of this one is answered.
 
-Where the other worker can't be called, or says to the introduction that it can't take the call, nothing was asked of
-it: a temporary failure. Where it is lost with requests that it has not answered, nobody knows what was done, and the
-client loses its connection, as if it had called itself.
+If the other worker can't be called, or refuses the introduction, it has carried out no request: a temporary failure. If
+it is lost with unanswered requests, it is unknown which were carried out, and the client loses its connection, as if it
+had called that worker itself.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _AWAY: Final = "the process that has it can't take it now: it is being started a
 
 
 class Relaying(Protocol):
-    """The part of a session that sends what came from others."""
+    """The part of a session that sends the answers of other workers."""
 
     pumps: bool
 
@@ -61,14 +62,15 @@ class Relaying(Protocol):
         """Send another worker's answer."""
 
     def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
-        """Say no at once."""
+        """Refuse a request at once."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """The place of a request's answer among the others: `number` at its call, the client's opaque, what came so far.
+    """The place of a request's answer among the others: its number at the call, the client's opaque, the answers so
+    far.
 
-    Of one that is `inner` the client hears nothing.
+    The answer to an `inner` request is not sent to the client.
     """
 
     call: _Call
@@ -82,15 +84,18 @@ class _Place:
 
 @dataclass(slots=True)
 class _Flush:
-    """A FLUSH until this worker has carried it out: why nobody was asked, or what each of the others has answered,
-    first that it is there, then that it is empty."""
+    """A FLUSH until this worker has carried it out: the reason why no other worker was asked, or the answers of the
+    others.
+
+    Each first answers that it is there, then that it is empty.
+    """
 
     refused: CommandRefused | None
     are_there: bool = False
     statuses: list[int] = field(default_factory=list)
 
     def outcome(self, wanted: int) -> CommandRefused | None:
-        """Return why it is refused: what the first of them said that refused; None if all `wanted` have done it."""
+        """Return the refusal of the first worker that refused; None if all `wanted` have carried it out."""
         if self.refused is not None:
             return self.refused
         status = next(filter(None, self.statuses), Status.SUCCESS)
@@ -103,7 +108,7 @@ class Relay:
     """The calls of one client's connection to other workers, and the order of the answers.
 
     Args:
-        session, relaying: the client's, twice, for its two sides. paths: where each of the other workers is called.
+        session, relaying: the client's session, as two interfaces. paths: the socket path of each other worker.
     """
 
     def __init__(self, session: Session, relaying: Relaying, paths: Mapping[Address, str]) -> None:
@@ -116,11 +121,11 @@ class Relay:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether another worker owes an answer."""
+        """True if another worker owes an answer."""
         return bool(self._waiting)
 
     def renew(self) -> None:
-        """Be introduced anew, once nothing is owed: the user, the bucket or the features are others by now."""
+        """Introduce the client anew, once no answer is owed, for its user, bucket or features have changed."""
         self._is_stale = True
 
     def close(self) -> None:
@@ -133,8 +138,11 @@ class Relay:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def holds_back(self, frame: Frame) -> bool:
-        """Return True if a request has to be given again, when others have answered: it is about no document, so it may
-        change who asks; or it deletes all documents, which the others do first."""
+        """Return True if a request has to wait until the other workers have answered.
+
+        Such a request is about no document, so it may change the user or the bucket; or it deletes all documents, which
+        the other workers do first.
+        """
         command = COMMANDS.get(frame.opcode)
         if self._waiting:
             return command is None or not command.document
@@ -144,7 +152,9 @@ class Relay:
         return bool(self._waiting)
 
     def takes(self, frame: Frame) -> bool:
-        """Take a request of another worker's vbucket, or refuse it for that one is away; False if it is ours."""
+        """Take a request of another worker's vbucket, or refuse it if that worker is away; return False if it is for
+        this worker.
+        """
         if frame.opcode in _FLUSHES and self._flush is not None:
             refused = self._flush.outcome(len(self._paths))
             if refused is None:
@@ -163,12 +173,13 @@ class Relay:
         return True
 
     def handled(self) -> None:
-        """This worker has carried out what it had not to relay. A FLUSH may be given again before, for lack of room:
-        the others, which have done theirs, are not asked anew."""
+        """Note that this worker has carried out a request. A FLUSH may be handled again before, for lack of room; the
+        other workers, which have carried it out, are not asked again.
+        """
         self._flush = None
 
     def flush(self) -> None:
-        """The burst is over: send what was taken, and read no more before it is answered."""
+        """End the burst: send the requests, and read no more before they are answered."""
         if self._waiting:
             self._relaying.pumps = True
             self._session.connection.pause("relayed")
@@ -181,7 +192,7 @@ class Relay:
         return self._session.access.is_logged_in and self._session.bucket is not None
 
     def _path_of(self, frame: Frame) -> str | None:
-        """Return the path at which the owner of a request's vbucket is called; None for what this one answers."""
+        """Return the socket path of the worker that owns a request's vbucket; None if this worker does."""
         command = COMMANDS.get(frame.opcode)
         if command is None or not command.document or not self._may_ask or frame.magic not in _REQUESTS:
             return None
@@ -195,8 +206,11 @@ class Relay:
         return None if owner is None else self._paths.get(owner)
 
     def _go_on_flushing(self, frame: Frame) -> None:
-        """Take the next step of a FLUSH: it is judged here, then all others say that they are there, then they flush.
-        One that is refused empties none."""
+        """Take the next step of a FLUSH: it is checked here, then all others say that they are there, then
+        they flush.
+
+        A worker that refuses keeps all others from flushing.
+        """
         flush, request = self._flush, Frame(Magic.CLIENT_REQUEST, Opcode.NOOP)
         if flush is None:
             flush = self._flush = _Flush(self._refused_here(frame))
@@ -217,7 +231,9 @@ class Relay:
         return None
 
     def _ask_all(self, request: Frame) -> bool:
-        """Ask all others something of ours; False, and none is asked, if one of them can't be called."""
+        """Send a request of this worker's own to all others; return False, and send none, if one of them can't be
+        called.
+        """
         calls = [self._call(path) for path in self._paths.values()]
         there = [call for call in calls if call is not None]
         if len(there) < len(calls):
@@ -226,7 +242,7 @@ class Relay:
         return True
 
     def _call(self, path: str) -> _Call | None:
-        """The connection to a worker; None if it can't be had."""
+        """Return the connection to a worker; None if it can't be opened."""
         if self._is_stale and not self._waiting:
             self.close()
             self._is_stale = False
@@ -240,7 +256,7 @@ class Relay:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def hold(self, data: bytes | bytearray | memoryview, gate: int) -> bool:
-        """Keep an answer of this worker behind those that others owe; False if they owe none."""
+        """Keep an answer of this worker behind those that others owe; return False if they owe none."""
         if not self._waiting:
             return False
         self._waiting.append((bytes(data), gate))
@@ -250,7 +266,9 @@ class Relay:
         return True
 
     def go_on(self) -> None:
-        """Send what is in front; read of others as much as the client takes, and what is in front needs."""
+        """Send the answers in front; read from other workers as much as the client takes, and as the answers in front
+        need.
+        """
         waiting, connection = self._waiting, self._session.connection
         while waiting and not connection.is_closed:
             front = waiting[0]
@@ -274,7 +292,7 @@ class Relay:
             connection.resume("relayed")
 
     def weigh(self) -> None:
-        """Count what waits here, both ways, as held by the client's connection; that may be its end."""
+        """Count the bytes that wait here, both ways, as held by the client's connection; this may drop it."""
         held_bytes = self._held_bytes + sum(each.memory_bytes for each in self._calls.values())
         self._session.connection.keeps(held_bytes)
 
@@ -288,7 +306,7 @@ class Relay:
                 self._flush.statuses.append(Frame.decode(each).status)
 
     def turned_away(self, call: _Call) -> None:
-        """A worker can't take a call, and has done nothing of what was asked: all of that fails for now."""
+        """Fail the requests of a call for now: the worker could not take it, and has carried out none of them."""
         self._forget(call)
         for place in self._waiting:
             if isinstance(place, _Place) and place.call is call:
@@ -302,8 +320,7 @@ class Relay:
         self._calls = {path: each for path, each in self._calls.items() if each is not call}
 
     def lost(self, call: _Call) -> None:
-        """A worker is gone; with what it owes, if anything, the client's connection. What it has answered only waits
-        for its turn."""
+        """Forget a lost worker, and drop the client's connection if it owes an answer."""
         self._forget(call)
         if any(isinstance(each, _Place) and each.call is call and not each.is_over for each in self._waiting):
             self._session.connection.drop("the worker that had its requests is gone", fault=False)
@@ -322,11 +339,11 @@ class _Call(WorkerCall):
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory of what waits to leave, what came in part, and answers that others are in front of."""
+        """The memory of waiting requests, partial answers, and answers that wait for earlier ones."""
         return self.kept_bytes + self.held_bytes
 
     def ask(self, frame: Frame, *, is_inner: bool = False) -> _Place:
-        """Put a request behind the others; it leaves with `flush`, or before."""
+        """Queue a request behind the others; it leaves with `flush`, or before."""
         place = _Place(self, self._next(), frame.opcode, frame.opaque, is_inner)
         self._put(frame, place.number)
         self._owed.append(place)
@@ -336,7 +353,7 @@ class _Call(WorkerCall):
         return place
 
     def flush(self) -> None:
-        """Send all, and a NOOP, whose answer says that no other is to come."""
+        """Send all requests, and a NOOP whose answer shows that no other answer is to come."""
         if self._is_asked:
             self._is_asked = False
             self._put(Frame(Magic.CLIENT_REQUEST, Opcode.NOOP), self._next())
@@ -373,7 +390,7 @@ class _Call(WorkerCall):
         return at
 
     def _answered(self, number: int, at: int, end: int) -> None:
-        """An answer has come: those before it have all that they get."""
+        """Handle an answer: the requests before it get no more answers."""
         while self._owed and self._owed[0].number != number:  # the number of a NOOP is nobody's: all are over
             self._owed.popleft().is_over = True
         if self._owed:
@@ -382,13 +399,15 @@ class _Call(WorkerCall):
             self.give(place, bytes(memoryview(self._in)[at:end]))
 
     def give(self, place: _Place, answer: bytes) -> None:
-        """Keep an answer at its place, until that is in front."""
+        """Keep an answer at its place until all answers before it have left."""
         place.answers.append(answer)
         self.held_bytes += len(answer)
 
 
 def introduction(session: Session) -> bytes:
-    """Return the first frame of a call: for whom it is, in words of our own under HELLO; answered by `refusal` only."""
+    """Return the first frame of a call, which names the client; a HELLO of a private form, answered by
+    `refusal` only.
+    """
     who = {
         "peer": session.connection.peer,
         "user": session.user,
@@ -400,5 +419,5 @@ def introduction(session: Session) -> bytes:
 
 
 def refusal() -> bytes:
-    """Return the answer to an introduction where the call can't be taken; what follows it is not read."""
+    """Return the answer to an introduction if the call can't be taken; later frames are not read."""
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, vbucket=Status.ETMPFAIL).encode()

@@ -29,18 +29,18 @@ _LOGIN, _ADMINISTER = int(LOGIN), int(ADMINISTER)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The needs of the requests of one opcode.
+    """The privileges that the requests of one opcode need.
 
     Attributes:
-        privilege: what every one of them needs, as a number of bits.
-        cases: what more is needed for some of their flags: the flags' place by the length of the extras.
+        privilege: the privileges that all of them need, as a number of bits.
+        cases: the further privileges for some flags; the place of the flags depends on the length of the extras.
     """
 
     privilege: int
     cases: tuple[tuple[int, int, Codec, Beyond], ...] = ()
 
     def needed(self, frame: Frame) -> int:
-        """Return what this frame needs."""
+        """Return the privileges that this frame needs."""
         needed = self.privilege
         for length, offset, flags, beyond in self.cases:
             if len(frame.extras) == length and flags.read(frame.extras, offset)[0] & beyond.mask == beyond.bits:
@@ -53,9 +53,9 @@ class Access:
     """The privileges of a user, as numbers of bits.
 
     Attributes:
-        user: whose they are; None before a login.
-        rights: in all of the selected bucket; without one those in any bucket.
-        places: those in scopes and collections of it, for a user who has roles for such; else None.
+        user: the name of the user; None before a login.
+        rights: the privileges in all of the selected bucket; without one, those in any bucket.
+        places: the privileges in scopes and collections of the bucket, if the user has roles for such; else None.
     """
 
     user: str | None = None
@@ -64,12 +64,12 @@ class Access:
 
     @property
     def is_logged_in(self) -> bool:
-        """Return True if commands that need a login may run; without users everybody is logged in."""
+        """True if commands that need a login may run; without users everybody is logged in."""
         return bool(self.rights & _LOGIN)
 
     @property
     def is_administrator(self) -> bool:
-        """Return True if commands of administrators may run; without users everybody is one."""
+        """True if commands of administrators may run; without users everybody is one."""
         return bool(self.rights & _ADMINISTER)
 
     @property

@@ -1,13 +1,13 @@
 """SASL: PLAIN and SCRAM with the users of the node (node/users/; kv.md 1.2).
 
 Without users no login is needed, and PLAIN lets any name and password in. SCRAM, which most Couchbase clients insist
-on, wants a proof from the node, too, that it knows the password; so there it is the one of Couchbase's own examples,
-`password`, for clients on the same machine. With users the key derivation runs in a thread, so nobody else waits for
-it; an address that fails often waits its turn for each answer, so that guessing is slow without locking the account's
-owner out (node/users/failures.py); and PLAIN, which sends the password as it is, is taken over TLS and from the same
-machine, unless the options say otherwise. The members of a cluster log in by SCRAM with a proof that is bound to the
-connection (node/users/binding.py), and by nothing else. Who came with a certificate that stands for a user is logged in
-before all this, and may log in as another.
+on, wants a proof from the node, too, that it knows the password; so without users the password is that of Couchbase's
+own examples, `password`, for clients on the same machine. With users the key derivation runs in a thread, so no other
+client waits for it; an address with many failed logins waits longer for each answer, so that guessing is slow without
+locking the account's owner out (node/users/failures.py); and PLAIN, which sends the password as it is, is taken over
+TLS and from the same machine, unless the options say otherwise. The members of a cluster log in by SCRAM with a proof
+that is bound to the connection (node/users/binding.py), and by nothing else. A client with a certificate of a user is
+logged in before all this, and may log in as another user.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ MECHANISMS = (*HASHES, "PLAIN")
 
 @handles(SaslListMechs)
 def list_mechanisms(session: Session, request: SaslListMechs) -> SaslListMechsResponse:
-    """Those this client may use, strongest first."""
+    """Return the mechanisms that this client may use, strongest first."""
     return SaslListMechsResponse(value=" ".join(_offered(session)).encode())
 
 
 @handles(SaslAuth)
 async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContinue:
-    """Judge the first message. A new attempt logs the connection out until it succeeds."""
+    """Check the first message. A new attempt logs the connection out until it succeeds."""
     session.login = session.user = None
     session.refresh_access()
     mechanism = request.key.decode("ascii", "replace")
@@ -67,7 +67,7 @@ async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContin
 
 @handles(SaslStep)
 async def step(session: Session, request: SaslStep) -> SaslResponse:
-    """The second message of SCRAM; without SASL_AUTH before it: EINVAL."""
+    """Check the second message of SCRAM; without SASL_AUTH before it: EINVAL."""
     login, session.login = session.login, None
     if not isinstance(login, tuple) or request.key.decode("ascii", "replace") != login[0]:
         raise CommandRefused(Status.EINVAL, "no exchange of this mechanism is in progress")
@@ -90,7 +90,9 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
 
 
 def _offered(session: Session) -> tuple[str, ...]:
-    """The mechanisms for a client: none that tells a password to the network, or proves one that everybody knows."""
+    """Return the mechanisms for a client: none that shows a password to the network, or proves one that everybody
+    knows.
+    """
     server, peer = session.server, session.connection.peer
     if server.hears_passwords(session.connection):
         return MECHANISMS if server.users.required or is_local(peer) else ("PLAIN",)
@@ -113,7 +115,7 @@ def _why_not(session: Session, exchange: scram.Exchange) -> str:
 
 
 async def _plain(session: Session, value: bytes) -> SaslResponse:
-    """`[authzid] 00 user 00 password`."""
+    """Check a PLAIN message, `[authzid] 00 user 00 password`."""
     parts = value.split(b"\0")
     if len(parts) != 3:
         raise scram.Malformed("PLAIN needs three parts")
@@ -143,19 +145,18 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
 
 
 def _is_here(session: Session, kind: str, proof: bytes) -> bool:
-    """Return True if a proof was made for this connection: for this node, by its certificate or one of its
-    addresses."""
+    """Return True if a proof was made for this connection: for this node, by its certificate or an address of it."""
     return sees(session.connection.tls, session.connection.called_at, _names(session), kind, proof)
 
 
 def _names(session: Session) -> set[str]:
-    """Return what maps call this node."""
+    """Return the names that cluster maps have for this node."""
     maps = (each.membership.map for each in session.server.buckets.values())
     return {str(each.here) for each in maps if each is not None and each.here is not None}
 
 
 async def _judged(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:
-    """Return True if an attempt is right, found out in the turn of the name and the address it comes from."""
+    """Return True if an attempt is right; attempts of one name and address are checked one after the other."""
     server = session.server
     try:
         return await server.failures.judge(_address(session), user, server.loop.time, attempt)
@@ -168,7 +169,7 @@ def _address(session: Session) -> str:
 
 
 async def _refused(session: Session, why: str, user: str = "") -> CommandRefused:
-    """Make the refusal of what was no attempt at all; it is counted as one, and as late."""
+    """Return the refusal of a malformed attempt; it counts as a failed one, and is answered as late."""
     failures, now = session.server.failures, session.server.loop.time()
     failures.add(_address(session), now)
     refusal = _wrong(session, why, user)
@@ -178,13 +179,13 @@ async def _refused(session: Session, why: str, user: str = "") -> CommandRefused
 
 
 def _wrong(session: Session, why: str, user: str = "") -> CommandRefused:
-    """Make the refusal, the same for every reason; only the log tells them apart."""
+    """Return the refusal, the same for every reason; only the log tells the reasons apart."""
     session.server.login_refused(session.connection.peer, user, why)
     return CommandRefused(Status.AUTH_ERROR)
 
 
 def _dropped(session: Session, why: TooManyWait, user: str) -> CommandRefused:
-    """Close the connection of one too many who waits."""
+    """Close the connection of one waiting client too many."""
     refusal = _wrong(session, str(why), user)
     session.connection.drop(f"login refused: {why}", fault=False)
     return refusal

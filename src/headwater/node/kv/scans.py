@@ -1,7 +1,7 @@
-"""Range scans: create, continue, cancel; what a scan does is in node/buckets/scans.py.
+"""Range scans: create, continue, cancel. The scans themselves: node/buckets/scans.py.
 
-A request goes on with a scan in a coroutine, which lets others have their turn, and brings 1 MiB at most, so that a
-client that reads slowly is never owed more. Source: KV engine, docs/range_scans.
+A request continues a scan in a coroutine, which lets other work run in between. It returns 1 MiB at most, so that a
+slow reader never makes more wait. Source: KV engine, docs/range_scans.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UUID_DIGITS_MAX = 20
 
 @handles(wire.RangeScanCreate, anywhere=True)
 async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeScanCreated:
-    """Begin a scan; KEY_ENOENT if it has nothing to bring."""
+    """Begin a scan; KEY_ENOENT if it has no keys."""
     if not request.datatype & Datatype.JSON:
         raise CommandRefused(Status.EINVAL, "the value must be JSON, and its datatype say so")
     content = _object(request.value)
@@ -62,7 +62,7 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
 
 @handles(wire.RangeScanContinue, anywhere=True)
 async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.RangeScanPart]:
-    """Bring what comes next; EBUSY while another request does."""
+    """Return the next keys of a scan; EBUSY while another request does."""
     vbucket = _active(session, request.vbucket)
     scan = _find(session, request)
     if scan.plan.collection not in vbucket.collections.alive:
@@ -76,14 +76,14 @@ async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.
 
 @handles(wire.RangeScanCancel, anywhere=True)
 def cancel(session: Session, request: wire.RangeScanCancel) -> Done:
-    """End a scan, also one that another request goes on with."""
+    """Cancel a scan, also one that another request continues."""
     _active(session, request.vbucket)
     _find(session, request).cancel()
     return Done()
 
 
 class _Parts:
-    """The answers of one continue, as they fill."""
+    """The answers to one continue request, as they fill."""
 
     def __init__(self, session: Session, request: wire.RangeScanContinue, scan: RangeScan) -> None:
         self._session, self._request, self._scan = session, request, scan
@@ -92,7 +92,7 @@ class _Parts:
         self._items = self._bytes = 0
 
     async def collect(self) -> list[wire.RangeScanPart]:
-        """Go on as far as a limit allows; one item at least, if there is one."""
+        """Return keys up to the limits of the request; one at least, if there is one."""
         loop, limit = self._session.server.loop, self._request.time_limit_ms / 1000
         begun, pause, now = loop.time(), _pausing(self._session), self._session.store_bucket.now()
         while (batch := await self._scan.next(pause, now)) is not None:
@@ -135,7 +135,7 @@ def _pausing(session: Session) -> Callable[[], Awaitable[None]]:
 
 
 def _active(session: Session, vbucket: int) -> VBucket:
-    """The vbucket, if it is active and served here."""
+    """Return the vbucket if it is active and served here."""
     bucket = session.store_bucket
     vbucket_ = bucket.vbuckets.get(vbucket)
     if vbucket_ is None or vbucket_.state is not State.ACTIVE:
@@ -197,7 +197,7 @@ def _range(content: Any) -> KeyRange:
 
 
 def _end(content: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
-    """One end of a range, and whether it belongs to it."""
+    """Return one end of a range, and True if it belongs to the range."""
     given = [each for each in (name, f"excl_{name}") if each in content]
     if len(given) != 1 or not isinstance(content[given[0]], str):
         raise CommandRefused(Status.EINVAL, f"range needs either {name} or excl_{name}, a text")
@@ -224,9 +224,10 @@ def _number(content: Mapping[str, Any], name: str, default: int | None = None) -
 
 
 async def _meet(session: Session, vbucket: VBucket, needs: Any) -> VBucket:
-    """Hold the vbucket against what the snapshot must be, and wait for its seqno as long as is asked for.
+    """Check the vbucket against the requirements of the snapshot, and wait for its seqno as long as the
+    request says.
 
-    Returns the vbucket as it is then: it may have gone, and come back without what was asked for.
+    Returns the vbucket after the wait, for it may have gone and come back with another history.
     """
     if not isinstance(needs, dict):
         raise CommandRefused(Status.EINVAL, "snapshot_requirements is not a JSON object")
@@ -250,7 +251,7 @@ def _check_history(vbucket: VBucket, vb_uuid: int) -> None:
 
 
 async def _reach(session: Session, vbucket: int, seqno: int, seconds: float) -> VBucket:
-    """Wait for a seqno; returns the vbucket that has it."""
+    """Wait for a seqno; return the vbucket that has it."""
     loop, committer = session.server.loop, session.server.committer
     give_up = loop.time() + seconds
     while (vbucket_ := _active(session, vbucket)).durable_seqno < seqno:

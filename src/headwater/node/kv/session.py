@@ -1,11 +1,11 @@
 """A plain connection: key-value and administration commands, in order.
 
-The session keeps bytes, order and gates. Which requests run is decided by admission.py, with the rights of access.py;
-answers are put into a client's words by answering.py.
+The session keeps bytes, order and gates. admission.py decides which requests run, by the rights in access.py;
+answering.py puts answers into words that the client knows.
 
-`receive` alternates between the kernel, which takes as many bulk requests as it understands, and the plain path,
-which takes one request and lets the kernel go on. An answer that depends on a record that is not durable is gated; so
-is every later answer of the same connection, since it tells the client that the quiet writes before it succeeded.
+`receive` alternates between the kernel, which takes as many bulk requests as it understands, and the plain path, which
+takes one request and lets the kernel go on. An answer that depends on a record that is not durable is gated; so is
+every later answer of the same connection, since it implies that the quiet writes before it succeeded.
 
 A handler may be a coroutine (it waits for a commit, a vbucket, a password check). The connection then pauses until it
 is done: commands of one connection run in order (kv.md, "Rules common to all commands").
@@ -101,7 +101,7 @@ class KvSession:
 
     @property
     def gate(self) -> int:
-        """The batch that answers wait for now; 0 when all that they tell of is on disk."""
+        """The batch that answers wait for now; 0 if everything that they show is on disk."""
         return self.written_gate if self.written_gate > self.server.committer.durable else 0
 
     @property
@@ -116,14 +116,14 @@ class KvSession:
         return feature in self.features
 
     def state_of(self, kind: type[Kept]) -> Kept:
-        """Return what a part of the node keeps with this connection, made by `kind()` when first asked for."""
+        """Return the state that a part of the node keeps with this connection; `kind()` makes it on first use."""
         state = self._states.get(kind)
         if not isinstance(state, kind):
             state = self._states[kind] = kind()
         return state
 
     def select(self, server: Services) -> None:
-        """Select a bucket. Nothing of another one may be held back."""
+        """Select a bucket, once no output waits for another bucket's batches."""
         if server is not self.server:
             self.connection.serve(server.committer, server.requests)
             self.server, self.written_gate = server, 0
@@ -132,12 +132,12 @@ class KvSession:
         self.refresh_access()
 
     def deselect(self) -> None:
-        """Have no bucket."""
+        """Select no bucket."""
         self.bucket, self.config_seen = None, (-1, -1)
         self.refresh_access()
 
     def refresh_access(self) -> None:
-        """Go by the features, login, bucket and rights of now; the fast path must know them as well."""
+        """Look up the user's rights again, by the present features, login and bucket; make a new fast path."""
         users, places = self.server.users, None
         if self.bucket is not None:
             rights, places = users.rights(self.user, self.bucket.name), users.places(self.user, self.bucket.name)
@@ -156,7 +156,7 @@ class KvSession:
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Run every whole request in `data`; stops early when something pauses the connection."""
+        """Run every whole request in `data`; stop early if something pauses the connection."""
         offset, connection = 0, self.connection
         while not connection.is_paused and not connection.is_closed and connection.session is self:
             if self._fast is not None and (len(data) - offset < HEADER_BYTES or data[offset + 1] not in _OF_PATHS):
@@ -181,31 +181,34 @@ class KvSession:
         return offset
 
     def pump(self) -> None:
-        """The client has taken all: go on with what other workers answer."""
+        """Go on with the answers of other workers, for the client has taken all others."""
         if self.relay is not None:
             self.relay.go_on()
 
     def pass_on(self, answer: bytes) -> None:
-        """Send another worker's answer. Like every later answer of this connection it waits for the writes before it,
-        which were quiet perhaps and are this worker's."""
+        """Send another worker's answer.
+
+        Like every later answer of this connection it waits for this worker's writes before it, which may have been
+        quiet.
+        """
         self.connection.send(answer, self.written_gate)
 
     def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
-        """Say no at once."""
+        """Refuse a request at once."""
         self._turn_down(frame, refused)
 
     def tick(self, now: float) -> None:
         """Do nothing: a plain connection has no deadlines."""
 
     def users_changed(self) -> None:
-        """Go by the users and roles of now; who is none any more has to leave."""
+        """Look up the user and the roles again; a user who was removed has to leave."""
         if self.user is not None and not self.server.users.knows(self.user):
             self.connection.drop(f"user {self.user!r} is none any more", fault=False)
         else:
             self.refresh_access()
 
     def closed(self) -> None:
-        """Cancel the running handler, whose answer has no recipient; one that lasts is not left half done."""
+        """Cancel the running handler, whose answer has no recipient; a command that `lasts` runs to its end."""
         if self._task is not None and not self._lasts:
             self._task.cancel()
         self.preparation.end()
@@ -219,7 +222,7 @@ class KvSession:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def answer(self, frame: Frame) -> None:
-        """Have the worker whose it is answer a request. Raises NoRoom as `handle`."""
+        """Let the worker that owns the vbucket answer a request. Raises NoRoom as `handle`."""
         if self.relay is None:
             self.handle(frame)
         elif not self.relay.takes(frame):
@@ -227,9 +230,9 @@ class KvSession:
             self.relay.handled()
 
     def handle(self, frame: Frame) -> None:
-        """Answer one request. Public: a DCP session passes on what is not DCP.
+        """Answer one request. DCP sessions call this too, for frames that are not DCP.
 
-        Raises NoRoom when the request must be given again: after the next commit, or when others have had their turn.
+        Raises NoRoom if the request must be handled again: after the next commit, or after the turns of others.
         """
         if frame.magic not in REQUESTS:
             return  # a response to something we sent (a notification): nothing waits for it
@@ -264,26 +267,30 @@ class KvSession:
         self._finishes = True
 
     def wait_for_room(self) -> None:
-        """Pause until the staging arena is empty again; nothing if the connection waits for something else: it is not
-        for want of room, which the committer would make, that its request is to be given again."""
+        """Pause until the staging arena is empty again; do nothing if the connection already waits for
+        something else.
+
+        In that case it is not the lack of room, which the committer ends, that makes the request wait.
+        """
         if self.connection.is_paused:
             return
         self.connection.pause("commit")
         self.server.committer.when_room(lambda: self.connection.resume("commit"))
 
     def wrote(self) -> None:
-        """A handler (or the kernel) staged something: later answers of this connection wait for its batch."""
+        """Let later answers wait for the batch with the records that a handler (or the kernel) staged."""
         self.written_gate = self.server.committer.wrote()
 
     def saw_unstable(self) -> None:
-        """A request saw something that is not durable yet: this and all later answers wait for it."""
+        """Let this and all later answers wait for changes that a request read and that are not durable yet."""
         self.written_gate = max(self.written_gate, self.server.committer.gate())
 
     def saw(self, vbucket: VBucket) -> None:
-        """A request saw a state or a failover log: this and later answers wait until the vbucket's record is on disk.
+        """Let this and later answers wait until the vbucket's record is on disk, for a request read its state or
+        failover log.
 
-        It is "persisted with the vbucket" (failover 1), and may be lost with its batch: who was told of it would go by
-        what never was.
+        The record is "persisted with the vbucket" (failover 1). It may be lost with its batch; a client that had seen
+        it would then rely on a state that never existed.
         """
         self.written_gate = max(self.written_gate, vbucket.gate)
 
@@ -305,13 +312,13 @@ class KvSession:
                     self.send(piece, gate)
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
-        """The bytes of an answer as this connection's protocol has them."""
+        """Return the bytes of an answer in this connection's protocol."""
         return answer.answering(frame)
 
     def wait_for_state(self, bucket: Bucket, vbucket: int) -> NoRoom:
-        """Pause the connection until a vbucket has another state; its request is given again then.
+        """Pause the connection until a vbucket has another state; its request is handled again then.
 
-        Returns: what is to be raised.
+        Returns: the exception to raise.
         """
         self.preparation.drop()  # others want the place while it waits, however long that takes
         self.connection.pause("pending")
@@ -324,7 +331,9 @@ class KvSession:
         self.connection.resume("pending")
 
     def not_my_vbucket(self) -> CommandRefused:
-        """The refusal that carries the current map, so that the client finds the owner (kv.md, "07 responses")."""
+        """Return the refusal that carries the current map, so that the client finds the owner (kv.md, "07
+        responses").
+        """
         if not self.server.cluster.map_in_refusals:
             return CommandRefused(Status.NOT_MY_VBUCKET)
         datatype = Datatype.JSON if self.has(Feature.JSON) else 0
@@ -369,7 +378,7 @@ class KvSession:
         server.requests.ran(opcode, 1, gate)
 
     def _turn_down(self, frame: Frame, refused: CommandRefused) -> None:
-        """Say no at once."""
+        """Refuse a request at once."""
         self.preparation.drop()
         self._refuse(frame, refused)
         opcode = frame.opcode if has_name(frame.opcode) else UNKNOWN
@@ -377,17 +386,17 @@ class KvSession:
         self.server.requests.ran(opcode, 1, self.gate)
 
     def _refuse(self, frame: Frame, refused: CommandRefused) -> None:
-        """Say no in words this client knows."""
+        """Refuse a request in words that this client knows."""
         failure = failure_of(self, frame, refused)
         if failure is not None:
             self.reply(frame, failure)
 
 
 def _status(answer: Answers) -> int:
-    """The status that a command is counted with: of several answers, and of none, it is success."""
+    """Return the status under which a command is counted: success for several answers, or for none."""
     return answer.status if isinstance(answer, Answer) else Status.SUCCESS
 
 
 def _refusal(error: StorageError) -> CommandRefused:
-    """A request that the disk has no room for may come again; what is damaged stays so."""
+    """Return the refusal for a storage error: a request that lacks room may come again, but damage stays."""
     return CommandRefused(Status.EINTERNAL if isinstance(error, CorruptStore) else Status.ETMPFAIL, str(error))

@@ -1,7 +1,6 @@
 """STAT: groups of (name, value) pairs, one answer each, then an empty one (kv.md 1.7).
 
-The groups about vbuckets are here; others are put into `Bucket.stat_groups` by the part of the node that knows (DCP,
-TAP).
+The groups about vbuckets are here; other parts of the node (DCP, TAP) put theirs into `Bucket.stat_groups`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,9 @@ def _uuid(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _chosen(session: Session, arguments: list[str]) -> list[VBucket]:
-    """The vbuckets a group is about: the one named, or all. A bad number: EINVAL; one that is not here: 07."""
+    """Return the vbuckets that a group is about: the one in the arguments, or all. A bad number: EINVAL; a vbucket that
+    is not here: 07.
+    """
     vbuckets = session.store_bucket.vbuckets
     if not arguments:
         return [vbuckets[vb] for vb in sorted(vbuckets)]
@@ -139,9 +140,11 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
-    """Tell what a mover goes by: one statistic for each vbucket of a list that is here, or of all, as it is at one
-    moment. Its state, the high seqno, up to where it is complete, how many changes it refused and how many are damaged,
-    the bytes of what it holds, and its failover log, newest branch first."""
+    """Yield the facts that a mover needs: one line for each vbucket of a list, or of all, at one moment.
+
+    A line has the state, the high seqno, the seqno up to which the copy is complete, the numbers of refused and of
+    damaged changes, the bytes of its documents, and its failover log, newest branch first.
+    """
     bucket = session.store_bucket
     for each in _listed(session, arguments):
         session.saw(each)
@@ -152,7 +155,7 @@ def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _listed(session: Session, arguments: list[str]) -> list[VBucket]:
-    """The vbuckets of a list such as 0-3,7 that are here, or all."""
+    """Return the vbuckets of a list such as 0-3,7 that are on this node, or all."""
     bucket = session.store_bucket
     if len(arguments) > 1:
         raise CommandRefused(Status.EINVAL, "the argument is one list of vbuckets")
@@ -195,7 +198,9 @@ def _scopes(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _durability(session: Session, arguments: list[str]) -> Pairs:
-    """The durable writes that wait, of the vbucket named or of all in which some do, and how far each replica is."""
+    """Yield the waiting durable writes of one vbucket, or of all that have some, and each replica's
+    acknowledged seqno.
+    """
     writes = session.store_bucket.durable_writes
     for each in _chosen(session, arguments):
         pending = each.prepares.pending.values()
@@ -210,7 +215,7 @@ def _durability(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _range_scans(session: Session, arguments: list[str]) -> Pairs:
-    """The scans that are open, of the vbucket named or of all: what each brings, and since when nobody went on."""
+    """Yield the open scans of one vbucket or of all: their plans, and how long each has been idle."""
     chosen, now = set(_chosen(session, arguments)), session.server.loop.time()
     for scan in tuple(session.store_bucket.scans):
         if scan.vbucket in chosen:
@@ -232,7 +237,9 @@ def _failovers(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _checkpoint(session: Session, arguments: list[str]) -> Pairs:
-    """One checkpoint a vbucket, for the log has no others: what is written here, or what a TAP producer named."""
+    """Yield one checkpoint for each vbucket, for the log has no others: this node's, or the one that a TAP producer
+    named.
+    """
     for each in _chosen(session, arguments):
         yield f"vb_{each.id}:state", each.state.name.lower()
         yield f"vb_{each.id}:open_checkpoint_id", str(each.checkpoint + 1)
@@ -259,7 +266,7 @@ def _config(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _rights(session: Session, arguments: list[str]) -> Pairs:
-    """Tell who asks and what he may do, so that a page offers nothing that would be refused."""
+    """Yield the user's name and rights, so that a page offers nothing that would be refused."""
     yield "user", session.user or ""
     for each in EVERYTHING:
         name = (each.name or "").lower()

@@ -1,7 +1,7 @@
 """Sub-document commands: look up and change parts of documents and of their attributes by path (kv.md 6).
 
 A change of several paths is one change of the document: all of them or none. Attributes come before the body, because
-macros and checks of the attributes are about the document as it was.
+their macros and checks use the document before the change.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ RESULTS_BYTES_MAX = BODY_BYTES_MAX - wire.SPECS_MAX * wire.RESULT_BYTES
 
 
 class DocumentView:
-    """A document as paths look into it; taken apart when the first of them asks.
+    """A document as paths look into it; it is taken apart when the first path asks.
 
-    Without cached properties where every lookup asks: those take a lock in Python 3.11, a microsecond each time.
+    Frequent lookups do not use cached properties, which take a lock in Python 3.11, a microsecond each time.
     """
 
     def __init__(self, document: StoredDocument, vb_uuid: int, now: int) -> None:
@@ -86,13 +86,13 @@ class DocumentView:
 
     @property
     def text(self) -> bytes:
-        """The body; CommandRefused with SUBDOC_DOC_NOTJSON when it is none for paths."""
+        """The body; CommandRefused with SUBDOC_DOC_NOTJSON if paths can't lead into it."""
         if self._text is None:
             self._text = _text(self.parts[1])
         return self._text
 
     def look(self, opcode: int, flags: int, path: bytes) -> bytes:
-        """Return what one path leads to; CommandRefused with the path's status."""
+        """Return the value that one path leads to; CommandRefused with the path's status."""
         if opcode == _GET:
             return self.parts[1]
         components = parse(path)
@@ -100,14 +100,14 @@ class DocumentView:
         return LOOKUPS[opcode](text, components)
 
     def _attribute(self, path: Path) -> bytes:
-        """Return an attribute as the only member of a document, for the path begins with its name."""
+        """Return a document whose only member is an attribute, for the path begins with its name."""
         name = attributes.name_of(path)
         if name.startswith("$"):
             return _only(name, self._virtual_attribute(name).encode())
         return _attribute(self.pairs, name)
 
     def _virtual_attribute(self, name: str) -> str:
-        """Return an attribute that nobody stored."""
+        """Return an attribute that is computed, not stored."""
         if name == "$XTOC":
             return attributes.contents_attribute(self.pairs)
         if name == "$vbucket":
@@ -120,9 +120,9 @@ def _pairs(section: bytes) -> dict[str, bytes]:
 
 
 def _attribute(pairs: Mapping[str, bytes], name: str) -> bytes:
-    """Return a document whose only member is an attribute; it has none if there is no such attribute.
+    """Return a document whose only member is an attribute; it is empty if there is no such attribute.
 
-    Attributes came whole from clients and from other servers, who may have stored anything under the name of JSON.
+    Attributes came whole from clients and from other servers, so they may be no JSON, whatever their datatype says.
     """
     if name not in pairs:
         return b"{}"
@@ -136,7 +136,7 @@ def _only(name: str, text: bytes) -> bytes:
 
 
 def _text(body: bytes) -> bytes:
-    """Return the body of a document; the datatype of one that came from elsewhere is only a claim."""
+    """Return the body of a document as text to edit; the datatype from another server is only a claim."""
     if not values.is_json(body):
         raise CommandRefused(Status.SUBDOC_DOC_NOTJSON, "the document is no JSON")
     return body
@@ -170,19 +170,19 @@ def _check_attribute_flags(session: Session, flags: int, allowed: int) -> None:
 
 @handles(wire.SubdocGet, document=True)
 def get_path(session: Session, request: wire.SubdocGet) -> wire.SubdocValue:
-    """SUBDOC_GET: the value as it stands in the document."""
+    """Answer SUBDOC_GET with the value as it is written in the document."""
     return _look_up(session, request, Opcode.SUBDOC_GET)
 
 
 @handles(wire.SubdocExists, document=True)
 def path_exists(session: Session, request: wire.SubdocExists) -> wire.SubdocValue:
-    """SUBDOC_EXISTS: the status says it."""
+    """Answer SUBDOC_EXISTS by the status alone."""
     return _look_up(session, request, Opcode.SUBDOC_EXISTS)
 
 
 @handles(wire.SubdocGetCount, document=True)
 def count_path(session: Session, request: wire.SubdocGetCount) -> wire.SubdocValue:
-    """SUBDOC_GET_COUNT: a decimal number."""
+    """Answer SUBDOC_GET_COUNT with a decimal number."""
     return _look_up(session, request, Opcode.SUBDOC_GET_COUNT)
 
 
@@ -204,9 +204,10 @@ def _status(document: StoredDocument) -> Status:
 def look_up_paths(
     session: Session, request: wire.SubdocMultiLookup
 ) -> wire.SubdocMultiLookupResponse | Awaitable[wire.SubdocMultiLookupResponse]:
-    """SUBDOC_MULTI_LOOKUP: each path has a status; the answer's is SUBDOC_MULTI_PATH_FAILURE if one of them failed.
+    """Answer SUBDOC_MULTI_LOOKUP: each path has a status; the answer's is SUBDOC_MULTI_PATH_FAILURE if one of them
+    failed.
 
-    A path leads through up to 20 MiB, so what takes longer than a turn is begun anew, path by path.
+    A path leads through up to 20 MiB. A lookup that takes longer than a turn is begun anew, path by path.
     """
     _check_specs(session, [each[:3] for each in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
     view = _view(session, request)
@@ -219,7 +220,7 @@ def look_up_paths(
 
 
 async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -> wire.SubdocMultiLookupResponse:
-    """Look paths up with turns for others in between. Who waits for a place holds no document."""
+    """Look paths up with turns for other work in between. A request that waits for a place holds no document."""
     queue, results = session.server.run_queue, list[tuple[int, bytes]]()
     async with queue.large:
         view = _view_again(session, request)
@@ -230,7 +231,7 @@ async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -
 
 
 def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentView:
-    """Return the document as it is by now, if vbucket and collection are still ours to tell of."""
+    """Return the document as it is now, if this node still serves its vbucket and collection."""
     bucket = session.store_bucket
     if not bucket.is_active(request.vbucket):
         raise session.not_my_vbucket()
@@ -251,7 +252,7 @@ def _looked_up(view: DocumentView, results: list[tuple[int, bytes]]) -> wire.Sub
 
 
 def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
-    """Return the status and the value of a path; `before`: those of the paths in front of it."""
+    """Return the status and the value of a path; `before` are those of the paths before it."""
     try:
         part = view.look(*spec)
     except CommandRefused as refused:
@@ -264,7 +265,7 @@ def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, by
 def _check_specs(
     session: Session, specs: Sequence[LookupSpec], known: frozenset[int], whole: frozenset[int], flags: int
 ) -> None:
-    """Hold the paths of one request against the rules about all of them together (kv.md 6.3)."""
+    """Check the paths of one request against the rules about all of them together (kv.md 6.3)."""
     if not 1 <= len(specs) <= wire.SPECS_MAX:
         raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"{len(specs)} paths, 1 to {wire.SPECS_MAX} are allowed")
     names, body_seen, is_gone = set(), False, False
@@ -292,7 +293,7 @@ def _check_specs(
 
 
 class PathRefused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """One of the paths could not be changed, for the reason `status` and, in words, `why`."""
+    """A path could not be changed: its `status`, and the reason in words (`why`)."""
 
     def __init__(self, index: int, status: int, why: str) -> None:
         super().__init__(index, status, why)
@@ -303,10 +304,10 @@ class PathRefused(Exception):  # noqa: N818 - an answer, not an error of ours
 
 @dataclass
 class Draft:
-    """A document that is being changed: its attributes and its body.
+    """A document under change: its attributes and its body.
 
     Attributes:
-        old: as it was, a tombstone or nothing included. numbers: of the change.
+        old: the version before, also a tombstone or None. numbers: those of the change.
         has_body: false for a tombstone that stays one.
         results: the values of the answer, by the path.
     """
@@ -320,10 +321,10 @@ class Draft:
     _edited: bytes | None = None
 
     def apply(self, specs: Sequence[MutationSpec], edits: EditedBody | None = None) -> None:
-        """Carry out all changes in their order; PathRefused for the first that can't be.
+        """Carry out all changes in their order; PathRefused for the first impossible one.
 
         Args:
-            edits: those of the body, if they were carried out beforehand.
+            edits: the edits of the body, if they were carried out beforehand.
         """
         if edits is None or not isinstance(edits.edited, Draft):
             for index, spec in enumerate(specs):
@@ -397,7 +398,7 @@ def _mkdir(flags: int) -> bool:
     writes=True,
 )
 def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocStored | Awaitable[wire.SubdocStored]:
-    """One path: its status is the answer's, its result the answer's value."""
+    """Answer a change by one path: its status is the answer's, its result the answer's value."""
     if request.path_bytes > len(request.value):
         raise CommandRefused(Status.EINVAL, f"a path of {request.path_bytes} bytes in {len(request.value)}")
     _check_attribute_flags(session, request.flags, _MUTATION_FLAGS)
@@ -415,7 +416,7 @@ def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocSt
 def change_paths(
     session: Session, request: wire.SubdocMultiMutation
 ) -> wire.SubdocMultiStored | wire.SubdocPathFailure | Awaitable[wire.SubdocMultiStored]:
-    """SUBDOC_MULTI_MUTATION: all or none; a failure names the path by its index."""
+    """Answer SUBDOC_MULTI_MUTATION: all or none; a failure names the path by its index."""
     specs = request.specs
     _check_specs(session, [each[:3] for each in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
     try:
@@ -445,7 +446,7 @@ class ChangedPaths(NamedTuple):
 def _change(
     session: Session, request: Mutation, specs: Sequence[MutationSpec]
 ) -> tuple[ChangedPaths, dict[int, bytes]]:
-    """Carry out the changes of one document and stage what came of them; PathRefused, and then nothing was."""
+    """Carry out the changes of one document and stage the result; after PathRefused nothing is staged."""
     bucket = session.store_bucket
     _check_doc_flags(request.doc_flags or 0, request.cas)
     old = documents.newest(session, request)
@@ -472,8 +473,9 @@ def _change(
 def _edits(
     session: Session, request: Mutation, specs: Sequence[MutationSpec], old: StoredDocument | None
 ) -> EditedBody | None:
-    """Return the edits of a large body that were prepared for this request; None if they are short, or to be carried
-    out now all the same. Raises NoRoom once they are being prepared."""
+    """Return the edits of a large body that were prepared for this request; None if they are short, or must be carried
+    out now all the same. Raises NoRoom while they are being prepared.
+    """
     prepared = session.preparation.done
     attempts = 0
     if isinstance(prepared, EditedBody):
@@ -491,7 +493,7 @@ def _edits(
 def _to_edit(
     session: Session, request: Mutation, specs: Sequence[MutationSpec]
 ) -> tuple[in_turns.Version, Draft] | None:
-    """Return the document as it is by now, to edit its body; None if the request has to be judged anew first."""
+    """Return the document as it is now, to edit its body; None if the request has to be checked anew first."""
     bucket = session.bucket  # none, if the user lost his roles in it meanwhile
     if bucket is None or not bucket.is_active(request.vbucket):
         return None
@@ -516,7 +518,7 @@ def _check_doc_flags(doc_flags: int, cas: int) -> None:
 
 
 def _stays_deleted(request: Mutation, old: StoredDocument | None, doc_flags: int) -> bool:
-    """Decide whether this is about a tombstone that stays one; CommandRefused when there is nothing to change."""
+    """Return True if the change is of a tombstone that stays one; CommandRefused if there is nothing to change."""
     if old is not None and not old.deleted:
         if doc_flags & _REVIVE:
             raise CommandRefused(Status.SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS)
@@ -541,7 +543,7 @@ def _draft(
     numbers: ChangeNumbers,
     of_tombstone: bool,
 ) -> Draft:
-    """Return the document as it is before the change; one that has to be made begins as `{}` or `[]`."""
+    """Return the draft of the document before the change; a new document begins as `{}` or `[]`."""
     section, body = (b"", b"") if old is None else values.body_of(old)
     if old is not None and old.deleted and not (request.doc_flags or 0) & _ACCESS_DELETED:
         section = values.system_attributes(old)  # a tombstone that was not asked for leaves what a deletion leaves
@@ -553,7 +555,7 @@ def _draft(
 
 
 def _root(specs: Sequence[MutationSpec]) -> bytes:
-    """Return the empty document in which the first path into the body makes sense."""
+    """Return the empty document that the first path into the body needs."""
     for opcode, flags, path, _ in specs:
         if not flags & _XATTR and opcode in EDITS:
             return b"[]" if path.startswith(b"[") or (not path and opcode in ARRAYS_OF_THE_ROOT) else b"{}"
@@ -590,7 +592,7 @@ def _stage_document(session: Session, request: Mutation, draft: Draft) -> Staged
 
 
 def _expiry(session: Session, request: Mutation, old: StoredDocument | None) -> int:
-    """Return the expiry asked for; a request that has none takes it away, unless it asks to keep it."""
+    """Return the new expiry; a request without one removes it, unless it asks to keep it."""
     if old is not None and preserves_ttl(request):
         return old.expiry
     return documents.limited(session, times.absolute_expiry(request.expiration or 0, session.store_bucket.now()))

@@ -1,9 +1,9 @@
 """A connection that speaks memcached's text protocol: the same requests, carried out by the same handlers.
 
 `headwater.protocol.text` turns a command into the requests that carry it out, one after the other, and their answers
-into lines; here each request goes the way of a frame that came from the network, so rights, vbuckets, locks, the disk
-and durability are judged where they always are. A command stays in front of what has come until it is answered: one
-that must wait (for room, for a vbucket, for a password check, for its turn) goes on where it stood.
+into lines; here each request goes the way of a frame from the network, so rights, vbuckets, locks, the disk and
+durability are checked where they always are. A command stays at the head of the input until it is answered: one that
+must wait (for room, for a vbucket, for a password check, for its turn) goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ SEND_BYTES = 64 << 10
 
 
 class TextSession(KvSession):
-    """The state of a text connection besides that of any: the command in front, and how far it got."""
+    """The state of a text connection: that of any session, the command at the head of the input, and its
+    progress.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class TextSession(KvSession):
         connection.measures(self._reader.wanted)
 
     def refresh_access(self) -> None:
-        """As for any; the kernel reads frames only, and strangers have little to say."""
+        """Look up rights as any session does; there is no fast path, for the kernel reads frames only."""
         super().refresh_access()
         self._fast = None
         self._reader.block_bytes_max = VALUE_BYTES_MAX if self.access.is_logged_in else STRANGER_BLOCK_BYTES_MAX
@@ -70,7 +72,7 @@ class TextSession(KvSession):
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Carry out every whole command in `data`; stops early when something pauses the connection."""
+        """Carry out every whole command in `data`; stop early if something pauses the connection."""
         offset, connection = 0, self.connection
         while offset < len(data) and not connection.is_paused and not connection.is_closed:
             if self._swallows:
@@ -93,7 +95,7 @@ class TextSession(KvSession):
         return count
 
     def _begin(self, data: memoryview) -> bool:
-        """Read the command in front; False while it is not whole."""
+        """Read the command at the head of the input; return False while it is incomplete."""
         self._command = self._reader.read(data)
         if self._command is None:
             return False
@@ -101,7 +103,7 @@ class TextSession(KvSession):
         return True
 
     def _end(self) -> int:
-        """Be done with the command in front; how many bytes it had."""
+        """Finish the command at the head of the input; return the number of its bytes."""
         command, self._command = self._command, None
         assert command is not None  # noqa: S101 - only called for the one that was carried out
         self._swallows = command.swallows
@@ -113,7 +115,7 @@ class TextSession(KvSession):
     # --- a command ----------------------------------------------------------------------------------------------------
 
     def _carry_out(self) -> bool:
-        """Go on with the command in front; False when it has to go on later."""
+        """Go on with the command at the head of the input; return False if it has to wait."""
         while True:
             if self._request is not None and not self._is_answered(self._request):
                 return False
@@ -139,7 +141,7 @@ class TextSession(KvSession):
             self._flush()
 
     def _is_answered(self, request: Request) -> bool:
-        """Have a request carried out, unless it was; False while its answer is not there."""
+        """Carry out a request, unless that was done; return False while its answer is missing."""
         if not self._is_handled:
             frame, relay = self._placed(request), self.relay
             if relay is not None and relay.holds_back(frame):
@@ -158,7 +160,7 @@ class TextSession(KvSession):
         return True
 
     def _placed(self, request: Request) -> Frame:
-        """The frame of a request, for the vbucket that its key belongs to."""
+        """Return the frame of a request, for the vbucket of its key."""
         frame = request.frame()
         if not COMMANDS[frame.opcode].document:
             return frame
@@ -167,7 +169,9 @@ class TextSession(KvSession):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def reply(self, frame: Frame, answer: Answer) -> None:
-        """Keep the answer for the command's next step; its lines wait for what it saw, as a frame would."""
+        """Keep the answer for the command's next step; its lines wait for the batches that a frame would wait
+        for.
+        """
         if COMMANDS[frame.opcode].document:
             self._gate = max(self._gate, self.server.committer.gate())
         self._answer_heard = answer
@@ -180,16 +184,16 @@ class TextSession(KvSession):
         self._answer_heard = heard if isinstance(heard, Answer) else None
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
-        """One of many answers (STAT's) as a line."""
+        """Return one of many answers (STAT's) as a line."""
         return stat_line(frame.key, answer) if isinstance(answer, StatResponse) else b""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
-        """Queue lines behind those that were kept together."""
+        """Queue lines behind the kept ones."""
         self._flush()
         super().send(data, gate)
 
     def finish(self) -> None:
-        """Close the connection behind the lines that were kept together."""
+        """Close the connection behind the kept lines."""
         self._flush()
         super().finish()
 
@@ -200,7 +204,7 @@ class TextSession(KvSession):
             self._gate = 0
 
     def _refuse(self, frame: Frame, refused: CommandRefused) -> None:
-        """Say no with the words of the refusal."""
+        """Send the words of a refusal."""
         context = refused.context
         if refused.status == Status.NOT_MY_VBUCKET:
             owner = self.server.cluster.owner(frame.vbucket)

@@ -1,6 +1,6 @@
 """The users of the cluster over the wire: IOCTL_GET and IOCTL_SET with the key "users" (node/users/sharing.py).
 
-IOCTL_GET   key "users"   value: the digest of the list that the asker has, or nothing   answer: the list, or nothing
+IOCTL_GET   key "users"   value: the digest of the caller's list, or nothing   answer: the list, or nothing
 IOCTL_SET   key "users"   value: a list, to become one with what the node has            answer: it is on disk
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @handles(IoctlGet, of_node=True)
 def ioctl_get(session: Session, request: IoctlGet) -> IoctlGetResponse:
-    """Tell the users, with their verifiers."""
+    """Return the users with their verifiers."""
     if request.key != KEY:
         raise CommandRefused(Status.EINVAL, f"the key is {KEY.decode()}")
     if session.user != CLUSTER_USER:
@@ -34,7 +34,7 @@ def ioctl_get(session: Session, request: IoctlGet) -> IoctlGetResponse:
 
 
 async def set_users(session: Session, text: bytes) -> Done:
-    """Take a list of users; it is on disk when this is answered."""
+    """Take a list of users; the answer means that it is on disk."""
     _check_administers(session)
     users = session.server.users
     before = users.list or UserList()
@@ -50,7 +50,9 @@ async def set_users(session: Session, text: bytes) -> Done:
 
 
 def _check_administers(session: Session) -> None:
-    """Users are the node's: who administers one of its buckets may not change them, nor know their verifiers."""
+    """Refuse a user who does not administer the node: users and their verifiers belong to the node, not to a
+    bucket.
+    """
     if not session.server.users.rights(session.user, None) & ADMINISTER:
         session.server.audit(session, "may not see or change the users: that needs administer in all buckets")
         raise CommandRefused(Status.EACCESS, "users are the business of who administers all buckets")

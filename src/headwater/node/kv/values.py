@@ -1,9 +1,9 @@
-"""Values as they are stored and as a connection may see them (wire.md 4 and 5).
+"""Values as they are stored, and as a connection may see them (wire.md 4 and 5).
 
-Stored as received: a compressed value stays compressed, extended attributes stay in front of the body. The JSON bit
-is ours to decide. What the reader did not negotiate is taken away: compression undone, the JSON bit dropped.
-Attributes are never shown with the body: the SDKs negotiate them for their paths and take what GET gives them for the
-body. Streams carry them, and sub-documents read them.
+Values are stored as received: a compressed value stays compressed, extended attributes stay in front of the body. Only
+the JSON bit is set by the node. A reader gets only what it negotiated: else compression is undone, and the JSON bit
+dropped. Attributes are never shown with the body: the SDKs negotiate them for their paths and take what GET gives them
+for the body. Streams carry them, and sub-documents read them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def is_json(value: bytes | memoryview) -> bool:
 def inflate(value: bytes, datatype: int) -> bytes:
     """Return the value without its compression.
 
-    CommandRefused with EINVAL when it does not inflate, E2BIG when to more than fits.
+    CommandRefused with EINVAL if it does not inflate, E2BIG if it inflates to too many bytes.
     """
     return bytes(_inflated(value)) if datatype & _SNAPPY else value
 
 
 def _inflated(value: bytes) -> memoryview:
-    """As `inflate` of a compressed value, where it was inflated to: of 20 MiB a copy takes milliseconds."""
+    """Inflate a compressed value without a copy of the result, which takes milliseconds for 20 MiB."""
     try:
         size = snappy.inflated_size(value)
         if size > VALUE_BYTES_MAX:
@@ -58,8 +58,11 @@ def _inflated(value: bytes) -> memoryview:
 
 
 def inflated_bytes(document: StoredDocument) -> int:
-    """Return the size in bytes of a stored document's value without its compression; CommandRefused with EINVAL when
-    it does not inflate, as a producer may have sent it once: the client has done no wrong."""
+    """Return the size in bytes of a stored document's value without its compression.
+
+    CommandRefused with EINVAL if it does not inflate, as a producer may have sent it once: the client has done no
+    wrong.
+    """
     value = document.value
     if not document.datatype & _SNAPPY:
         return len(value)
@@ -70,7 +73,7 @@ def inflated_bytes(document: StoredDocument) -> int:
 
 
 def split_body(value: bytes, datatype: int) -> tuple[bytes, bytes]:
-    """(extended attributes with their length in front, body) of an inflated value."""
+    """Return (extended attributes with their length in front, body) of an inflated value."""
     if not datatype & _XATTR:
         return b"", value
     _, body = _split(value)
@@ -85,10 +88,10 @@ def _split(value: Value) -> tuple[dict[str, bytes], Value]:
 
 
 def check_attributes(value: Value) -> Value:
-    """Hold the attributes of an incoming value against wire.md 9; the body behind them.
+    """Check the attributes of an incoming value against wire.md 9; return the body behind them.
 
-    CommandRefused with XATTR_EINVAL for one that a reader could take for a virtual one, with E2BIG for more than 1 MiB
-    of system attributes: a deletion keeps those.
+    CommandRefused with XATTR_EINVAL for an attribute that a reader could take for a virtual one, with E2BIG for more
+    than 1 MiB of system attributes: a deletion keeps those.
     """
     pairs, body = _split(value)
     virtual = next((key for key in pairs if key.startswith("$")), None)
@@ -105,7 +108,7 @@ def check_attributes(value: Value) -> Value:
 
 
 def accepted(value: bytes, datatype: int) -> int:
-    """The datatype to store an incoming value with: checked, and with the JSON bit decided here."""
+    """Return the datatype to store an incoming value with: checked, and with the JSON bit as the node finds it."""
     inflated = _inflated(value) if datatype & _SNAPPY else memoryview(value)
     body = check_attributes(inflated) if datatype & _XATTR else inflated
     kept = datatype & (_SNAPPY | _XATTR)
@@ -113,7 +116,7 @@ def accepted(value: bytes, datatype: int) -> int:
 
 
 def representation(document: StoredDocument, features: AbstractSet[int]) -> tuple[bytes, int]:
-    """(value, datatype) of a stored document for a connection with these features."""
+    """Return (value, datatype) of a stored document for a connection with these features."""
     value, datatype = document.value, document.datatype
     strips = datatype & _XATTR
     if datatype & _SNAPPY and (strips or Feature.SNAPPY not in features):
@@ -126,7 +129,7 @@ def representation(document: StoredDocument, features: AbstractSet[int]) -> tupl
 
 
 def body_of(document: StoredDocument) -> tuple[bytes, bytes]:
-    """(extended attributes, body) of a stored document, inflated."""
+    """Return (extended attributes, body) of a stored document, inflated."""
     return split_body(inflate(document.value, document.datatype), document.datatype)
 
 
@@ -139,8 +142,8 @@ def system_attributes(document: StoredDocument) -> bytes:
 def attributes_of(document: StoredDocument) -> bytes:
     """Return the attributes of a stored document, with their length in front.
 
-    None of a value that can't be read, as a producer may have sent it once: else it could be neither deleted nor
-    written anew.
+    Returns no attributes if the value can't be read, as a producer may have sent it once: otherwise the document could
+    be neither deleted nor written anew.
     """
     if not document.datatype & _XATTR:
         return b""

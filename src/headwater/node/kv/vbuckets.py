@@ -38,7 +38,7 @@ _ALIVE_STATES = frozenset({State.ACTIVE, State.REPLICA, State.PENDING})
 
 
 def vbucket(session: Session, request: Request) -> VBucket:
-    """The vbucket a request names, in whatever state; NOT_MY_VBUCKET if it is not here."""
+    """Return the vbucket of a request, in any state; NOT_MY_VBUCKET if it is not here."""
     vbucket_ = session.store_bucket.vbuckets.get(request.vbucket)
     if vbucket_ is None:
         raise session.not_my_vbucket()
@@ -46,7 +46,7 @@ def vbucket(session: Session, request: Request) -> VBucket:
 
 
 def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
-    """The optional JSON: a topology belongs to an active vbucket only."""
+    """Return the optional JSON of a request: a topology belongs to an active vbucket only."""
     if not request.value:
         return {}
     if not request.datatype & Datatype.JSON:
@@ -64,7 +64,7 @@ def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
 
 
 def set_state(session: Session, vbucket: int, state: State, *, force: bool = False) -> bool:
-    """Give a vbucket a state, and make it if it is not here; False if it has that state already.
+    """Give a vbucket a state, and make it if it is not here; return False if it has that state already.
 
     Args:
         force: make it active though it lacks changes, or has damaged ones.
@@ -86,8 +86,9 @@ def set_state(session: Session, vbucket: int, state: State, *, force: bool = Fal
 
 
 def _flaw(vbucket: VBucket) -> str:
-    """Return the reason why a copy must not become active silently, for people; empty where nothing is wrong, and of
-    one that is."""
+    """Return the reason why a copy must not become active silently, for people; empty if there is none, or if it is
+    active.
+    """
     if vbucket.has_gap:
         return f"it refused {vbucket.refused_changes} changes of its producer and lacks them"
     lost = vbucket.damaged_changes if vbucket.state is not State.ACTIVE else 0
@@ -96,7 +97,7 @@ def _flaw(vbucket: VBucket) -> str:
 
 @handles(admin.SetVbucket, admin.SetVbucketOld, admin.SetVbucketOldest, writes=True, frees=True)
 def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
-    """Set a state, and make the vbucket if it is not here; answered when that is durable."""
+    """Set a state, and make the vbucket if it is not here; the answer means that this is durable."""
     bucket, state = session.store_bucket, State(request.state)
     document = _document(request, state)
     if request.vbucket >= bucket.vbucket_count:
@@ -108,7 +109,7 @@ def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
 
 @handles(admin.GetVbucket)
 def get_vbucket(session: Session, request: admin.GetVbucket) -> admin.GetVbucketResponse:
-    """The state of a vbucket."""
+    """Return the state of a vbucket."""
     vbucket_ = vbucket(session, request)
     session.saw(vbucket_)
     return admin.GetVbucketResponse(state=vbucket_.state)
@@ -116,7 +117,9 @@ def get_vbucket(session: Session, request: admin.GetVbucket) -> admin.GetVbucket
 
 @handles(admin.DelVbucket, writes=True, frees=True)
 def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
-    """Forget a vbucket: it is dead first, which ends its streams; removed at once, so `async=0` changes nothing."""
+    """Drop a vbucket: it is set dead first, which ends its streams, and removed at once, so `async=0` changes
+    nothing.
+    """
     if request.value not in (b"", b"async=0", b"async=1"):
         raise CommandRefused(Status.EINVAL, "the value may be async=0")
     vbucket(session, request)
@@ -128,10 +131,11 @@ def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
 
 @handles(admin.GetAllVbSeqnos, anywhere=True)
 def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
-    """The high seqnos in vbucket order; by state, 0 standing for active, replica and pending.
+    """Return the high seqnos in vbucket order; by state, where 0 stands for active, replica and pending.
 
-    Who asks for active ones reads up to there. So what is behind the fence is not told: another node may own it, and
-    have more. Nor is it left out where the map names this node: a reader would take the rest for all there is.
+    A client that asks for active vbuckets reads up to these seqnos. So a fenced vbucket is not reported as active, for
+    another node may own it and have more. If the map names this node for it, the request is refused: a reader would
+    take the other vbuckets for all there are.
     """
     wanted = _collection_asked(session, request)
     number = request.vb_state or _ALIVE
@@ -160,7 +164,9 @@ def undecided(server: Services) -> list[int]:
 
 
 def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
-    """kv.md 3: "For connections without Collections the high seqno is that of the default collection"."""
+    """Return the collection of a request. kv.md 3: "For connections without Collections the high seqno is that of the
+    default collection".
+    """
     if not session.has(Feature.COLLECTIONS):
         if request.collection_id is not None:
             raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
@@ -173,7 +179,7 @@ def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted
 
 
 def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
-    """The newest durable seqno of what is wanted."""
+    """Return the newest durable seqno of the wanted collection, or of all."""
     durable = vbucket.durable_seqno
     if wanted.is_everything or not bucket.store.index.is_mixed(vbucket.id):
         return durable
@@ -182,7 +188,7 @@ def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
 
 @handles(admin.GetFailoverLog, anywhere=True)
 def get_failover_log(session: Session, request: admin.GetFailoverLog) -> admin.GetFailoverLogResponse:
-    """The failover log, newest first: what 0x54 is on a DCP connection."""
+    """Return the failover log, newest branch first, as 0x54 does on a DCP connection."""
     vbucket_ = vbucket(session, request)
     session.saw(vbucket_)
     return admin.GetFailoverLogResponse(failover_log=list(vbucket_.failover.entries))
@@ -190,7 +196,7 @@ def get_failover_log(session: Session, request: admin.GetFailoverLog) -> admin.G
 
 @handles(admin.SeqnoPersistence, admin.SeqnoPersistenceOld, anywhere=True)
 async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | admin.SeqnoPersistenceOld) -> Done:
-    """Answered once the seqno is durable; ETMPFAIL after 30 s."""
+    """Answer once the seqno is durable; ETMPFAIL after 30 s."""
     vbucket_, seqno = vbucket(session, request), request.seqno
     committer = session.server.committer
     give_up = session.server.loop.time() + PERSISTENCE_SECONDS_MAX
@@ -206,8 +212,9 @@ async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | 
 
 @handles(admin.CompactDb, lasts=True)
 async def compact_db(session: Session, request: admin.CompactDb) -> Done:
-    """Purge tombstones before a time or up to a seqno (or all of them), and raise the purge seqno to the highest
-    gone."""
+    """Purge tombstones before a time or up to a seqno (or all of them), and raise the purge seqno to that of the
+    highest purged one.
+    """
     vbucket_ = vbucket(session, request)
     before, seqno = request.purge_before_ts, request.purge_before_seqno
     everything = request.drop_deletes != 0

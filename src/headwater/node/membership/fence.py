@@ -1,13 +1,14 @@
-"""The fence: a node that was away does not serve what it owned before it knows that nobody else owns it by now.
+"""The fence: a node that was away does not serve its vbuckets before it is known that no other node owns them
+by now.
 
-    closed --an answer with a newer map--> closed, asking again who knows that one
+    closed --an answer with a newer map--> closed, asking again about that map
            --answers from a majority of the map's nodes, this one counted, and none newer--> open
            --an operator's map--> open
     open   --another node answers at our own address--> closed, until an operator's map when it does no more
 
-Whoever promotes a replica gives the new map to a majority of the nodes first. Two majorities share a node, so among
-those that answered here is one that would have known. With two nodes the majority is both: if the other one is gone for
-good, somebody has to say so. Time plays no part in it.
+An operator who promotes a replica gives the new map to a majority of the nodes first. Two majorities share a node, so
+one of the nodes that answered here would have known it. With two nodes the majority is both: if the other one is gone
+for good, an operator has to say so. Time plays no part in this.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class Fence:
     """The peers that answered about one map.
 
     Attributes:
-        is_open: whether the node may serve what the map gives it. heard: who knows of nothing newer.
-        alone: whether it is known that nobody else answers at our own address (own_address.py); None while it is not.
+        is_open: True if the node may serve the vbuckets that the map gives it. heard: the peers without a newer map.
+        alone: True if no other node answers at our own address, False if one does (own_address.py); None while that is
+            not known.
     """
 
     def __init__(self, known: ClusterMap, *, is_open: bool = False, alone: bool | None = True) -> None:
@@ -44,7 +46,7 @@ class Fence:
         return 0 if self.is_open else max(0, self._needed - 1 - len(self.heard))
 
     def hear(self, peer: Address) -> bool:
-        """A node knows of nothing newer; True if that opens the fence."""
+        """Note that a node has no newer map; return True if that opens the fence."""
         if peer not in self._peers:
             return False
         # A set, for the same peer asked twice is one voice.
@@ -52,7 +54,9 @@ class Fence:
         return self._try()
 
     def hear_own(self, *, alone: bool) -> bool:
-        """Learn who answers at our own address; True if that opens the fence. Another node closes it."""
+        """Note whether this node is alone at its own address; return True if that opens the fence. Another node closes
+        it.
+        """
         if self.alone is not False:
             self.alone = alone
         if not alone:

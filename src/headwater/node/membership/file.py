@@ -1,11 +1,11 @@
-"""The map on disk, beside the log: what a node knows of its cluster must not be older after a crash than before.
+"""The map on disk, beside the log: after a crash a node must not know an older map than before.
 
 One file of three lines: `headwater-cluster-map 1 <XXH3-64 of the other two, 16 hex digits>`, the vbuckets that this map
 takes away from the node as a JSON list, and the map's JSON without line breaks. A new one is written and synced beside
 the old one and takes its place by rename, so a crash leaves one or the other, whole. A file that is neither was damaged
 later; to go on with an older map, or none, could bring back an ownership that has passed to another node, so the start
-fails and names the file. That there was one at all the store's manifest knows (Declarations.is_member), since a file
-that is gone tells nothing.
+fails and names the file. The store's manifest records that there was a map (Declarations.is_member), for a missing file
+could not say so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MapFile:
     """The file in a store's folder.
 
     Args:
-        disk: where; folder: the store's.
+        disk: the disk; folder: the folder of the store.
     """
 
     def __init__(self, disk: Disk, folder: Path) -> None:
@@ -39,11 +39,11 @@ class MapFile:
         self._folder = folder
 
     def load(self) -> tuple[bytes, list[int]] | None:
-        """The map's JSON, and the vbuckets to be given up for its sake; None if there is none.
+        """Return the map's JSON, and the vbuckets to be given up because of it; None if there is no map.
 
         Raises:
-            CorruptStore: the file is not what was written.
-            StorageError: another format, or it can't be read.
+            CorruptStore: the file was changed since it was written.
+            StorageError: the file has another format, or can't be read.
         """
         try:
             if NAME not in self._disk.names(self._folder):
@@ -56,11 +56,11 @@ class MapFile:
         """Put a map in the place of the old one; durable on return. Blocking.
 
         Args:
-            given_up: active vbuckets that the map gives to others. To be dead or a replica is written to the log, after
-                this; a crash in between must not forget that it was to be.
+            given_up: active vbuckets that the map gives to others. Their new states are written to the log after this
+                file; a crash in between must not lose them.
 
         Raises:
-            DiskFull, StorageError: the old one is still there. UnsureFile: either is.
+            DiskFull, StorageError: the old map is still there. UnsureFile: one of the two is.
         """
         self.whole.replace(_encode(config, given_up))
 

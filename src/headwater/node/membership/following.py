@@ -1,7 +1,7 @@
-"""Replicas that follow because the map says so, by the same dialers that IOCTL_SET uses.
+"""Replicas that follow other nodes by the map, with the same dialers as IOCTL_SET.
 
-The map speaks first when it has news of a vbucket; between two maps an operator may have a vbucket follow somebody
-else, or (`hold`) nobody, for instance to bring a stream of his own. What the map began is all that the map ends.
+A map that changes the entry of a vbucket decides. Between two maps an operator may let a vbucket follow another node,
+or (`hold`) none, for instance to bring a stream of his own. The map ends only streams that it began.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ class Following:
     """The vbuckets that follow another node according to the cluster map.
 
     Args:
-        replication: the node's dialers. source: how to log in at an address.
+        replication: the node's dialers. source: returns the producer, with its login, at an address.
 
     Attributes:
         sources: the vbuckets that follow, each with the address that it follows.
         held: vbuckets that follow no node until the map changes their entry.
-        held_by_run: those of them that an operator's run holds: until it ends, or another begins, too.
+        held_by_run: the held vbuckets that an operator's run holds; the end of the run, or the begin of another, frees
+            them too.
     """
 
     def __init__(self, replication: Follower, source: Callable[[Address], ProducerAddress]) -> None:
@@ -36,13 +37,15 @@ class Following:
         self._source = source
 
     def news(self, vbuckets: Iterable[int]) -> None:
-        """The map speaks anew of these vbuckets: nothing holds them any more."""
+        """Free these vbuckets, whose entries a new map changed, from every hold."""
         known = set(vbuckets)
         self.held -= known
         self.held_by_run -= known
 
     def hold(self, vbuckets: Iterable[int], *, by_run: bool = False) -> None:
-        """Somebody else looks after these vbuckets for now; their streams end. `by_run`: a run that has the lease."""
+        """Hold these vbuckets, which an operator looks after now; their streams end. `by_run`: his run has
+        the lease.
+        """
         for vb in vbuckets:
             self.held.add(vb)
             if by_run:
@@ -50,28 +53,30 @@ class Following:
             self._leave(vb)
 
     def run_over(self) -> set[int]:
-        """Let go what an operator's run held, for it is over or another one has begun; returns what that was.
+        """Free the vbuckets that an operator's run held, for it is over or another one has begun; return them.
 
-        A run that was killed can't say so itself, and the map may have nothing new to say of a vbucket that it was to
-        move: that would follow nobody for ever.
+        A killed run can't free them itself, and the next map may not change the entry of a vbucket that the run was to
+        move: without this it would follow no node for ever.
         """
         left, self.held_by_run = self.held_by_run, set()
         self.held -= left
         return left
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
-        """An operator has these vbuckets follow somebody."""
+        """Note that an operator lets these vbuckets follow a node."""
         for vb in vbuckets:
             self.held.discard(vb)
             self.held_by_run.discard(vb)
             self.sources.pop(vb, None)
 
     def of(self, host: str, port: int) -> list[int]:
-        """The vbuckets that follow a node."""
+        """Return the vbuckets that follow a node."""
         return [vb for vb, source in self.sources.items() if source == (host, port)]
 
     def obey(self, wanted: dict[int, Address | None], *, news: Iterable[int]) -> None:
-        """Let each vbucket follow its source (None: nobody); without news, a stream begun by hand goes on."""
+        """Let each vbucket follow its source (None: no node); without news in the map, a stream begun by hand
+        goes on.
+        """
         changed, begin = set(news), dict[Address, list[int]]()
         for vb, source in wanted.items():
             if source is None or vb in self.held:
@@ -83,7 +88,7 @@ class Following:
             self._replication.start(self._source(source), vbuckets, takeover=False)
 
     def redial(self) -> None:
-        """Nodes are called in another way from now on (TLS, another port for it): begin again with those that are."""
+        """Dial all followed nodes again, for they are called in another way now (TLS, or another port for it)."""
         begun = dict[Address, list[int]]()
         for vb, source in self.sources.items():
             begun.setdefault(source, []).append(vb)

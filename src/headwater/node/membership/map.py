@@ -1,8 +1,8 @@
 """A cluster map as a node reads it: one of its own bucket, with as many vbuckets, and perhaps made for another node.
 
 An orchestrator sends each node its own copy, with `thisNode` at the node's entry of `nodesExt`; a copy that was fetched
-from another node is turned into our own by `seen_from`. Everything is checked here, once: a node that believes a broken
-map would give up vbuckets for nobody.
+from another node is turned into our own by `seen_from`. Everything is checked here, once: a node that believed a broken
+map would give up vbuckets that no other node owns.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) ->
     """Read and check a map.
 
     Args:
-        bucket: the name of this node's bucket, which a map need not say; vbuckets: how many it has.
-        content: the value of the text, if it was read already.
+        bucket: the name of this node's bucket, which a map need not have; vbuckets: the number of its vbuckets.
+        content: the JSON value of the text, if it was parsed already.
 
     Raises:
         RemoteProtocolError: not JSON, not a map, or one of another bucket; the text says what is wrong.
@@ -35,7 +35,7 @@ def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) ->
 
 
 def says_the_same(first: ClusterMap, second: ClusterMap) -> bool:
-    """Return True if two maps tell this node the same; what they tell clients besides may differ."""
+    """Return True if two maps mean the same for this node; their other parts, for clients, may differ."""
     return _facts(first) == _facts(second)
 
 
@@ -45,7 +45,7 @@ def _facts(map_: ClusterMap) -> tuple[object, ...]:
 
 
 def seen_from(known: ClusterMap, here: Address) -> ClusterMap:
-    """Return a map that was read as it would have been sent to another node; that may not be in it."""
+    """Return a map in the form for another node, which may not be in it."""
     this = known.servers.index(here) if here in known.servers else None
     content = json.loads(known.text)
     for index, entry in enumerate(content.get("nodesExt", ())):

@@ -1,14 +1,14 @@
 """A node as a member of a cluster: it keeps the cluster map that names it, and reconciles its vbuckets with it.
 
-    an operator's map, or a peer's newer one --on disk--> handed out, clients told --> every vbucket it has news of
+    an operator's map, or a peer's newer one --on disk--> handed out, clients told --> every vbucket whose entry is new
                                                                                        takes its role (roles.py)
     start with a map that names others --> fence closed: what it owned is not served until it is known that nobody
                                            else owns it (fence.py)
 
-A vbucket that a map takes away is fenced at once, before anything else is done by that map. One that is changing hands
-at the moment keeps its state until that is over. The map never makes a vbucket active;
-SET_VBUCKET and a takeover do. A node without a map, or whose map names no other node, does none of this.
-Source: kv.md 1.4, failover.md 3 to 5; docs/decisions/0030.
+A vbucket that a map takes away is fenced at once, before any other consequence of that map. One that is changing hands
+keeps its state until the hand-over is over. The map never makes a vbucket active; SET_VBUCKET and a takeover do. A node
+without a map, or whose map names no other node, does none of this. Source: kv.md 1.4, failover.md 3 to 5;
+docs/decisions/0030.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Membership:
 
     Attributes:
         map: the newest map; None if there was never one that named this node.
-        fence: whether what the map gives us may be served. peers: the other nodes, and what came of asking them.
+        fence: the fence before the vbuckets that the map gives us. peers: the other nodes, and their answers.
         following: the replicas that follow by the map.
-        reconciler: the vbuckets that are not yet what the map says.
+        reconciler: the vbuckets whose roles are not yet those of the map.
     """
 
     def __init__(self, server: Services) -> None:
@@ -102,7 +102,7 @@ class Membership:
         return self._file.whole
 
     def start(self) -> None:
-        """The node listens: take the roles of the map, and ask the others for theirs."""
+        """Take the roles of the map, and ask the others for their maps, now that the node listens."""
         if self.map is not None:
             with contextlib.suppress(StorageError):  # a folder of before this was kept; tried again at the next start
                 self._bucket.store.declarations.join()
@@ -124,17 +124,20 @@ class Membership:
     # --- maps that arrive -------------------------------------------------------------------------------------------
 
     def concerns(self, content: object) -> bool:
-        """Return True if a map (as JSON) is for the member: it names this node, or comes to one that was named."""
+        """Return True if a map (as JSON) is for the member: it names this node, or this node already has a map that
+        names it.
+        """
         entries = content.get("nodesExt", ()) if isinstance(content, dict) else ()
         named = isinstance(entries, list) and any(isinstance(each, dict) and each.get("thisNode") for each in entries)
         return named or self.map is not None
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
-        """An operator's map: on disk, and obeyed as far as can be at once, on return; it opens the fence.
+        """Take an operator's map: on return it is on disk, obeyed as far as possible at once, and the fence
+        is open.
 
         Raises:
-            CommandRefused: EINVAL, it is no map or its version is another; KEY_EEXISTS, the one here is newer or says
-                something else; ETMPFAIL, it could not be written.
+            CommandRefused: EINVAL if it is no map or has another version; KEY_EEXISTS if the map here is newer, or
+                differs in the same version; ETMPFAIL if it could not be written.
         """
         async with self._taking:
             map_ = self._checked(version, config, content)
@@ -170,14 +173,16 @@ class Membership:
         return map_
 
     def _floor(self) -> tuple[int, int]:
-        """Return the version that clients may have seen here, below which no map is taken; (0, 0) if there is none."""
+        """Return the version that clients may have seen here, below which no map is accepted; (0, 0) if there
+        is none.
+        """
         bucket = self._bucket
         if self.map is None and not self._server.cluster.is_set and not any(map(bucket.is_active, bucket.vbuckets)):
             return (0, 0)
         return self._server.cluster.version
 
     async def _receive_map(self, peer: Address, config: bytes) -> None:
-        """A peer has answered: adopt its map if it is newer; otherwise it knows of nothing newer."""
+        """Handle a peer's answer: adopt its map if it is newer; otherwise note that the peer has no newer one."""
         map_ = self._read(config)
         async with self._taking:
             known, fence = self.map, self.fence
@@ -197,7 +202,7 @@ class Membership:
         self.reconciler.look()
 
     def _own_told(self, config: bytes | None) -> None:
-        """Learn who answers at our own address: nobody else (None), or a node with this map."""
+        """Handle the answer at our own address: no other node (None), or a node with this map."""
         if self.fence is None or self.map is None:
             return
         if config is not None and self._is_copy(config):
@@ -213,7 +218,7 @@ class Membership:
         return False
 
     def _close(self, fence: Fence, here: Address | None) -> None:
-        """Serve nothing that the map gives us: the member itself does."""
+        """Stop serving the vbuckets that the map gives us."""
         fence.hear_own(alone=False)
         self.reconciler.serves = False
         owned = [vb for vb, each in self._bucket.vbuckets.items() if each.state is State.ACTIVE]
@@ -235,22 +240,22 @@ class Membership:
         await self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
 
     def _taken_away(self, map_: ClusterMap) -> list[int]:
-        """The vbuckets that are served here, and another's by a map that comes."""
+        """Return the vbuckets that are served here, and that a new map gives to another node."""
         changes = news(self.map, map_) | dict.fromkeys(self.reconciler.waiting, News.OWNER)
         served = (vb for vb in changes if self._is_served(vb))
         return [vb for vb in served if role(map_, vb, State.ACTIVE, changes[vb]).state is not None]
 
     def _is_served(self, vb: int) -> bool:
-        """Return True if a vbucket is active here, or on its way to that."""
+        """Return True if a vbucket is active here, or about to be."""
         return self._bucket.state(vb) is State.ACTIVE or self.reconciler.is_moving(vb)
 
     def _save(self, config: bytes, given_up: list[int]) -> None:
-        """Save the map, then mark the store: one that says it is a member, and has no map, does not open."""
+        """Save the map, then mark the store as a member's: a marked store without a map does not open."""
         self._file.save(config, given_up)
         self._bucket.store.declarations.join()
 
     def _adopt(self, map_: ClusterMap) -> None:
-        """Go by a map that is on disk."""
+        """Apply a map that is on disk."""
         # First of all: what has another owner now is served no more, whether there is room for its new state yet or
         # not. Looked at by this map before that, durable writes that wait would find majorities the owner is not in.
         self._bucket.fence(self._taken_away(map_))
@@ -274,10 +279,10 @@ class Membership:
         self._server.tell_of_map()
 
     def _open(self) -> None:
-        """Open the fence: no peer has a newer map, so serve what this one gives us.
+        """Open the fence: no peer has a newer map, so serve the vbuckets that this one gives us.
 
-        What it gives to another without ever having taken it away from us was taken over before the next map was made.
-        It stays behind the fence until that one comes, or an operator decides.
+        A vbucket that it gives to another node, and that no map has taken away from us, was taken over before the next
+        map was made. It stays behind the fence until that map comes, or an operator decides.
         """
         if self.fence is not None:
             self.fence.is_open = self.fence.alone = True
@@ -287,8 +292,9 @@ class Membership:
     # --- what operators do meanwhile --------------------------------------------------------------------------------
 
     def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
-        """Let vbuckets (None: all that follow this node) follow nobody until the map has news of them; whether any
-        would."""
+        """Let vbuckets (None: all that follow this node) follow no node until a map changes their entry; return True if
+        any would.
+        """
         if self.map is None:
             return False
         chosen = self.following.of(host, port) if vbuckets is None else filter(self.map.is_replica, vbuckets)
@@ -297,18 +303,20 @@ class Membership:
         return bool(held)
 
     def run_over(self) -> None:
-        """An operator's run is over, or another begins: what it held follows as the map says."""
+        """Let the vbuckets that an operator's run held follow as the map says, for it is over, or another begins."""
         left = self.following.run_over()
         if self.map is not None and left:
             self.reconciler.ask(sorted(left))
             self.reconciler.look()
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
-        """An operator has these vbuckets follow somebody: the map counts for them once it has news."""
+        """Note that an operator lets these vbuckets follow a node, until a map changes their entry."""
         self.following.by_hand(vbuckets)
 
     def state_set(self, vbucket: int) -> None:
-        """An operator has set a vbucket's state: his word counts, fence or not; a replica follows as the map says."""
+        """Note that an operator has set a vbucket's state, which counts, fence or not; a replica follows as the map
+        says.
+        """
         self.reconciler.overruled(vbucket)
         if self.map is not None:
             self.reconciler.ask([vbucket])
@@ -324,7 +332,7 @@ class Membership:
         return ProducerAddress(address.host, address.port, self._bucket.name, *self._account(), tls_port=port)
 
     def _tls_port(self, address: Address) -> int | None:
-        """Return the port at which a node is called by TLS; None if the cluster does without."""
+        """Return the port at which a node is called by TLS; None if the cluster uses no TLS."""
         known = self.map
         return None if known is None or not known.encrypted else known.tls_ports.get(address, address.port)
 
@@ -333,8 +341,7 @@ class Membership:
         return await call(self._server.loop, *address, self._tls_port(address), self._server.tls)
 
     def login(self) -> Login:
-        """Return the login by which this node introduces itself to another member, about the node and not its
-        bucket."""
+        """Return the login of this node at another member, for the node and not for its bucket."""
         return replace(self._login(), agent="headwater-users", bucket="", wants_map=False)
 
     def _login(self) -> Login:
@@ -344,12 +351,13 @@ class Membership:
 
 
 def _tell_of_departures(before: ClusterMap | None, after: ClusterMap, vbuckets: Sequence[int]) -> None:
-    """Log who is no member any more, and what comes to this node from nobody: all that a survivor hears of a failover.
+    """Log the nodes that left the map, and the vbuckets that come to this node without an owner before: all that a
+    survivor learns of a failover.
 
     Its first map takes the dead node out, the next one names the new owners (cluster/failover.py).
 
     Args:
-        vbuckets: those with another owner than before.
+        vbuckets: the vbuckets with a new owner.
     """
     if before is None:
         return

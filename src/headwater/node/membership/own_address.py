@@ -1,9 +1,9 @@
 """Calling the address that the map has for this node: if another node answers there, this one is a copy of its folder.
 
 A copy has the map and the data of a member, and the peers would tell it that nothing is newer: it would serve beside
-its original. So the fence opens only when it is known who answers at the own address: this node, which hears its own
-call by the name it gave, or nobody, as behind some address translations and before the original is up. It is asked
-again for as long as the map names this node.
+its original. So the fence opens only when it is known which node answers at the own address: this node, which
+recognizes its own call by the client name in it, or none, as behind some address translations and before the original
+is up. The call is repeated for as long as the map names this node.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ SILENCES = 3
 
 
 class OwnAddress:
-    """The check of who answers at this node's own address.
+    """The check whether another node answers at this node's own address.
 
     Args:
-        login: how to introduce ourselves. call: connects to a node.
-        is_heard: whether a client that calls itself so is connected to this node.
-        told: called with what is known by now: the map of another node that answers there, as JSON, or None if nobody
-            else does.
+        login: returns this node's login. call: connects to a node.
+        is_heard: returns True if a client with this agent name is connected to this node.
+        told: called with the result: the map of another node that answers there, as JSON, or None if no other does.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class OwnAddress:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, address: Address | None) -> None:
-        """Ask there from now on; nowhere for None."""
+        """Call this address from now on; None for no address."""
         if address == self._address:
             return
         self._address = address
@@ -65,7 +64,7 @@ class OwnAddress:
         self._task = None if address is None else self._loop().create_task(self._ask_on(address))
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop calling."""
         self.watch(None)
 
     async def _ask_on(self, address: Address) -> None:
@@ -87,7 +86,7 @@ class OwnAddress:
         await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
 
     async def _ask(self, address: Address) -> bytes | None:
-        """The map of another node that answers there; None if it is this one."""
+        """Return the map of another node that answers there; None if it is this node."""
         login = replace(self._login(), agent=f"headwater-node {secrets.token_hex(8)}")
         sock = await self._call(address)
         try:
@@ -98,5 +97,7 @@ class OwnAddress:
 
 
 def is_copy(known: ClusterMap | None, other: ClusterMap) -> bool:
-    """Return True if a node that answers at our address with its map is the same member of the same cluster as we."""
+    """Return True if a node that answers at our address with its map is the same member of the same cluster as this
+    node.
+    """
     return known is not None and other.uuid == known.uuid and known.here is not None and other.here == known.here

@@ -1,7 +1,7 @@
-"""Asking the other nodes for their map, each in turn, for as long as the map names them.
+"""Ask the other nodes for their maps, each in turn, for as long as the map names them.
 
-A node that does not answer is asked again, sooner at first; one that has answered is asked again after a while, so
-that a map an orchestrator could not bring here arrives all the same.
+A node that does not answer is asked again, sooner at first; one that has answered is asked again after a while, so that
+a map which an orchestrator could not send here arrives all the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
 
 @dataclass(slots=True)
 class MapPeer:
-    """The knowledge about a node: its last answer (loop.time()), and why there was none since."""
+    """The last answer of a node (loop.time()), and the reason why there was none since."""
 
     heard_at: float | None = None
     problem: str = "not asked yet"
@@ -39,12 +39,12 @@ class Peers:
     """The other nodes of the map.
 
     Args:
-        login: how to introduce ourselves.
+        login: returns this node's login.
         call: connects to a node.
-        told: called with a node and the JSON of its map; what it raises is the problem with that answer.
+        told: called with a node and the JSON of its map; an error that it raises is noted as the node's problem.
 
     Attributes:
-        known: each node, and how it goes with it.
+        known: each node, with its last answer and its problem.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Peers:
         await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
 
     async def _ask(self, address: Address) -> bytes:
-        """The map of a node, as JSON."""
+        """Return the map of a node, as JSON."""
         loop = self._loop()
         sock = await self._call(address)
         try:

@@ -1,8 +1,8 @@
-"""The reconciler: it brings the vbuckets from the roles they have to those the map gives them, as soon as that can be.
+"""The reconciler: it changes the roles of vbuckets to those of the map, as soon as possible.
 
-Which role that is: roles.py.
-What has to wait, waits here: a vbucket that changes hands for the end of that, a record for room in the batch or on
-the disk. A vbucket that must not be served meanwhile stays behind the fence (`Bucket.fenced`).
+The roles are in roles.py. Vbuckets wait here: one that changes hands for the end of the hand-over, one with a new
+record for room in the batch or on the disk. A vbucket that must not be served meanwhile stays behind the fence
+(`Bucket.fenced`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ log: Final = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """Brings the vbuckets of a node to what the map says, and streams of replicas to whom it names.
+    """Gives the vbuckets of a node their roles by the map, and the replicas their streams.
 
     Args:
         following: the streams of replicas.
 
     Attributes:
-        known: the map to go by. serves: what the map gives us may be served (the fence is open).
+        known: the map. serves: True if the fence is open, so that vbuckets which the map gives us may be served.
         moving: vbuckets that wait for a hand-over to be over.
     """
 
@@ -58,22 +58,21 @@ class Reconciler:
 
     @property
     def waiting(self) -> list[int]:
-        """The vbuckets that have another owner by the map and are not yet what that makes them."""
+        """The vbuckets that have another owner by the map and have not taken their new role yet."""
         return [vb for vb, news in self._todo.items() if news is News.OWNER]
 
     def ask(self, vbuckets: Iterable[int], news: News = News.NONE) -> None:
-        """Have these vbuckets looked at, at the next `look` or `reconcile`; with more news than they wait with, if
-        they do."""
+        """Look at these vbuckets at the next `look` or `reconcile`; news is added to that which they wait with."""
         for vb in vbuckets:
             self._todo[vb] = max(news, self._todo.get(vb, News.NONE))
 
     def overruled(self, vbucket: int) -> None:
-        """An operator has set the vbucket's state: his word counts, fence or not."""
+        """Note that an operator has set the vbucket's state, which counts, fence or not."""
         self._bucket.unfence(vbucket)
         self._given_up.discard(vbucket)
 
     def look(self) -> None:
-        """Do what is left to do, now and whenever there is room again."""
+        """Do the remaining work, now and whenever there is room again."""
         self._timer = None
         if not self.reconcile() and not self._looking:
             self._looking = True
@@ -102,8 +101,9 @@ class Reconciler:
         await there.wait()
 
     def reconcile(self) -> bool:
-        """Let the vbuckets take their roles; False while there is no room for the records of the rest. What stays as it
-        is needs none, and is served."""
+        """Let the vbuckets take their roles; return False while there is no room for the records of the rest. A vbucket
+        that keeps its role needs none, and is served.
+        """
         known, wanted, changed = self.known, dict[int, Address | None](), list[int]()
         owned = len(self._given_up)
         self.moving.clear()
@@ -132,7 +132,7 @@ class Reconciler:
         return self._todo.keys() <= self.moving
 
     def _take_role(self, known: ClusterMap, vb: int, news: News) -> Address | None:
-        """Give a vbucket its role; return the node it is to follow, None for none."""
+        """Give a vbucket its role; return the node that it has to follow, or None."""
         wanted = role(known, vb, self._bucket.state(vb), news)
         if wanted.state is not None:
             self._become(vb, wanted.state)
@@ -166,8 +166,9 @@ class Reconciler:
         return len(arena) - used > RECORD_BYTES
 
     def _lost(self, error: BaseException, lost: list[int]) -> None:
-        """A batch was lost, and with it the roles that vbuckets took in it: the map has no news of them, so nothing
-        else takes them again. One that had been given up may be active again."""
+        """Let the vbuckets of a lost batch take their roles again, for the map has no news of them. A vbucket that was
+        given up may be active again.
+        """
         if self.known is None:
             return
         again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]

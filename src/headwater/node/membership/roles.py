@@ -11,11 +11,11 @@
     nobody's                active                  stays as it is: nobody else has it
     nobody's, we left out   active                  becomes dead
 
-Another owner: than in the map before. Only that takes an ownership away. A vbucket that has been taken over a moment
-ago is another's in every map until the next one; a map in between says nothing new about its owner, and must not leave
-it without any. But one that leaves the node out is no such map: the others go on without what was taken over. Where it
-names no owner, as the first map of a failover does (cluster/failover.py), it is the last that comes to this node: the
-next owner stands in one that nobody sends here. So readers and clients are sent away by this one.
+Another owner: than in the map before. Only that takes an ownership away. A vbucket that was taken over a moment ago
+belongs to another node in every map until the next one; a map in between does not change its owner, and must not leave
+it without one. But a map that leaves the node out is no such map: the others go on without the vbuckets that were taken
+over. If it names no owner, as the first map of a failover does (cluster/failover.py), it is the last that comes to this
+node: the map with the next owner is not sent here. So this map sends readers and clients away.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headwater.wire.vbucket import State
 
 
 class News(IntEnum):
-    """The change for a vbucket between a map and the one before."""
+    """The change of a vbucket's entry between two maps."""
 
     NONE = 0
     CHAIN = 1
@@ -41,7 +41,7 @@ class News(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role of a vbucket: `state` to go to (None: as it is), `source` to follow (None: nobody)."""
+    """The role of a vbucket: the `state` to go to (None: as it is), the `source` to follow (None: none)."""
 
     state: State | None = None
     source: Address | None = None
@@ -54,8 +54,8 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
     """Return the role that a map gives a vbucket.
 
     Args:
-        state: the vbucket's, None if it is not on this node.
-        news: what the map tells of it that we did not know.
+        state: the state of the vbucket, None if it is not on this node.
+        news: the change of its entry in the map.
     """
     owner, is_news = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
     if known.is_owner(vbucket):

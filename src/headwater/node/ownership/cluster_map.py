@@ -1,7 +1,7 @@
-"""The cluster map that clients get: one node and all vbuckets, or what an orchestrator has set.
+"""The cluster map that clients get: of one node with all vbuckets, or the map that an orchestrator has set.
 
-Source: kv.md 1.4; interop.md 4.0, the minimum that every client tried accepts. What a map that names this node makes
-the node do is in node/membership/.
+Source: kv.md 1.4; interop.md 4.0, the minimum that all tested clients accept. The consequences of a map that names this
+node: node/membership/.
 """
 
 from __future__ import annotations
@@ -48,23 +48,26 @@ class ServedMap:
 
     @property
     def is_set(self) -> bool:
-        """Return True if the map was given to us."""
+        """True if an administrator has set the map."""
         return self._set is not None
 
     @property
     def map_in_refusals(self) -> bool:
-        """Return True if NOT_MY_VBUCKET carries the map: only one that names another node helps; ours would make the
-        client ask us again for ever (kv.md 5, "NMVB with a map that still points to you")."""
+        """True if NOT_MY_VBUCKET carries the map.
+
+        Only a map that names another node helps; with ours the client would ask this node again for ever (kv.md 5,
+        "NMVB with a map that still points to you").
+        """
         return self._set is not None
 
     def config(self) -> bytes:
-        """The map as JSON."""
+        """Return the map as JSON."""
         return self._set[2] if self._set else self._own()
 
     def owner(self, vbucket: int) -> Address | None:
-        """The node that a vbucket belongs to by a map that was set; None if nobody, or if that can not be read.
+        """Return the owner of a vbucket by a map that was set; None if it has none, or if the map can't be read.
 
-        By our own map we only know that it is not us.
+        Without such a map it is only known that this node is not the owner.
         """
         if self._read is None and self._set is not None:
             with suppress(RemoteProtocolError):  # a map that is only handed out may be anything
@@ -78,7 +81,7 @@ class ServedMap:
         self.take((epoch, revision), config)
 
     def check_step(self, epoch: int, revision: int) -> None:
-        """Refuse (EINVAL) a version so far above what is here that hardly any would be left for later maps."""
+        """Refuse (EINVAL) a version so far above the present one that hardly any would be left for later maps."""
         known_epoch, known = self.version
         highest = max(known, self._bucket.clock.time_ns() // 1_000_000) + REVISION_STEP_MAX
         if epoch > known_epoch + EPOCH_STEP_MAX or revision > highest:

@@ -1,17 +1,17 @@
-"""The lease of a node: one operator changes who owns its vbuckets, and no other does so meanwhile.
+"""The lease of a node: one operator at a time changes the owners of its vbuckets.
 
     IOCTL_SET   key "lease"   value {"run": "6f1c…", "by": "rebalance, process 71 on db7", "connection": "9a02…",
                                      "again": false, "release": false, "over": false}
 
-Several connections of one run may hold it, each under a name of its own. It ends with the last of them, and nothing
-else ends it, so whatever a holder asks on such a connection is asked by the only operator there is. One that says
-nothing for LEASE_SECONDS may be hung, or cut off: when another run asks then, its connections are closed first, and
-what it had sent and was not read yet with them. "again" says that the run held the lease before: it is refused if
-another one had it since, for what the run knows of the vbuckets is from before that. "over", with "release", says that
-the run has come to its end: what it let go follows by the map again, as it does when another one begins.
+Several connections of one run may hold it, each under a name of its own. The lease ends with the last of these
+connections, and only then, so every request on one of them comes from the only operator there is. A run that is silent
+for LEASE_SECONDS may be hung, or cut off: if another run asks for the lease then, the connections of the first are
+closed, and their unread requests are lost with them. "again" says that the run held the lease before: it is refused if
+another run had it since, for the run's knowledge of the vbuckets is older. "over", with "release", says that the run
+has come to its end: the vbuckets that it held follow by the map again, as they do when another run begins.
 
-With each new run the connections end on which vbuckets change hands through a mover: nothing that an older run began
-goes on. Source: failover 4, "never two active owners", for more than one mover.
+When a new run begins, connections on which a mover makes vbuckets change hands are closed: no work of an older run goes
+on. Source: failover 4, "never two active owners", for more than one mover.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEXT_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request for the lease: which run of an operator, who that is in words, and by which of its connections."""
+    """A request for the lease: the operator's run, its description in words, and the connection that asks."""
 
     run: str
     by: str
@@ -48,7 +48,7 @@ def read_asked(content: dict[str, Any]) -> LeaseRequest:
     """Read the properties of a request.
 
     Raises:
-        CommandRefused: a text is missing or too long, or a truth value is none.
+        CommandRefused: a text is missing or too long, or a truth value is neither true nor false.
     """
     run, by, connection = (content.get(name) for name in ("run", "by", "connection"))
     if not all(isinstance(each, str) and 0 < len(each) <= TEXT_MAX for each in (run, by, connection)):
@@ -64,11 +64,11 @@ class Lease:
 
     Args:
         clock: seconds of a monotonic clock.
-        on_new: called when another run than the one before gets it.
+        on_new: called when a new run gets the lease.
         on_over: called when a run that has come to its end releases it.
 
     Attributes:
-        run, by: of the last who had it; empty if nobody had since the node started.
+        run, by: the last holder; empty if there was none since the node started.
     """
 
     def __init__(self, clock: Callable[[], float], on_new: Callable[[], None], on_over: Callable[[], None]) -> None:
@@ -80,14 +80,14 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Return True if an operator has it now."""
+        """True if an operator has the lease now."""
         return any(not each.is_closed for each in self._holders.values())
 
     def ask(self, connection: Connection, request: LeaseRequest) -> None:
-        """Take it, keep it or release it.
+        """Take, keep or release the lease.
 
         Raises:
-            CommandRefused: EBUSY, another run has it, or (again) had it since.
+            CommandRefused: EBUSY if another run has it, or (again) had it since.
         """
         if request.release:
             if self._holders.get(request.connection) is connection:

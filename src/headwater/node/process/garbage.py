@@ -1,11 +1,12 @@
-"""The times at which Python's collector of reference cycles runs in a node: the young often, the old only while they
-are few.
+"""The times at which Python's collector of reference cycles runs in a node: often for young objects, for old ones only
+while they are few.
 
-A collection of all that lives takes a tenth of a microsecond for each object, in one turn of the event loop: a third of
-a second once guests have made some millions. So nothing here may need one: whatever a guest can have many of
-(connections, sessions, streams) lets go of what refers back to it when it closes, and is gone with the last reference.
-What is left are the cycles of an exception or a task now and then. Those die young, or are found while there is little
-to look through; where there is much, it is set aside (`gc.freeze`), so that what comes later is little again.
+A collection of all living objects takes a tenth of a microsecond for each, in one turn of the event loop: a third of a
+second once clients have made some millions. So no object here may need one: objects of which a client can have many
+(connections, sessions, streams) drop the references back to them when they close, and are freed with the last
+reference. The remaining cycles come from an exception or a task now and then. They die young, or are found while there
+are few objects to look through; if there are many, those are set aside (`gc.freeze`), so that later objects are few
+again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Collector:
     """The collector's schedule in a process that is a node.
 
     Attributes:
-        collected, set_aside: how often the old ones were looked through, and how often they were too many for that.
+        collected, set_aside: the number of collections of old objects, and of times when they were too many for one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,7 +39,7 @@ class Collector:
         self._before = gc.get_threshold()
 
     def start(self) -> None:
-        """Take the old ones over from Python; what is there by now stays."""
+        """Take the collection of old objects over from Python; the present objects stay for good."""
         self._before = gc.get_threshold()
         gc.set_threshold(*self._before[:2], NEVER)
         gc.collect()
@@ -46,7 +47,7 @@ class Collector:
         self._arm()
 
     def stop(self) -> None:
-        """Give them back."""
+        """Give the collection of old objects back to Python."""
         if self._timer is not None:
             self._timer.cancel()
             gc.set_threshold(*self._before)

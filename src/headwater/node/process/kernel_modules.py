@@ -1,4 +1,4 @@
-"""The modules of kernels that a node uses, and how many of their kernels there are so far."""
+"""The modules of kernels that a node uses, and the number of kernels that are ready."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The lateness of the event loop: everybody waits while one callback runs, so STAT shows its longest turns.
+"""The lateness of the event loop: all clients wait while one callback runs, so STAT shows its longest turns.
 
-A timer looks again and again. How late it comes is the wall time of the turn that kept it; what the loop's thread has
-computed since the look before is processor time, and counts no longer than the timer was late: on a machine with other
-work the first says what a client feels, the second what the node did.
+A timer looks again and again. Its delay is the wall time of the turn that held it up. The processor time of the loop's
+thread since the last look counts as well, up to that delay. On a machine with other work the wall time shows what a
+client feels, the processor time what the node did.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from headwater.node.reporting.durations import Durations
 
 
 def standing_clock() -> Callable[[], float]:
-    """A clock of the seconds that this thread was ready to run and had no processor; of zeros where nobody tells."""
+    """Return a clock of the seconds that this thread was ready to run and had no processor; always zero if the system
+    does not report them.
+    """
     try:
         descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -29,14 +31,14 @@ class LoopWatch:
     """The longest turns of an event loop since it began, or since they were last reset.
 
     Args:
-        interval_seconds: from one look to the next, and so much less than the truth may be shown; 0: never.
-        processor_seconds: what the loop's thread has computed so far; asked in that thread.
-        standing: makes a clock of how long it stood in line for a processor; called in that thread.
+        interval_seconds: the time from one look to the next, by which a delay may be underestimated; 0: never look.
+        processor_seconds: returns the processor time of the loop's thread so far; called in that thread.
+        standing: makes a clock of the time that the thread waited for a processor; called in that thread.
 
     Attributes:
         late_seconds: the latest look's wall time; busy_seconds: the most processor time within one such wait.
-        own_seconds: the most wall time without what the thread stood in line.
-        durations: how late each look was, wall time.
+        own_seconds: the most wall time without the thread's wait for a processor.
+        durations: the delay of each look, wall time.
     """
 
     def __init__(
@@ -59,19 +61,19 @@ class LoopWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Begin to look."""
         if self._interval_seconds:
             self._stood = self._standing()
             self._busy_until, self._stood_until = self._processor_seconds(), self._stood()
             self._arm()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def stats(self, arguments: Sequence[str]) -> Iterable[tuple[str, str]]:
-        """STAT loop: all in microseconds. `STAT loop reset` begins anew after its answer."""
+        """Return STAT loop: all in microseconds. `STAT loop reset` begins anew after its answer."""
         statistics = (
             ("ep_loop_watch_interval", str(round(1e6 * self._interval_seconds))),
             ("ep_loop_late_max", str(round(1e6 * self.late_seconds))),

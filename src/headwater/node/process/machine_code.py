@@ -5,11 +5,11 @@ the few that a read or a write can't do without, and a process of low priority, 
 cache. The helper names each module that is done; a thread of the node then loads it, milliseconds each, and from then
 on calls find the code. No state passes from one to the other, for kernels have none.
 
-Until then requests are answered one by one in Python (kernels/execute.py), and who needs another kernel compiles that
-one at its first call. A helper that can't be started, dies, or can't keep what it made (a full disk) leaves the rest to
-the thread. Recovery, before all this, waits for the kernels that it needs.
+Until then requests are answered one by one in Python (kernels/execute.py), and the first call of another kernel
+compiles it. A helper that can't be started, dies, or can't keep what it made (a full disk) leaves the rest to the
+thread. Recovery, before all this, waits for the kernels that it needs.
 
-A wheel with machine code is without this file (hatch_build.py), and a node with machine code imports it nowhere.
+A wheel with machine code does not contain this file (hatch_build.py), and a node with machine code never imports it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log: Final = logging.getLogger(__name__)
 
 
 def missing(modules: tuple[str, ...]) -> list[str]:
-    """Load what is in the cache; returns the modules whose kernels are not all there."""
+    """Load the kernels in the cache; return the modules whose kernels are not all there."""
     left = []
     for name in modules:
         try:
@@ -45,7 +45,7 @@ def missing(modules: tuple[str, ...]) -> list[str]:
 
 
 class MachineCode:
-    """Sees to it that a node's kernels are compiled, beside its serving."""
+    """Has a node's kernels compiled while it serves."""
 
     def __init__(self) -> None:
         self._left: list[str] = []
@@ -54,7 +54,9 @@ class MachineCode:
         self._stopping = threading.Event()
 
     def begin(self) -> None:
-        """Load what there is, compile what nothing can do without; the rest comes later, if there is one."""
+        """Load the compiled kernels, and compile those that no node can do without; the helper compiles the rest, if
+        there is one.
+        """
         self._left = missing(MODULES) if builds.compiling() else []
         if not self._left:
             return
@@ -68,7 +70,9 @@ class MachineCode:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the helper, and wait until the thread has seen it; one that compiles itself ends with its kernel."""
+        """End the helper, and wait until the thread has seen it; a helper that is compiling ends after its
+        kernel.
+        """
         self._stopping.set()
         if self._helper is not None:
             self._helper.kill()  # what it has finished is kept, and a torn entry is none
@@ -76,7 +80,7 @@ class MachineCode:
             self._thread.join(STOP_SECONDS)
 
     def _started(self) -> subprocess.Popen[str] | None:
-        """The helper; None where there can't be one, or it could keep nothing."""
+        """Return the helper; None if it can't be started, or could not keep its results."""
         if builds.cache_folder() is None or not sys.executable:
             return None
         command = [sys.executable, "-m", "headwater.kernels.warming", "--niceness", str(HELPER_NICENESS)]
@@ -105,7 +109,7 @@ class MachineCode:
             cached.serving = False  # a kernel that is missing even now is compiled by who calls it
 
     def _follow(self, helper: subprocess.Popen[str], lines: IO[str]) -> None:
-        """Load each module when the helper has compiled it; returns when it is done, or gone."""
+        """Load each module when the helper has compiled it; return when the helper is done, or gone."""
         with lines:
             for name in map(str.strip, lines):
                 if name in self._left and not missing((name,)):
@@ -120,7 +124,7 @@ class MachineCode:
             )
 
     def _compile_the_rest(self) -> None:
-        """Compile what the helper did not, or could not keep."""
+        """Compile the kernels that the helper did not compile, or could not keep."""
         while self._left and not self._stopping.is_set():
             with cached.building():
                 warm_up(self._left.pop(0))

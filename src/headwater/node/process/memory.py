@@ -1,8 +1,9 @@
-"""Memory goes back to the system once it is not needed: large buffers at once, what the C library keeps a moment later.
+"""Memory goes back to the system once it is not needed: large buffers at once, memory that the C library keeps a moment
+later.
 
-The C library's allocator keeps what is freed, and what lies between blocks in use it can't give back by itself. So what
-may be large and waits long (half a request, an answer that nobody reads) is mapped, and gone with its last reference;
-and where much else was freed, the library is told to give back whole pages (`malloc_trim`). Looking and giving back are
+The C library's allocator keeps freed memory, and can't by itself give back pages between blocks in use. So buffers that
+may be large and wait long (half a request, an unread answer) are mapped, and freed with their last reference; and after
+much other memory was freed, the library is told to give back whole pages (`malloc_trim`). Looking and giving back are
 done in a thread: the event loop waits for them only when it wants large memory itself meanwhile.
 """
 
@@ -34,10 +35,10 @@ KEPT_BYTES: Final = 24 << 20
 
 
 def mapped(size_bytes: int) -> mmap.mmap:
-    """Zeros in pages of their own, which go back to the system with the last reference.
+    """Return zeros in pages of their own, which go back to the system with the last reference.
 
-    Not in huge pages: those are quicker to be had most of the time, and ten times slower where the system has to make
-    room for them, or a virtual machine has never touched them (50 ms for 20 MiB, measured).
+    The pages are not huge ones: those are faster most of the time, but ten times slower if the system has to make room
+    for them, or a virtual machine has never touched them (50 ms for 20 MiB, measured).
 
     Raises:
         OSError: the system gives no more.
@@ -46,7 +47,7 @@ def mapped(size_bytes: int) -> mmap.mmap:
 
 
 def mapped_copy(data: bytes | bytearray | memoryview) -> memoryview:
-    """A copy in pages of its own."""
+    """Return a copy in pages of its own."""
     copy = mapped(len(data))
     copy[:] = data
     return memoryview(copy)
@@ -54,7 +55,7 @@ def mapped_copy(data: bytes | bytearray | memoryview) -> memoryview:
 
 @cache
 def libc() -> ctypes.CDLL:
-    """The C library that is loaded anyway."""
+    """Return the C library of this process."""
     return ctypes.CDLL(None)
 
 
@@ -71,7 +72,9 @@ class _Figures(ctypes.Structure):
 
 
 def free_bytes_of_libc() -> Callable[[], int] | None:
-    """Return a function that tells how many bytes are free within the allocator; None where it does not tell."""
+    """Return a function that returns the free bytes within the allocator; None if the allocator does not
+    report them.
+    """
     try:
         figures = libc().mallinfo2
     except (AttributeError, OSError, TypeError):
@@ -81,21 +84,22 @@ def free_bytes_of_libc() -> Callable[[], int] | None:
 
 
 def trim_libc() -> None:
-    """Have the allocator give back what pages it can, but for some at the end of the heap."""
+    """Make the allocator give back as many pages as it can, except some at the end of the heap."""
     libc().malloc_trim(ctypes.c_size_t(KEPT_BYTES))
 
 
 class Trimmer:
-    """Has the allocator give back memory, soon after much of it was freed.
+    """Makes the allocator give back memory, soon after much of it was freed.
 
     Args:
-        free_bytes: how much is free within the allocator, given back or not; None: it does not tell, and is left alone.
-        trim: makes it give back. Both are called in a thread of the loop's.
-        clock: seconds of a clock that is as fine as a look is short.
+        free_bytes: returns the free bytes within the allocator, given back or not; None: they are unknown, so it is
+            left alone.
+        trim: makes it give memory back. Both are called in a thread of the loop's.
+        clock: seconds of a clock that is fine enough to time a look.
 
     Attributes:
-        trims: how often it was told to.
-        pause_seconds: how long it is until the next look.
+        trims: the number of times that memory was given back.
+        pause_seconds: the time until the next look.
     """
 
     def __init__(
@@ -114,13 +118,13 @@ class Trimmer:
         self._working: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Begin to look."""
         if self._free_bytes is not None:
             self._is_on = True
             self._arm()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._is_on = False
         if self._timer is not None:
             self._timer.cancel()
@@ -153,9 +157,10 @@ _RECEIVED, _FORWARD, _QUEUED = 0, 4, 5
 
 
 def socket_bytes(sock: socket.socket) -> int:
-    """Bytes of memory the system keeps for a socket: received and not read, queued to leave, set aside for both.
+    """Return the bytes of memory that the system keeps for a socket: received and unread, queued to leave, set aside
+    for both.
 
-    0 where the system does not tell.
+    Returns 0 if the system does not report them.
     """
     if _MEMINFO is None:
         return 0

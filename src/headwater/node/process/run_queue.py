@@ -1,9 +1,9 @@
-"""The order in which work runs on the event loop's thread: many busy connections together hold nobody up either.
+"""The order in which work runs on the event loop's thread: even many busy connections together hold no other up.
 
-One connection gives way after a slice. A hundred of them would still be a hundred slices between one look at the
-sockets and the next: so what connections do in one iteration of the loop has a quantum, and when that is used up, the
-rest stands in line for the next iterations. Work that was only put off goes before work that had its slice already: who
-asks for little does not wait for all who ask for much.
+One connection gives way after a slice. A hundred of them would still run a hundred slices between two looks at the
+sockets. So one iteration of the loop has a quantum for all connections; when it is used up, the rest waits in line for
+the next iterations. Work that has not had a slice yet goes before work that has: a short request does not wait for all
+long ones.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class RunQueue:
     """The work that one iteration of an event loop has time for, and the work that must wait for the next one.
 
     Attributes:
-        is_spent: whether this iteration's quantum is used up: what begins now had better stand in line.
-        slice_seconds: how long one of them may go on before it gives way.
-        large: the places of those that hold a large document from turn to turn.
+        is_spent: True if this iteration's quantum is used up: new work had better wait in line.
+        slice_seconds: the time after which a piece of work gives way.
+        large: the places for work that holds a large document from turn to turn.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,29 +50,31 @@ class RunQueue:
         self._behind: deque[Callable[[], object]] = deque()
 
     def __len__(self) -> int:
-        """Return the number of those in line."""
+        """Return the number of pieces of work in line."""
         return len(self._first) + len(self._behind)
 
     def spend(self, seconds: float) -> None:
-        """Count what was used of this iteration's quantum."""
+        """Count time as spent of this iteration's quantum."""
         self._spent += seconds
         if self._spent >= NOTICE_SECONDS:
             self.is_spent = self._spent >= QUANTUM_SECONDS
             self._ask()
 
     def first(self, work: Callable[[], object]) -> None:
-        """Stand in line with work that has not begun. It has to tell what it spends."""
+        """Put work that has not begun into the line. It has to report the time that it spends."""
         self._first.append(work)
         self._ask()
 
     def behind(self, work: Callable[[], object]) -> None:
-        """Stand in line behind everybody, for this work has had its slice. It has to tell what it spends."""
+        """Put work that has had its slice at the end of the line. It has to report the time that it spends."""
         self._behind.append(work)
         self._look_at_crowd()
         self._ask()
 
     async def turn(self) -> None:
-        """Wait behind everybody, in a coroutine. A slice is counted as spent already, for it runs when it is woken."""
+        """Wait at the end of the line, in a coroutine. A slice counts as spent already, for the coroutine runs when it
+        is woken.
+        """
         future: asyncio.Future[None] = self._loop.create_future()
 
         def wake() -> None:
@@ -92,7 +94,7 @@ class RunQueue:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Run those in line once, as far as their part of a new iteration's quantum goes; one of each at least."""
+        """Run the work in line once, as far as its part of a new iteration's quantum goes; one piece at least."""
         self._is_due = self.is_spent = False
         self._spent = 0.0
         lines = [(self._first, len(self._first)), (self._behind, len(self._behind))]  # who comes now is next time's
@@ -115,14 +117,14 @@ class RunQueue:
 
 
 class Slices:
-    """The slices of one piece of work in a coroutine; made when it begins."""
+    """The slices of one piece of work in a coroutine; to be made when it begins."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: RunQueue) -> None:
         self._loop, self._queue = loop, queue
         self._ends = loop.time() + queue.slice_seconds
 
     async def breathe(self) -> None:
-        """Let others go first if this slice is over. To be called often: it costs a look at the clock."""
+        """Let other work go first if this slice is over. Call this often: it only costs a look at the clock."""
         if self._loop.time() >= self._ends:
             await self._queue.turn()
             self._ends = self._loop.time() + self._queue.slice_seconds

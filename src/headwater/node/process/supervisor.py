@@ -1,4 +1,5 @@
-"""Words to the service manager that started this process: systemd's, of Type=notify, which reads them from a socket.
+"""Messages to the service manager that started this process: systemd, with Type=notify, which reads them from
+a socket.
 
 Source: sd_notify(3).
 """
@@ -11,9 +12,9 @@ from collections.abc import Mapping
 
 
 def tell(words: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Say `READY=1`, `STOPPING=1` or the like; whether there was anybody to say it to, and it was said.
+    """Send `READY=1`, `STOPPING=1` or the like; return True if there is a manager and the message was sent.
 
-    A manager that has gone is no reason to fail.
+    A manager that is gone is no reason to fail.
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):

@@ -1,8 +1,8 @@
 """Threads that run before they are needed.
 
 A system may refuse a new thread at any moment: a limit of processes, of address space, no memory. A pool that makes its
-threads as work comes would then keep the work and raise an error: nobody knows whether it will ever be done. So the
-node's pools have all their threads from the start, which is refused if it can't have them.
+threads as work comes would then keep the work and raise an error: it is unknown whether the work will ever be done. So
+the node's pools have all their threads from the start, which is refused if it can't have them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Inline", "pool", "pool_or_inline"]
 
 
 def pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """A pool whose threads all run.
+    """Return a pool whose threads all run.
 
     Raises:
         StorageError: the system gives no more threads.
@@ -37,7 +37,9 @@ def pool(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 def pool_or_inline(threads: int, name: str) -> Executor:
-    """Make a pool of threads; where none can be started, one that does the work at once in the caller's thread."""
+    """Return a pool of threads; if none can be started, an executor that does the work at once in the
+    caller's thread.
+    """
     try:
         return pool(threads, name)
     except StorageError:
@@ -48,7 +50,7 @@ class Inline(Executor):
     """Does the work at once."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """A future that is done."""
+        """Return a future that is done."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

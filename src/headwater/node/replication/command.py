@@ -1,4 +1,4 @@
-"""IOCTL_SET: telling a node whom its vbuckets follow.
+"""IOCTL_SET: an order to a node to let vbuckets follow another node.
 
     key "replicate"        value {"from": "host:port/bucket", "vbuckets": "0-3,7", "takeover": false,
                                   "user": "...", "password": "...", "tls": 11207}
@@ -6,10 +6,10 @@
     key "lease"            see node/ownership/lease.py
     key "users"            see node/kv/users.py
 
-"tls" is the port on which to call it by TLS; without it, it is called by "from", without TLS. "vbuckets" left out
-means all that the node has (or, to stop, all that follow). A vbucket that is not here is made, as a replica; one that
-is active is refused with EINVAL, and then nothing happens. The answer means "understood": STAT replication tells how
-far it is. A private use of an opcode that the specification leaves to each server; see docs/replication.md.
+"tls" is the port on which to call it by TLS; without it, it is called by "from", without TLS. "vbuckets" left out means
+all that the node has (or, to stop, all that follow). A vbucket that is not here is made, as a replica; one that is
+active is refused with EINVAL, and then nothing happens. The answer means "understood"; STAT replication shows the
+progress. A private use of an opcode that the specification leaves to each server; see docs/replication.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Replication:
         server.bucket.on_owned.append(self._owned)
 
     def start(self, source: ProducerAddress, vbuckets: list[int], *, takeover: bool) -> None:
-        """Let vbuckets follow a producer; those that follow another one by our call leave it."""
+        """Let vbuckets follow a producer; they leave another producer that this node called."""
         key = (source.host, source.port, source.bucket)
         for other, dialer in tuple(self.dialers.items()):
             if not dialer.wanted and other != key:
@@ -72,7 +72,9 @@ class Replication:
         self.dialers[key].follow(vbuckets, StreamFlag.TAKEOVER if takeover else StreamFlag(0))
 
     def leave(self, source: ProducerAddress, vbuckets: list[int] | None) -> bool:
-        """Let vbuckets (None: all) follow a producer no more; what they hold stays. False if none was ever called."""
+        """Let vbuckets (None: all) stop following a producer; they keep their documents. Returns False if none was ever
+        called.
+        """
         dialer = self.dialers.get((source.host, source.port, source.bucket))
         if dialer is not None:
             dialer.leave(tuple(dialer.wanted) if vbuckets is None else vbuckets)
@@ -83,11 +85,11 @@ class Replication:
             dialer.forget(vb)
 
     def wants(self, vbucket: int) -> bool:
-        """Return True if a vbucket follows anybody, or is about to."""
+        """Return True if a vbucket follows a producer, or is about to."""
         return any(vbucket in dialer.wanted for dialer in self.dialers.values())
 
     def following(self) -> Iterable[tuple[str, FollowProgress]]:
-        """Return each producer (host:port/bucket), and how far the vbuckets are that follow it."""
+        """Return each producer (host:port/bucket), and the progress of the vbuckets that follow it."""
         return [(str(each.source), each.following()) for each in self.dialers.values() if each.wanted]
 
     def stop(self) -> None:
@@ -96,7 +98,7 @@ class Replication:
             dialer.stop()
 
     def stats(self, arguments: list[str]) -> Iterable[tuple[str, str]]:
-        """STAT replication: each producer, and the vbuckets that follow it, or the one that is named."""
+        """Return STAT replication: each producer, and the vbuckets that follow it, or one of them."""
         named = _vbucket(arguments)
         for dialer in tuple(self.dialers.values()):
             for name, value in tuple(dialer.stats(named)):
@@ -170,7 +172,7 @@ def _source(properties: dict[str, Any], own_bucket: str) -> ProducerAddress:
 
 
 def _vbucket(arguments: list[str]) -> int | None:
-    """The vbucket that a request for statistics names; None for all."""
+    """Return the vbucket in the arguments of STAT; None for all."""
     if not arguments:
         return None
     if len(arguments) > 1 or not (arguments[0].isascii() and arguments[0].isdecimal() and len(arguments[0]) <= 5):

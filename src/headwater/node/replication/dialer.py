@@ -4,9 +4,9 @@
                                 --taken over, became active, dropped--> done
     connection lost --a little later--> connect again, every vbucket goes on from what it holds
 
-One `Dialer` for each producer (address and bucket): its connection carries all vbuckets that follow it. Waiting grows
-from RETRY_SECONDS_MIN to RETRY_SECONDS_MAX while nothing goes right. Source: dcp 1, failover 5 (step 2: "tells B to
-dial A").
+One `Dialer` for each producer (address and bucket): its connection carries all vbuckets that follow it. The pauses grow
+from RETRY_SECONDS_MIN to RETRY_SECONDS_MAX while all attempts fail. Source: dcp 1, failover 5 (step 2: "tells B to dial
+A").
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Caller(Services, Protocol):
     """The node, which also takes connections that it has opened itself."""
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
-        """Make a connection of a connected socket. Give it a session, then start it."""
+        """Return a connection for a connected socket. Give it a session, then start it."""
 
 
 def _manifest() -> Conversation[CollectionsManifest]:
-    """Ask for the collections of a producer; those of a bucket without any where it does not tell."""
+    """Ask a producer for its collections; if it knows none, those of a bucket without any."""
     answer = yield GetManifest().frame()
     try:
         return EMPTY if answer.status else CollectionsManifest.decode(answer.value)
@@ -83,7 +83,7 @@ def _backoff() -> Backoff:
 
 
 def _why_over(event: Refused | Ended) -> str:
-    """Return the reason why a stream is no more, for people."""
+    """Return the reason why a stream ended, for people."""
     if isinstance(event, Refused):
         return f"the producer answered {name_of(event.status)}" + f" ({event.said})" * bool(event.said)
     if event.reason is None:
@@ -96,9 +96,9 @@ class Dialer:
 
     Attributes:
         source: the producer.
-        wanted: the vbuckets and the flags of their streams; one that was taken over leaves it.
-        connects: how often a connection was opened. problem: why the last attempt failed, empty after a success.
-        problems: by vbucket, why its stream did not come about, or ended; gone once it is open.
+        wanted: the vbuckets that follow, with the flags of their streams; one that was taken over is removed.
+        connects: the number of opened connections. problem: the failure of the last attempt, empty after a success.
+        problems: by vbucket, the reason why its stream was refused or ended; removed once it is open.
     """
 
     def __init__(self, server: Caller, source: ProducerAddress) -> None:
@@ -135,7 +135,7 @@ class Dialer:
             self._task = self._server.loop.create_task(self._run())
 
     def leave(self, vbuckets: Iterable[int]) -> None:
-        """Let these vbuckets follow no more; with the last of them the connection goes."""
+        """Let these vbuckets stop following; with the last of them the connection is closed."""
         session = self._session
         for vb in vbuckets:
             self.wanted.pop(vb, None)
@@ -145,10 +145,11 @@ class Dialer:
         self._finish_if_idle()
 
     def forget(self, vbucket: int) -> None:
-        """A vbucket became active: it follows nobody any more, now and when it will have given that up.
+        """Forget a vbucket that became active: it follows no producer any more, also after it gives that
+        state up.
 
-        Its stream, if there is one, ends by itself. Without one nothing else would tell us, and once the vbucket is
-        dead or a replica again it would follow this producer, who may never have had what was written since.
+        Its stream, if there is one, ends by itself. Without a stream only this call says so; otherwise the vbucket,
+        once dead or a replica again, would follow this producer, which may never have had the changes written since.
         """
         if self.wanted.pop(vbucket, None) is not None and (
             self._session is None or vbucket not in self._session.streams
@@ -156,7 +157,7 @@ class Dialer:
             self._finish_if_idle()
 
     def stop(self) -> None:
-        """Hang up, and follow nobody any more."""
+        """Close the connection, and let no vbucket follow any more."""
         self.wanted.clear()
         if self._task is not None:
             self._task.cancel()
@@ -165,7 +166,7 @@ class Dialer:
             self._session.connection.drop("replication was stopped", fault=False)
 
     def stats(self, vbucket: int | None = None) -> Iterable[tuple[str, str]]:
-        """State of the connection and of each vbucket, or of one."""
+        """Return the state of the connection and of each vbucket, or of one."""
         yield "connected", str(self.is_connected).lower()
         yield "connects", str(self.connects)
         yield "problem", self.problem
@@ -182,7 +183,7 @@ class Dialer:
                 yield f"vb_{vb}_problem", self.problems[vb]
 
     def following(self) -> FollowProgress:
-        """Return how far the vbuckets are, for the metrics."""
+        """Return the progress of the vbuckets, for the metrics."""
         session, now = self._session, self._server.loop.time()
         streams = session.streams if session is not None else {}
         inside = [each.vbucket for each in streams.values() if each.vbucket.is_receiving_snapshot]
@@ -193,7 +194,7 @@ class Dialer:
     # --- what the session tells -------------------------------------------------------------------------------------
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
-        """Note that a stream did not come about, or ended; ask for it again later, unless that was to be."""
+        """Note that a stream was refused or ended; request it again later, unless that end was wanted."""
         flags = self.wanted.get(vbucket)
         vbucket_ = self._server.bucket.vbuckets.get(vbucket)
         taken = flags is not None and flags & StreamFlag.TAKEOVER and getattr(event, "reason", None) == EndReason.OK
@@ -207,14 +208,16 @@ class Dialer:
         self._server.loop.call_later(wait, self._begin, vbucket)
 
     def stream_opened(self, vbucket: int) -> None:
-        """A stream is open: the next failure is the first."""
+        """Note that a stream is open, so that the next failure counts as the first."""
         self._waits.pop(vbucket, None)
         self.problems.pop(vbucket, None)
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Return True if a stream that is closed now begins again, since changes after `seqno` were refused.
+        """Return True if a stream that is closed now will be opened again, since changes after `seqno` were
+        refused.
 
-        Three times for the same seqno; a change that never comes rightly would keep all after it away for ever.
+        This is tried three times for the same seqno: a change that is always refused would hold all later ones up for
+        ever.
         """
         before, times = self._fetched.get(vbucket, (-1, 0))
         times = times + 1 if before == seqno else 1
@@ -248,7 +251,7 @@ class Dialer:
             self._server.loop.call_later(RETRY_SECONDS_MAX / 10, self._begin, vb)
 
     def _note(self, vb: int, problem: str) -> None:
-        """Remember, and once log, what is wrong with a vbucket's stream."""
+        """Remember the problem with a vbucket's stream, and log it once."""
         if self.problems.get(vb) != problem:
             sentence = f"vbucket {vb}: {problem}"
             self._server.dcp.refusals.tell(f"replication from {self.source}", [sentence], self._server.loop.time())
@@ -280,7 +283,7 @@ class Dialer:
         self._task = None
 
     def _failed(self, problem: str) -> None:
-        """Tell of it, and hang up on whom was called: he is called again."""
+        """Log the problem and close the connection; the producer is called again."""
         self._complain(problem)
         if self._session is not None:
             self._session.connection.drop("the streams could not be asked for", fault=False)
@@ -325,7 +328,9 @@ class Dialer:
             self._begin(vb)
 
     async def _call(self) -> tuple[socket.socket | TlsSocket, frozenset[int]]:
-        """Connect, greet, open: a socket on which the peer is our producer, and the features it granted."""
+        """Connect, greet and open; return a socket on which the peer is our producer, and the features it
+        granted.
+        """
         loop, source = self._server.loop, self.source
         sock = await call(loop, source.host, source.port, source.tls_port, self._server.tls)
         try:
@@ -353,35 +358,40 @@ class Dialer:
         return sock, greeting.features
 
     def _cluster_uuid(self) -> str:
-        """Return the cluster's uuid where the producer is a member of it by our map; else the empty text."""
+        """Return the cluster's uuid if the producer is a member of it by our map; else the empty text."""
         known = self._server.membership.map
         is_member = known is not None and Address(self.source.host, self.source.port) in known.servers
         return known.uuid if is_member and known is not None else ""
 
     def _check_member(self, config: bytes | None) -> None:
-        """Follow nobody at a member's address who is not that member: a node that came back without its disk has
-        nothing of what is here, and would have all of it rolled back."""
+        """Refuse to follow a node at a member's address that is not that member.
+
+        A node that came back without its disk has none of the documents here, and would have all of them rolled back.
+        """
         wanted = self._cluster_uuid()
         if wanted and config is not None and (uuid := ClusterMap.from_json(config).uuid) != wanted:
             message = f"{self.source} is a member by the map, and answers with a map of another cluster ({uuid})"
             raise ClusterError(message, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
 
     def _check_manifest(self, theirs: CollectionsManifest) -> None:
-        """Follow nobody whose collections have the ids of others here: documents would come to stand in those."""
+        """Refuse to follow a producer whose collections have the ids of others here: documents would get into the wrong
+        ones.
+        """
         ours = self._server.bucket.collections.manifest
         if ours.uid and theirs.uid and (problem := contradiction(theirs, ours)):
             message = f"collections of {self.source} and of this node are not of one bucket: {problem}"
             raise ClusterError(message, "see headwater collection list of both, and drop what is not needed")
 
     def _name(self) -> str:
-        """failover 5: "convention replication:A->B:bucket"; the same after every reconnect, so that an old connection
-        of ours that the producer has not noticed to be dead makes way."""
+        """Return the connection's name. failover 5: "convention replication:A->B:bucket"; it is the same after every
+        reconnect, so that a dead connection of ours that the producer has not noticed is replaced.
+        """
         here = f"{self._server.config.host}:{self._server.cluster.port}"
         name = f"replication:{self.source.host}:{self.source.port}->{here}:{self.source.bucket}"
         return name[:NAME_BYTES_MAX]
 
     def _here(self) -> str:
-        """This node as the others know it: by that name it acknowledges prepares."""
+        """Return this node's name among the others, under which it acknowledges prepares."""
         known = self._server.membership.map
         here = None if known is None else known.here
         return f"{self._server.config.host}:{self._server.cluster.port}" if here is None else str(here)

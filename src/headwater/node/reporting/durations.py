@@ -1,4 +1,4 @@
-"""The durations of something, counted as Prometheus wants it: so many were at most so long."""
+"""A histogram of durations, as Prometheus wants it: the number of durations up to each bound."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Durations:
         self._counts = [0] * (len(bounds_seconds) + 1)
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Count one, or several that took equally long."""
+        """Count one duration, or several of equal length."""
         self._counts[bisect_left(self._bounds_seconds, seconds)] += count
         self.total_seconds += seconds * count
 
     def at_most(self) -> list[tuple[str, int]]:
-        """Return how many were at most so long, for each bound as text; the last is "+Inf", all of them."""
+        """Return the number of durations up to each bound (as text); the last bound is "+Inf"."""
         bounds = (*(f"{bound:g}" for bound in self._bounds_seconds), "+Inf")
         return list(zip(bounds, accumulate(self._counts), strict=True))

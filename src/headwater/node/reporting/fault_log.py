@@ -1,7 +1,7 @@
-"""A bound on what our own faults write into the log: a request that fails inside may come a thousand times a second.
+"""A bound on the log lines of our own faults: a request that fails inside may come a thousand times a second.
 
-The first traceback of a place is written whole; more of the same place within a minute are counted, and the count is
-written with the next one.
+The first traceback from a place in the code is written whole; more from the same place within a minute are counted, and
+the count is written with the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RareTracebacks(logging.Filter):
         self._times: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is written; the message of one that is tells how many were not."""
+        """Return True if the record is to be written; its message gets the number of records that were not."""
         place = _place(record)
         if place is None:
             return True
@@ -46,7 +46,7 @@ class RareTracebacks(logging.Filter):
 
 
 def _place(record: logging.LogRecord) -> tuple[str, int] | None:
-    """The file and line that raised, the innermost; None for a record without a traceback."""
+    """Return the innermost file and line that raised; None for a record without a traceback."""
     if not record.exc_info or record.exc_info[2] is None:
         return None
     *_, (frame, line) = traceback.walk_tb(record.exc_info[2])

@@ -1,4 +1,4 @@
-"""The log of a node: a line an event, as text or as JSON, each kind of event by a name that stays.
+"""The log of a node: one line for each event, as text or as JSON; each kind of event has a name that stays.
 
 A line is made where something happens, `log.warning("...", extra=event("disk.full", needed=1))`; its name has to be in
 EVENTS, of which docs/reference/log-events.md is made. Levels are given for all of the node, or for parts of it:
@@ -79,7 +79,7 @@ EVENTS: Mapping[str, str] = {
 
 
 def event(name: str, **fields: object) -> dict[str, Any]:
-    """Make what a line of the log has beside its text, to be given as `extra`.
+    """Return the fields of an event's log line, to be passed as `extra`.
 
     Raises:
         KeyError: a name that is not in EVENTS.
@@ -90,7 +90,9 @@ def event(name: str, **fields: object) -> dict[str, Any]:
 
 
 class OneLine(logging.Formatter):
-    """One line a message: what peers call themselves may hold newlines and escape sequences of terminals."""
+    """Formats each message as one line: names that peers sent may hold newlines and escape sequences of
+    terminals.
+    """
 
     _escapes = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: " ", 0x2029: " "}
 
@@ -98,19 +100,21 @@ class OneLine(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's
-        """The moment, as JsonLine has it."""
+        """Return the time, as JsonLine has it."""
         return _moment(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        """The line, without the traceback that may follow it."""
+        """Return the line, without the traceback that may follow it."""
         return super().formatMessage(record).translate(self._escapes)
 
 
 class JsonLine(logging.Formatter):
-    """One JSON object a message: time, level, module, event, message, what else is known, the traceback if any."""
+    """Formats each message as one JSON object: time, level, module, event, message, further fields, the traceback if
+    any.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line: dict[str, Any] = {
             "time": _moment(record),
             "level": record.levelname.lower(),
@@ -125,12 +129,12 @@ class JsonLine(logging.Formatter):
 
 
 def _moment(record: logging.LogRecord) -> str:
-    """UTC in RFC 3339, as the console and the commands tell it: 2026-01-02T03:04:05.678Z."""
+    """Return the time as UTC in RFC 3339, as the console and the commands show it: 2026-01-02T03:04:05.678Z."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def json_line(logger: logging.Logger, message: str, extra: Mapping[str, Any]) -> str:
-    """Return the line of JSON that a message at level info would be in the log, whatever the log's level."""
+    """Return a message as the line of JSON that it would be in the log at level info, whatever the log's level."""
     record = logger.makeRecord(logger.name, logging.INFO, "", 0, message, (), None, extra=dict(extra))
     return JsonLine().format(record)
 
@@ -139,7 +143,7 @@ def parse_levels(text: str) -> dict[str, str]:
     """Read `warning,replication=info`: levels by module, "" for all others.
 
     Raises:
-        OptionError: what is no level, or is said twice.
+        OptionError: an unknown level, or a module that is named twice.
     """
     levels: dict[str, str] = {}
     for part in text.split(","):
@@ -153,21 +157,23 @@ def parse_levels(text: str) -> dict[str, str]:
 
 
 class OfWorker(logging.Filter):
-    """Says in each line which of a node's workers it comes from."""
+    """Adds the worker's number to each line of a node with several workers."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self._number = number
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let it pass, with the number."""
+        """Let the record pass, with the number."""
         record.msg = f"worker {self._number}: {record.msg}"
         record.fields = {**getattr(record, "fields", {}), "worker": self._number}
         return True
 
 
 def begin(levels: str, form: str, out: TextIO | None = None, worker: int | None = None) -> None:
-    """Write the log to `out` (stderr) from now on, in one of FORMATS; as one of several workers, if it is one."""
+    """Write the log to `out` (stderr) from now on, in one of FORMATS; with the worker's number if there are
+    several.
+    """
     handler = logging.StreamHandler(out or sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else OneLine())
     handler.addFilter(RareTracebacks())

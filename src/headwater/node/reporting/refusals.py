@@ -1,7 +1,7 @@
-"""Lines of the log that come in heaps: a few for each peer and minute, the rest as a number.
+"""Log lines that come in heaps: a few for each peer and minute, the rest as a number.
 
-A consumer that asks for what it can not have asks again and again, for a thousand vbuckets perhaps; and an operator
-who moves vbuckets sets the state of a thousand.
+A consumer whose requests are refused asks again and again, perhaps for a thousand vbuckets; and an operator who moves
+vbuckets sets the state of a thousand.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ log: Final = logging.getLogger(__name__)
 
 
 class RefusalLog:
-    """Writes lines, so many for each host in a minute.
+    """Writes a bounded number of lines for each host in a minute.
 
-    By host, not by connection: who is refused often opens another connection.
+    Lines are counted by host, not by connection: a refused client often opens another connection.
 
     Args:
-        name: of the event. level: of the lines.
+        name: the name of the event. level: the level of the lines.
     """
 
     def __init__(self, name: str = "dcp.refused", level: int = logging.INFO) -> None:
@@ -36,10 +36,10 @@ class RefusalLog:
         """Write a line for each of `what`, unless this peer had its share.
 
         Args:
-            peer: host and port, or another name for who was refused.
+            peer: host and port, or another name of the refused client.
             what: sentences.
             now: seconds of a monotonic clock.
-            fields: what the event has besides.
+            fields: further fields of the event.
         """
         host = peer.rpartition(":")[0] or peer
         minute = self._peers.get(host)
@@ -54,14 +54,14 @@ class RefusalLog:
 
 
 class _Minute:
-    """The lines one peer was granted since `begun`."""
+    """The number of lines that one peer was granted since `begun`."""
 
     def __init__(self, begun: float) -> None:
         self._begun = begun
         self._lines = self._left_out = 0
 
     def has_room(self, now: float) -> bool:
-        """Return True if one more line may be written; it counts, one way or the other."""
+        """Return True if one more line may be written; count it in either case."""
         if now - self._begun >= SECONDS:
             self._begun, self._lines = now, 0
         self._lines += 1
@@ -69,6 +69,6 @@ class _Minute:
         return self._lines <= LINES_MAX
 
     def left_out(self) -> str:
-        """Return a remark with the number of lines that were not written before this one; said once."""
+        """Return a remark with the number of lines that were left out before this one, and reset it."""
         count, self._left_out = self._left_out, 0
         return f" ({count} lines left out)" if count else ""

@@ -1,10 +1,11 @@
-"""The requests of a node: how many of which opcode were answered how, and how long they took.
+"""Counts of a node's requests by opcode and status, and their durations.
 
-A request takes from when the bytes it came with were taken up until its answer may leave: carried out, and on disk
-what it tells of. Whatever comes in one piece begins at the same moment, and whatever waits for one batch ends at the
-same, so the clock is looked at twice for each piece and once for each batch, and never for a single request of many.
+The duration of a request begins when its bytes are taken up, and ends when its answer may leave: the request is carried
+out, and the changes that the answer shows are on disk. Requests in one piece of input begin at the same moment, and
+answers that wait for one batch leave at the same, so the clock is read twice for each piece and once for each batch,
+and never for a single request of many.
 
-The kernel counts by itself, in the memory that `Tally` reads; the rest is told here, request by request.
+The kernel counts by itself, in the memory that `Tally` reads; other requests are counted here one by one.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ UNKNOWN = -1
 
 
 class Tally(Protocol):
-    """Counts of requests that are kept elsewhere: the kernel's."""
+    """Counts of requests that are kept by the kernel."""
 
     def counts(self) -> Iterator[tuple[int, int, int]]:
-        """Return (opcode, status, how many), of those that there were."""
+        """Return (opcode, status, count) of the requests so far."""
 
 
 class Requests:
-    """Counts requests, and how long they take; all methods belong to the event loop's thread.
+    """Counts requests and measures their durations; all methods belong to the event loop's thread.
 
     Args:
-        tally: what the kernel counts beside this.
+        tally: the counts of the kernel, which are kept apart.
         clock: seconds that only grow.
 
     Attributes:
-        durations: by opcode.
-        received_bytes, sent_bytes: of all connections, without what TLS adds.
-        begun_at: when the bytes were taken up whose requests are carried out now.
+        durations: the durations by opcode.
+        received_bytes, sent_bytes: the bytes of all connections, without those of TLS.
+        begun_at: the time at which the bytes of the present requests were taken up.
     """
 
     def __init__(self, tally: Tally | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -54,11 +55,11 @@ class Requests:
         self._waiting: list[tuple[int, float, int, int]] = []
 
     def begin(self) -> None:
-        """Bytes of a connection are taken up."""
+        """Note that the bytes of a connection are taken up."""
         self.begun_at = self._clock()
 
     def end(self) -> None:
-        """All that can be carried out of them was: whatever waits for no batch is answered."""
+        """Note that all requests in these bytes were carried out: those that wait for no batch are answered."""
         if self._done:
             seconds = self._clock() - self.begun_at
             for opcode, count in self._done.items():
@@ -66,22 +67,22 @@ class Requests:
             self._done.clear()
 
     def answered(self, opcode: int, status: int) -> None:
-        """Count one that was carried out in Python."""
+        """Count a request that was carried out in Python."""
         self._reported[opcode, status] += 1
 
     def ran(self, opcode: int, count: int, gate: int) -> None:
-        """Some of those taken up were carried out; their answers may leave once batch `gate` is on disk (0: now)."""
+        """Count requests that were carried out; their answers may leave once batch `gate` is on disk (0: now)."""
         if gate:
             self._waiting.append((gate, self.begun_at, opcode, count))
         else:
             self._done[opcode] = self._done.get(opcode, 0) + count
 
     def finished(self, opcode: int, begun_at: float) -> None:
-        """One that was put off is answered."""
+        """Count a request that was put off, and is answered now."""
         self._took(opcode, self._clock() - begun_at, 1)
 
     def settled(self, durable: int) -> None:
-        """The batches up to `durable` are on disk: whatever waited for them is answered."""
+        """Note that the batches up to `durable` are on disk: requests that waited for them are answered."""
         if self._waiting:
             now, left = self._clock(), []
             for each in self._waiting:
@@ -93,11 +94,11 @@ class Requests:
             self._waiting = left
 
     def lost(self) -> None:
-        """A batch is lost, and nobody who waits for one is answered."""
+        """Forget the requests that wait for a batch, for one was lost, and they are not answered."""
         self._waiting.clear()
 
     def counts(self) -> Counter[tuple[int, int]]:
-        """Return how many were answered, by (opcode, status)."""
+        """Return the number of answered requests by (opcode, status)."""
         counts = self._reported.copy()
         for opcode, status, count in self._tally.counts() if self._tally is not None else ():
             counts[opcode, status] += count
@@ -111,7 +112,7 @@ class Requests:
 
 
 class Uncounted(Requests):
-    """Counts nothing: of a node without metrics."""
+    """Counts nothing, for a node without metrics."""
 
     def begin(self) -> None:
         """Do nothing."""

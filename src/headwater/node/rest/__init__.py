@@ -1,1 +1,1 @@
-"""The few HTTP questions that Couchbase's clients ask a node, answered on the port of everything else."""
+"""The few HTTP requests that Couchbase's clients send to a node, answered on the same port as everything else."""

@@ -1,7 +1,7 @@
-"""The HTTP pages that make and drop buckets, as SDKs ask for it, and that change a quota.
+"""The HTTP pages on which SDKs make and drop buckets, and the one that changes a quota.
 
-Of a form only the name is used, and `quotaMiB` and `vbuckets`, which are ours: settings of the other server about
-memory, replicas and eviction have no counterpart in a node, and are taken without effect.
+Of a form only the name is used, with `quotaMiB` and `vbuckets`, which are ours: the other server's settings of memory,
+replicas and eviction have no counterpart in a node, and have no effect.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
 
 
 def _quota(form: dict[str, str]) -> int:
-    """Return the quota in a form, MiB; ValueError if there is none, or anything else."""
+    """Return the quota in a form, MiB; ValueError if it is missing, or there are other fields."""
     numbers = [form.pop(name) for name in _QUOTAS if name in form]
     if form or len(numbers) != 1:
         raise ValueError(f"{STAYS}; only its quota can change: one of {', '.join(_QUOTAS)}, and nothing else")

@@ -1,13 +1,14 @@
-"""The requests by HTTP that are refused for where they come from: a page in somebody's browser can send them, too.
+"""HTTP requests that are refused because of their origin: a page in somebody's browser can send them, too.
 
-What another page sends changes nothing (403), login or not: a browser keeps the login of who has read a page here.
-And a node without users, which lets everybody in who reaches it, is called by its own names alone (421): any other may
-be a page's that has its name resolve to this machine, and could read and drop all that there is. With users a foreign
-name is of no use, since a browser sends a login to the name for which it was typed; so clients may use names that a
-node does not know.
+A request from another site's page changes nothing (403), with or without a login: a browser keeps the login of a user
+who has read a page here. And a node without users, which lets everybody in who reaches it, answers only to its own
+names (421): another name may belong to a web site that lets it resolve to this machine, and whose page could read and
+drop everything. With users a foreign name is of no use, since a browser sends a login to the name for which it was
+typed; so clients may use names that a node does not know.
 
-On the loopback own names are the machine's there; on a network, with --insecure, addresses and names without a dot,
-which nobody can have registered, too. And everywhere what the options, the certificate and the cluster map call it.
+On the loopback its own names are those of the machine there; on a network, with --insecure, also addresses and names
+without a dot, which nobody can have registered. Everywhere they include the names in the options, the certificate and
+the cluster map.
 
 Source: docs/decisions/0096.
 """
@@ -30,7 +31,7 @@ __all__ = ["Unwelcome", "unwelcome"]
 
 
 class Unwelcome(Exception):  # noqa: N818 - becomes an answer
-    """A request that is refused for where it comes from: the status that says so, and why."""
+    """The refusal of a request because of its origin: the status, and the reason."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -38,7 +39,7 @@ class Unwelcome(Exception):  # noqa: N818 - becomes an answer
 
 
 def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelcome | None:
-    """Return why a request is refused for where it comes from; None if it is not."""
+    """Return the refusal of a request because of its origin; None if it is welcome."""
     host = request.host or ""
     if request.method not in READING and not is_own(host, request.origin, request.site, "https" if by_tls else "http"):
         return Unwelcome(403, "another page sent this; nothing was done")
@@ -50,7 +51,7 @@ def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelc
 
 
 def is_own_name(server: Services, name: str) -> bool:
-    """Return whether a name, as a Host field has it, is this node's."""
+    """Return True if a name, as in a Host field, is one of this node's."""
     bare = name.removeprefix("[").removesuffix("]").rstrip(".")
     if name in LOOPBACK or bare.endswith(".localhost") or is_loopback(bare):
         return True

@@ -1,4 +1,5 @@
-"""The pages on which SDKs make and drop scopes and collections. What they look for in a refusal stands in its words.
+"""The pages on which SDKs make and drop scopes and collections. SDKs search the words of a refusal, so these
+stay.
 
 Source: interop.md 4.0, 11; the answers are those that Couchbase's Python SDK 4.6.3 and Java SDK 3 understand.
 """
@@ -30,7 +31,7 @@ Change = Callable[["Services", tuple[str, ...], bytes], Awaitable[Made]]
 
 
 def _changing(edit: Edit) -> Change:
-    """The page that makes an edit; it answers with the uid of the manifest that has it."""
+    """Return the page that makes an edit; it answers with the uid of the manifest that has the edit."""
 
     async def change(server: Services, names: tuple[str, ...], body: bytes) -> Made:
         collections = server.bucket.collections
@@ -57,7 +58,9 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _seconds(form: dict[str, str]) -> int | None:
-    """maxTTL: absent or 0 for the bucket's, which has none; -1 for none whatever the bucket has, which is the same."""
+    """Return maxTTL: absent or 0 for that of the bucket, which has none; -1 for none whatever the bucket has, which is
+    the same.
+    """
     text = form.get("maxTTL", form.get("maxExpiry", ""))
     if text in ("", "-1"):
         return None

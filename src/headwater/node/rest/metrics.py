@@ -1,8 +1,8 @@
 """The node's metrics: one table, from which the page /metrics and its reference come.
 
-Everything is looked up when somebody asks: what nobody scrapes costs nothing, and this file is imported by the first
-scrape, for its library takes 30 ms. Counted on the way are the requests (requests.py says why that costs next to
-nothing), and how long commits and turns of the loop take, of which there are a few hundred a second at most.
+Values are looked up for each scrape: without scrapes they cost nothing, and the first scrape imports this file, for its
+library takes 30 ms. Only requests are counted as they come (requests.py says why that costs next to nothing), and the
+durations of commits and of turns of the loop, a few hundred a second at most.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 @dataclass(frozen=True, slots=True)
 class NodeMetric:
-    """One metric: its name without `headwater_`, what it counts and in which unit, its labels, where it is looked up.
+    """One metric: its name without `headwater_`, its meaning and unit, its labels, and the function that
+    looks it up.
 
-    A counter's name ends in `_total`; a histogram's `read` gives Durations, of the others numbers. One that is each
-    bucket's own has the bucket as its first label, which `read` does not give: it is asked for each.
+    A counter's name ends in `_total`; `read` returns Durations for a histogram, and numbers for the others. A metric of
+    each bucket has the bucket as its first label, which `read` does not return: it is called for each bucket.
     """
 
     name: str
@@ -59,7 +60,7 @@ class NodeMetric:
         return self.labels if self.is_of_node else ("bucket", *self.labels)
 
     def values(self, node: Services, shown: Container[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Look it up: of the node, or of each of those of its buckets that are `shown`."""
+        """Look the values up: those of the node, or of each of its buckets that are `shown`."""
         if self.is_of_node:
             yield from self.read(node)
             return
@@ -71,7 +72,7 @@ class NodeMetric:
 
     @property
     def full_name(self) -> str:
-        """The name as Prometheus has it."""
+        """The name in Prometheus."""
         return f"headwater_{self.name}"
 
 
@@ -80,7 +81,7 @@ def _single(read: Callable[[Services], float]) -> Callable[[Services], Values]:
 
 
 def _figure(name: str) -> Callable[[Services], float]:
-    """Read one of the figures that STAT tells as well."""
+    """Return a function that reads one of the figures of STAT."""
     return lambda node: float(dict(node.figures())[name])
 
 
@@ -291,7 +292,7 @@ METRICS: tuple[NodeMetric, ...] = (
 
 
 class _Looked(Collector):
-    """The table's metrics, looked up when they are collected."""
+    """The table's metrics, whose values are looked up when they are collected."""
 
     def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
         self._node, self._visible, self._of_node = node, shown, of_node
@@ -303,7 +304,7 @@ class _Looked(Collector):
                 yield families(each, self._node, self._visible)
 
     def describe(self) -> Iterator[Metric]:
-        """Tell nothing beforehand: it would look everything up."""
+        """Describe nothing in advance: it would look everything up."""
         return iter(())
 
 

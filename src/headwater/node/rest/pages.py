@@ -1,8 +1,8 @@
-"""The HTTP pages: those that clients were seen to read (interop.md 4.2, 4.3), and those that operators' tools do.
+"""The HTTP pages: those that clients read (interop.md 4.2, 4.3), and those that operators' tools read.
 
-Everything comes from the cluster map, the bucket and the node's users. A node in the map counts as healthy: who is in
-it and is not there is for the operator to fail over. What clients ask for and a node here does not do is refused in the
-words by which they tell one refusal from another: a 404 would be "no such bucket" to them.
+Everything comes from the cluster map, the bucket and the node's users. A node in the map counts as healthy: the
+operator fails over a node that is down. Requests of clients that a node does not support are refused in words by which
+they tell refusals apart: a 404 would mean "no such bucket" to them.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _NOT = "Not allowed on this "
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: its path ({} is the bucket), the privilege that its reader needs, and what makes it.
+    """One page: its path ({} is the bucket), the privilege that its reader needs, and the function that makes it.
 
-    `make` is called with the server, who asks, and what the path's groups matched; it returns None where there is
-    nothing by that name, what is JSON, or the page as it is sent. The server is that of the bucket in the path, and the
-    privilege is needed there; for who may do nothing at all in that bucket there is none of its name. Without a bucket
-    in the path it is that of the first, and the privilege is needed in all of them, as it is for a page that is
-    `of_node`; of one that is `in_some_bucket` it is enough in one of them, and it shows those in which it is. A page
-    without `make` never ends: the map now, and each later one; or it is one of `methods` that `change` something, which
-    is called with what the path's groups matched and the body.
+    `make` is called with the server, the user, and the matches of the path's groups. It returns None if there is
+    nothing by that name, a value to be sent as JSON, or the page as it is sent. The server is that of the bucket in the
+    path, and the privilege is needed in that bucket, which does not exist for a user without any right in it. Without a
+    bucket in the path the server is that of the first, and the privilege is needed in all buckets, as for a page that
+    is `of_node`. For a page that is `in_some_bucket` the privilege in one bucket is enough, and the page shows the
+    buckets in which the user has it. A page without `make` never ends: it sends the map now, and each later one. Or it
+    has `methods` that change something: `change` is called with the matches of the path's groups and the body.
     """
 
     path: str
@@ -78,7 +78,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PageRefusal:
-    """Something that clients ask for and nobody gets here, and why; the words that they look for come first."""
+    """A request of clients that a node does not support, and the reason; the words that clients look for come
+    first.
+    """
 
     methods: tuple[str, ...]
     path: str
@@ -146,7 +148,7 @@ REFUSED = (
 
 
 def needed(server: Services, method: str, path: str) -> Privilege:
-    """Return the privilege for a page, or for a refusal in its own words; that of any user where there is neither."""
+    """Return the privilege for a page, or for a refusal in its own words; any user's if there is neither."""
     match = _matching(server, method, path)
     return LOGIN if match is None else match[0].privilege
 
@@ -166,7 +168,9 @@ def missing(server: Services, method: str, path: str, user: str) -> int:
 def _matching(
     server: Services, method: str, path: str, user: str | None = None
 ) -> tuple[Page | PageRefusal, Services | None] | None:
-    """Find what a request is for, and the bucket that it names, if it does; without a user, whoever asks."""
+    """Return the page or refusal of a request, and the bucket that its path names, if any; without a user,
+    for anybody.
+    """
     for each in (*PAGES, *REFUSED):
         if method in each.methods and (match := _match(server, each.path, path, user)):
             return each, match.server if "{}" in each.path else None
@@ -174,7 +178,7 @@ def _matching(
 
 
 def forbidden(missing: int) -> bytes:
-    """Return the JSON for who may not read a page."""
+    """Return the JSON for a user who may not read a page."""
     return json.dumps({"message": f"Forbidden. User needs the role {in_words(missing)}"}).encode()
 
 
@@ -187,7 +191,7 @@ def streamed(server: Services, path: str, user: str) -> Services | None:
 
 
 def page(server: Services, path: str, user: str) -> Made | None:
-    """Make a page; None if there is no such page. `user` is who asks."""
+    """Make a page for a user; None if there is no such page."""
     for each in PAGES:
         if each.make is not None and (match := _match(server, each.path, path, user)):
             content = each.make(match.server, user, match.groups)
@@ -196,7 +200,7 @@ def page(server: Services, path: str, user: str) -> Made | None:
 
 
 def change(server: Services, method: str, path: str, body: bytes, user: str) -> Awaitable[Made] | None:
-    """Begin what a request changes; None if there is no such page."""
+    """Begin the change that a request asks for; None if there is no such page."""
     for each in PAGES:
         if each.change is not None and method in each.methods and (match := _match(server, each.path, path, user)):
             return each.change(match.server, match.groups, body)
@@ -204,7 +208,7 @@ def change(server: Services, method: str, path: str, body: bytes, user: str) -> 
 
 
 def refusal(server: Services, method: str, path: str, user: str) -> bytes | None:
-    """The JSON that says why something can't be done here; None where there is simply nothing by that name."""
+    """Return the JSON with the reason why a request is not supported; None if there is nothing by that name."""
     for each in REFUSED:
         if method in each.methods and _match(server, each.path, path, user):
             return json.dumps({"errors": {"_": each.why}}).encode()
@@ -212,14 +216,16 @@ def refusal(server: Services, method: str, path: str, user: str) -> bytes | None
 
 
 class _Match(NamedTuple):
-    """A path that is a page's: the bucket it names, or else the first, and what its other groups matched."""
+    """The match of a page's path: its bucket (the first one if the path names none) and the matches of its other
+    groups.
+    """
 
     server: Services
     groups: tuple[str, ...]
 
 
 def _match(server: Services, pattern: str, path: str, user: str | None) -> _Match | None:
-    """Match a path; a bucket in which the user may do nothing is not there for him, as in SELECT_BUCKET."""
+    """Match a path; a bucket in which the user has no right does not exist for him, as in SELECT_BUCKET."""
     match = re.fullmatch(pattern.format("([^/]+)"), path)
     if match is None:
         return None
@@ -233,7 +239,9 @@ def _match(server: Services, pattern: str, path: str, user: str | None) -> _Matc
 
 
 def _metrics(server: Services, user: str) -> Made:
-    """Those of the buckets that the reader may look at; of the node itself, if these are all, also of those to come."""
+    """Return the metrics of the buckets that the reader may look at; also the node's, if he may look at all, even later
+    ones.
+    """
     if server.config.no_metrics:
         return Made(b'{"error": "this node was started with --no-metrics"}', 404)
     from headwater.node.rest import metrics  # noqa: PLC0415 - 30 ms that no start waits for; node/run.py loads it
@@ -245,13 +253,13 @@ def _metrics(server: Services, user: str) -> Made:
 
 
 def _readiness(server: Services) -> Made:
-    """Tell whether requests are served: 503 while it is not known whose the vbuckets are, or traffic is off.
+    """Return the readiness: 503 while it is not known which vbuckets this node owns, or while traffic is off.
 
-    Nor is a node ready that has no vbucket and is in no map, as before its cluster is made or when it came back without
-    its disk: whoever waits for it before the next one is stopped would count a copy that is not there.
+    A node without vbuckets and without a map is not ready either, as before its cluster is made or after it came back
+    without its disk: an operator who waits for it before he stops the next one would count a copy that is not there.
 
-    A full disk is shown, and is no reason to be taken out of service: reads and deletions go on. So are kernels that
-    are not compiled yet: all is served, and slower.
+    A full disk is shown, but is no reason to be taken out of service: reads and deletions go on. Kernels that are not
+    compiled yet are shown too: everything is served, only slower.
     """
     buckets = [each.bucket for each in server.buckets.values()]
     state = {
@@ -272,19 +280,19 @@ def _is_member(server: Services) -> bool:
 
 
 def _cluster(server: Services, user: str) -> dict[str, Any]:
-    """The nodes, and the buckets that the reader may do something in."""
+    """Return the nodes, and the buckets in which the reader has any right."""
     shown = {name: each for name, each in server.buckets.items() if server.users.may_enter(user, name)}
     names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in shown.items()]
     return {"name": "default", "nodes": _nodes(_config(server)), "bucketNames": names}
 
 
 def _buckets(server: Services, user: str) -> list[dict[str, Any]]:
-    """Those that the reader may do something in."""
+    """Return the buckets in which the reader has any right."""
     return [_bucket(each) for name, each in server.buckets.items() if server.users.may_enter(user, name)]
 
 
 def _scopes(server: Services, user: str) -> dict[str, Any]:
-    """The manifest, as far as the reader may know of it."""
+    """Return the manifest, as far as the reader may see it."""
     users, bucket = server.users, server.bucket
     places, manifest = users.places(user, bucket.name), bucket.collections.manifest
     is_seen = places is None or users.rights(user, bucket.name) > LOGIN
@@ -299,7 +307,7 @@ def _users(server: Services) -> list[dict[str, Any]]:
 
 
 def _role(grant: Grant) -> dict[str, str]:
-    """A role here by the name of the other server's that is nearest to it."""
+    """Return a role under the name of the other server's nearest role."""
     role = {"role": _ROLES[grant.role]}
     if grant.role == "administer":
         return role
@@ -339,7 +347,7 @@ def _bucket(server: Services) -> dict[str, Any]:
 
 
 def _nodes(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """A map lists its nodes twice; the list `nodesExt` has those that hold no vbucket yet, too."""
+    """Return the nodes of a map, which lists them twice; `nodesExt` has those without a vbucket, too."""
     ports = [(each.get("hostname", "$HOST"), each.get("services", {})) for each in config.get("nodesExt", [])]
     return [
         {

@@ -1,4 +1,5 @@
-"""An HTTP request as far as a node must understand one: request line, name and password, the length of a body.
+"""The parts of an HTTP request that a node must understand: request line, name and password, the length of a
+body.
 
 A connection speaks HTTP when it begins with a method where a frame's magic byte would be: no magic is a letter. Source:
 RFC 9112, 2 to 6.
@@ -27,8 +28,8 @@ _ONCE = frozenset({"content-length", "transfer-encoding", "host", "authorization
 class HttpRequest(NamedTuple):
     """One request.
 
-    `path` is unescaped, without its query and a slash at its end; `login` is (user, password) or None; `size`: bytes it
-    took, `body` among them; `host`, `origin` and `site` are the fields Host, Origin and Sec-Fetch-Site.
+    `path` is unescaped, without its query and a slash at its end; `login` is (user, password) or None; `size` is the
+    number of its bytes, `body` included; `host`, `origin` and `site` are the fields Host, Origin and Sec-Fetch-Site.
     """
 
     method: str
@@ -53,13 +54,14 @@ def may_become_http(data: memoryview) -> bool:
 
 
 def wanted(data: memoryview) -> int:
-    """Return the number of bytes that must be there before it is looked at: any, a request is short enough to be
-    read anew each time."""
+    """Return the number of bytes that must be there before the request is parsed: any, for a request is short enough to
+    be parsed anew each time.
+    """
     return 0
 
 
 def read(data: memoryview) -> HttpRequest | None:
-    """The request in front, or None while it is not whole.
+    """Return the first request, or None while it is incomplete.
 
     Raises:
         RemoteProtocolError: it is not HTTP/1, or larger than REQUEST_BYTES_MAX.
@@ -91,9 +93,9 @@ def _request_line(line: str) -> tuple[str, str, str]:
 
 
 def _fields(lines: list[str]) -> dict[str, str]:
-    """The fields by their names in small letters, as strictly as RFC 9112 (2.2, 5.1, 5.2, 6.3) has them.
+    """Return the fields by their names in lower case, as strictly as RFC 9112 (2.2, 5.1, 5.2, 6.3) has them.
 
-    What two readers may take for different things is how a second request is hidden in the body of a first.
+    A field that two readers understand differently is a way to hide a second request in the body of a first.
     """
     fields: dict[str, str] = {}
     for each in lines:
@@ -108,14 +110,14 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 class _Body(NamedTuple):
-    """A body as it was meant, and where the next request begins."""
+    """A decoded body, and the start of the next request."""
 
     content: bytes
     end: int
 
 
 def _plain(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
-    """A body whose length is told; None while it is not whole."""
+    """Return a body of known length; None while it is incomplete."""
     length = fields.get("content-length", "0")
     if not (length.isascii() and length.isdecimal() and len(length) <= 9):
         raise RemoteProtocolError("an HTTP body whose length is not told")
@@ -124,9 +126,9 @@ def _plain(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
 
 
 def _chunked(start: bytes, at: int, fields: dict[str, str], version: str) -> _Body | None:
-    """A body in chunks, as Go's clients send it (RFC 9112, 7.1); None while it is not whole.
+    """Return a body in chunks, as Go's clients send it (RFC 9112, 7.1); None while it is incomplete.
 
-    Extensions and trailers, which none of them send, are refused, and so is a length beside the chunks.
+    Extensions and trailers, which these clients do not send, are refused, and so is a length beside the chunks.
     """
     if fields["transfer-encoding"].lower() != "chunked" or "content-length" in fields or version == "HTTP/1.0":
         raise RemoteProtocolError("an HTTP body whose length is not told")

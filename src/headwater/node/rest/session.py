@@ -1,7 +1,7 @@
 """A connection that speaks HTTP: it asks for pages, or watches the cluster map.
 
-Pages are small and made at once. A watcher gets the map as a chunk, and each later map when `notices` has one; what it
-says itself is no longer read for meaning. Wrong logins are slowed down as in SASL.
+Pages are small and made at once. A watcher gets the map as a chunk, and each later map when `notices` has one; its own
+further input is ignored. Wrong logins are slowed down as in SASL.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class HttpSession:
-    """The state of an HTTP connection: whether it watches, and which map it has seen."""
+    """The state of an HTTP connection: whether it watches, and the last map that it has seen."""
 
     deadline: float | None = None
     pumps = False
@@ -74,8 +74,9 @@ class HttpSession:
         """Do nothing: an HTTP connection has no deadlines."""
 
     def users_changed(self) -> None:
-        """Cut off who is no user any more, and a watcher who has no right in his bucket any more; what others may read
-        is looked up with each request."""
+        """Close the connection of a user who was removed, and of a watcher without a right in his bucket; the rights of
+        others are looked up with each request.
+        """
         users = self.server.users
         if self.user is not None and not users.knows(self.user):
             self.connection.drop(f"user {self.user!r} is none any more", fault=False)
@@ -83,7 +84,7 @@ class HttpSession:
             self.connection.drop(f"user {self.user!r} has no right in the bucket any more", fault=False)
 
     def closed(self) -> None:
-        """Stop judging a password: nobody waits for the outcome."""
+        """Stop the check of a password: nobody waits for its result."""
         if self._judging is not None:
             self._judging.cancel()
 
@@ -96,7 +97,7 @@ class HttpSession:
             self.connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def _next(self, data: memoryview) -> HttpRequest | None:
-        """The request in front; what is none is answered with an error, and the connection ends."""
+        """Return the first request; answer a malformed one with an error, and end the connection."""
         try:
             request_ = request.read(data)
         except RemoteProtocolError as bad:
@@ -109,8 +110,9 @@ class HttpSession:
         return request_._replace(login=None) if request_ is not None and names_nobody else request_
 
     def _is_welcome(self, request_: HttpRequest) -> bool:
-        """Return True if the password is known to be right; if not, the request waits in the inbox until that is
-        found out."""
+        """Return True if the password is known to be right; if not, the request waits in the inbox until it was
+        checked.
+        """
         users, connection = self.server.users, self.connection
         if pages.needed(self.server, request_.method, request_.path) == NONE:
             return True
@@ -133,7 +135,9 @@ class HttpSession:
         return False
 
     def _is_turned_away(self, request_: HttpRequest) -> bool:
-        """Refuse what came from another page, or to another's name, and hear no more of it; whether it did."""
+        """Refuse a request from another site's page, or to a foreign name, and read no more; return True if it was
+        refused.
+        """
         refused = unwelcome(self.server, request_, by_tls=self.connection.tls is not None)
         if refused is None or pages.needed(self.server, request_.method, request_.path) == NONE:
             return False
@@ -193,7 +197,9 @@ class HttpSession:
             self._send(404, b"Requested resource not found.\r\n", request_)
 
     async def _finish(self, request_: HttpRequest, changing: Awaitable[Made]) -> None:
-        """Answer what a change came to; it goes on when the client is gone, for others may have seen a part of it."""
+        """Send the result of a change; the change goes on when the client is gone, for others may have seen a part of
+        it.
+        """
         try:
             result = await changing
         except Exception:  # as above
@@ -221,7 +227,7 @@ class HttpSession:
             self.connection.finish()
 
     def _refuse(self, why: str, user: str = "") -> None:
-        """Answer 401, with a delay that grows with wrong logins, then close the connection."""
+        """Answer 401, with a delay that grows with failed logins, then close the connection."""
         connection, failures, now = self.connection, self.server.failures, self.server.loop.time()
         address = connection.peer.rpartition(":")[0]
         failures.add(address, now)

@@ -1,4 +1,4 @@
-"""Extended attributes as paths see them: stored ones, those that are made when they are read, and macros.
+"""Extended attributes as paths see them: stored ones, those that are computed when they are read, and macros.
 
 `$document`, `$vbucket` and `$XTOC` are no attributes but look like some. A macro is a value that the node knows better
 than the client: `"${Mutation.CAS}"` is written as the CAS of the change that stores it.
@@ -21,7 +21,7 @@ from headwater.wire.xattr import XATTR_KEY_BYTES_MAX
 
 
 class ChangeNumbers(NamedTuple):
-    """The numbers of a change that is being made. `body`: what it stores, for its checksum."""
+    """The numbers of a change under way. `body`: the new body, for its checksum."""
 
     cas: int
     seqno: int
@@ -29,11 +29,11 @@ class ChangeNumbers(NamedTuple):
 
 
 def name_of(path: Path) -> str:
-    """Return which attribute a path begins with.
+    """Return the name of the attribute that a path begins with.
 
     Raises:
-        CommandRefused: XATTR_EINVAL when no attribute can have this name, SUBDOC_XATTR_UNKNOWN_VATTR for one that is
-            made and that nobody makes.
+        CommandRefused: XATTR_EINVAL if no attribute can have this name, SUBDOC_XATTR_UNKNOWN_VATTR for an unknown
+            computed one.
     """
     name = path[0] if path else ""
     if not isinstance(name, str) or not 1 <= len(name.encode()) <= XATTR_KEY_BYTES_MAX:
@@ -44,7 +44,7 @@ def name_of(path: Path) -> str:
 
 
 def document_attribute(document: StoredDocument, body: bytes, vb_uuid: int) -> str:
-    """Return `$document`: what is known of a document beside its body."""
+    """Return `$document`: the metadata of a document."""
     attribute = {
         "CAS": _hex(document.cas),
         "datatype": _datatypes(document.datatype),
@@ -62,7 +62,7 @@ def document_attribute(document: StoredDocument, body: bytes, vb_uuid: int) -> s
 
 
 def vbucket_attribute(now_seconds: int) -> str:
-    """Return `$vbucket`: the clock by which CAS are given."""
+    """Return `$vbucket`: the clock from which CAS values come."""
     return json.dumps({"HLC": {"now": str(now_seconds), "mode": "real"}})
 
 
@@ -85,15 +85,16 @@ def _crc(body: bytes) -> str:
 
 
 def needs_body(value: bytes) -> bool:
-    """Return True if a macro can be expanded only when all of the body is known."""
+    """Return True if a macro can be expanded only with the whole body."""
     return b"crc32c" in value
 
 
 def expanded(value: bytes, change: ChangeNumbers, old: StoredDocument | None) -> bytes:
-    """Return what a macro stands for, as JSON; CommandRefused with SUBDOC_XATTR_UNKNOWN_MACRO for any other value.
+    """Return the expansion of a macro, as JSON; CommandRefused with SUBDOC_XATTR_UNKNOWN_MACRO for any other
+    value.
 
-    `${Mutation.CAS}` is the CAS as the bytes of a little-endian number, as it always was; `${$document...}` is what
-    `$document` said before the change.
+    `${Mutation.CAS}` is the CAS as the bytes of a little-endian number, as it always was; `${$document...}` is the
+    value of `$document` before the change.
     """
     macros = {
         b'"${Mutation.CAS}"': f"0x{change.cas.to_bytes(8, 'little').hex()}",

@@ -1,4 +1,5 @@
-"""The value that a path leads to in a JSON text, and the text with it changed: all else stays as it was written.
+"""The value that a path leads to in a JSON text, and edits of it that leave the rest of the text as it was
+written.
 
 The document is never made into objects and written again, which would change spaces, numbers and names that come
 twice. Kernels walk it (kernels/paths.py), and the places found are cut and joined.
@@ -39,8 +40,9 @@ _steps = lru_cache(PATHS_KEPT)(steps)
 
 
 class PathItem(NamedTuple):
-    """A member or an element: where it begins (with its name, if it has one), where its value does, and the end of the
-    item before it (None: it is the first)."""
+    """A member or an element: its start (at its name, if it has one), the start of its value, and the end of the item
+    before it (None: it is the first).
+    """
 
     begin: int
     value: int
@@ -52,11 +54,11 @@ class PathPlace:
     """The place to which a path led.
 
     Attributes:
-        at: where the value begins; of a path that leads nowhere the last container on its way.
+        at: the start of the value; if the path leads nowhere, that of the last container on its way.
         missing: the components that lead nowhere; empty when the path was found.
-        item: what was found, as a part of its container; None for the document itself, or nothing.
+        item: the value found, as a part of its container; None for the document itself, or if nothing was found.
         tail: the end of the container's last item when nothing was found; None if it is empty.
-        count: how many items are in front of the one that was found; all of them when none was.
+        count: the number of items in front of the one found; of all items if none was found.
     """
 
     at: int
@@ -71,7 +73,7 @@ def _view(text: bytes) -> View:
 
 
 def _skip(text: bytes, at: int) -> int:
-    """Return where the next byte that is no space stands."""
+    """Return the position of the next byte that is no space."""
     return cast("re.Match[bytes]", _SPACES.match(text, at)).end()
 
 
@@ -81,7 +83,9 @@ def _end(text: bytes, at: int) -> int:
 
 
 def find(text: bytes, path: Path) -> PathPlace:
-    """Follow a path; CommandRefused with SUBDOC_PATH_MISMATCH where a name meets no dictionary, an index no array."""
+    """Follow a path; CommandRefused with SUBDOC_PATH_MISMATCH if a name meets no dictionary, or an index no
+    array.
+    """
     view, place = _view(text), PathPlace(_skip(text, 0))
     for depth, component in enumerate(path):
         if text[place.at : place.at + 1] != (b"{" if isinstance(component, str) else b"["):
@@ -117,7 +121,7 @@ def _find_existing(text: bytes, path: Path) -> PathPlace:
 
 
 def get(text: bytes, path: Path) -> bytes:
-    """Return the value, as it stands in the document."""
+    """Return the value as it is written in the document."""
     _check_path(path)
     quick = _steps(path)
     if quick is not None:
@@ -129,7 +133,7 @@ def get(text: bytes, path: Path) -> bytes:
 
 
 def exists(text: bytes, path: Path) -> bytes:
-    """Return nothing; CommandRefused as `get` where there is nothing."""
+    """Return nothing; CommandRefused as `get` if there is no value."""
     _check_path(path)
     _find_existing(text, path)
     return b""
@@ -153,7 +157,7 @@ def _check_path(path: Path) -> None:
 
 
 class Edit(NamedTuple):
-    """The document after a change, and what the answer tells."""
+    """The document after a change, and the value for the answer."""
 
     text: bytes
     result: bytes = b""
@@ -182,7 +186,7 @@ def _put(text: bytes, path: Path, value: bytes, mkdir_p: bool, replaces: bool) -
 
 
 def put_over(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
-    """Replace a value that is there."""
+    """Replace an existing value."""
     _check_path(path)
     value = _single_value(value, path)
     return Edit(_replaced(text, _find_existing(text, path).at, value))
@@ -221,7 +225,7 @@ def push_first(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def insert(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
-    """Put elements before the one that the path names, or at the end behind the last."""
+    """Put elements before the one at the path, or behind the last if the path names the end."""
     if not path or not isinstance(path[-1], int) or path[-1] < 0:
         raise CommandRefused(Status.SUBDOC_PATH_EINVAL, "the path ends in no index from 0 on")
     value = _elements(value, path[:-1])
@@ -255,7 +259,7 @@ def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add to a whole number of 64 bits, which begins as the difference; tells the sum."""
+    """Add to a whole number of 64 bits, which begins as the difference; return the sum."""
     _check_path(path)
     if not _INTEGER.fullmatch(value) or len(value) > 20 or int(value) not in INT64 or int(value) == 0:
         raise CommandRefused(Status.SUBDOC_DELTA_EINVAL, "the difference is no whole number of 64 bits, or 0")
@@ -308,7 +312,7 @@ def _array(text: bytes, at: int) -> None:
 
 
 def _add_missing(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> bytes:
-    """Add what the rest of a path leads to: a member, with dictionaries around it where they may be made."""
+    """Add the value at the rest of a path: a member, with dictionaries around it if they may be made."""
     names = place.missing
     if any(isinstance(each, int) for each in names) or (len(names) > 1 and not mkdir_p):
         raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the way to the path leads nowhere")

@@ -1,14 +1,15 @@
-"""Edits of a large body by several paths: one path a turn of the event loop, with turns for others in between.
+"""Edits of a large body by several paths: one path in each turn of the event loop, with turns for other work in
+between.
 
-Each path into 20 MiB takes a scan and a copy of them, so sixteen in one turn would keep everybody waiting for a quarter
-of a second, and twenty connections that ask for it for some seconds. The edits are carried out beforehand:
+Each path into 20 MiB takes a scan and a copy of them, so sixteen in one turn would keep all clients waiting for a
+quarter of a second, and twenty such connections for some seconds. The edits are carried out beforehand:
 
     handler     finds that the edits are long, pauses its connection, and has them prepared
     edit        waits for one of the few places for large documents, reads the document, edits path by path
     session     handles the request from its beginning again: rights, vbucket, locks, CAS are judged at that moment
     handler     takes the prepared body if the document is still the one that was edited; else begins anew
 
-After ATTEMPTS_MAX of these the edits are carried out in one turn: somebody writes the document all the time.
+After ATTEMPTS_MAX attempts the edits are carried out in one turn, for other clients write the document all the time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Version: TypeAlias = tuple[int, int] | None
 
 
 class Body(Protocol):
-    """A body that is being edited."""
+    """A body under edit."""
 
     body: bytes
 
@@ -47,10 +48,10 @@ class EditedBody:
     """The edits of one request in a body, carried out beforehand.
 
     Attributes:
-        specs: all paths of the request. version: of the document that was edited.
-        attempts: how often the edits of this request were begun, this time included.
+        specs: all paths of the request. version: the version of the document that was edited.
+        attempts: the number of times that the edits of this request were begun, this one included.
         edited: the body with its edits; None if the vbucket is not active any more.
-        refusal: why the first path that could not be carried out was refused.
+        refusal: the refusal of the first path that could not be carried out.
     """
 
     specs: Sequence[MutationSpec]
@@ -62,13 +63,13 @@ class EditedBody:
     _has_place: bool = field(default=True, init=False)
 
     def drop(self) -> None:
-        """Give the place for a large document to somebody else."""
+        """Free the place for a large document."""
         if self._has_place:
             self._has_place, self.edited = False, None
             self.place.release()
 
     def is_of(self, specs: Sequence[MutationSpec], old: StoredDocument | None) -> bool:
-        """Return whether these are the edits of such a request in this version of the document."""
+        """Return True if these are the edits of this request in this version of the document."""
         return self.edited is not None and self.version == version_of(old) and self.specs == specs
 
 
@@ -78,12 +79,12 @@ def version_of(document: StoredDocument | None) -> Version:
 
 
 def is_long(specs: Sequence[MutationSpec], old_bytes: int) -> bool:
-    """Return whether the paths into the body walk through more bytes than one turn has time for.
+    """Return True if the paths into the body walk through more bytes than one turn has time for.
 
-    A body that comes out of an attribute is small, and is not known before the attributes are edited.
+    A body that is computed from an attribute is small, and is not known before the attributes are edited.
 
     Args:
-        old_bytes: how long the document is without its compression.
+        old_bytes: the size of the document without its compression.
     """
     if any(opcode == Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR for opcode, *_ in specs):
         return False
@@ -106,10 +107,10 @@ async def edit(
     """Edit a body path by path, each in a turn of its own.
 
     Args:
-        read: return the document as it is by now, and its body to edit; None if it is not to be edited here any more.
-        refused: what the edit of a path raises.
+        read: returns the document as it is now, and its body to edit; None if it must not be edited here any more.
+        refused: the exception that a refused edit raises.
 
-    Returns: what has the place of a large document until it is dropped.
+    Returns: the edited body, which holds the place for a large document until it is dropped.
     """
     await queue.large.acquire()
     edits = EditedBody(specs, attempts, queue.large)

@@ -35,7 +35,7 @@ def parse(path: bytes) -> Path:
     """Return the components of a path.
 
     Raises:
-        CommandRefused: SUBDOC_PATH_EINVAL for what is no path, SUBDOC_PATH_E2BIG for more than 32 components, EINVAL
+        CommandRefused: SUBDOC_PATH_EINVAL for an invalid path, SUBDOC_PATH_E2BIG for more than 32 components, EINVAL
             for more than 1024 bytes.
     """
     check_length(path)
