@@ -16,7 +16,8 @@ from headwater.cluster import buckets
 from headwater.cluster.buckets import BucketWish
 from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
-from headwater.errors import ClusterError, KeyNotFound
+from headwater.cluster.rebalance import Rebalance
+from headwater.errors import ClusterError, KeyNotFound, TransportError
 from headwater.testing.node import Node
 from headwater.wire.vbucket import State
 
@@ -77,3 +78,20 @@ def test_a_node_that_is_down_is_named_and_the_same_again_goes_on() -> None:
         nodes[1].start()
         assert on(one, lambda members, seeds: buckets.drop(members, seeds, "orders")) == 2
         assert on(nodes[1:], buckets.names) == ["default"]
+
+
+def test_a_bucket_is_dropped_at_a_member_that_has_left_the_first_bucket_alone() -> None:
+    """A rebalance goes from bucket to bucket, and may be stopped in between."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(3)]
+        leaving = Address(nodes[2].host, nodes[2].port)
+        on(nodes, lambda members, seeds: found_cluster(members, seeds, 0))
+        on(nodes, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders")))
+        on(nodes[:1], lambda members, seeds: Rebalance(members, seeds, remove=[leaving]).run())
+        nodes[2].stop()
+        with pytest.raises(TransportError, match=f"{leaving}: connection refused"):
+            on(nodes[:1], lambda members, seeds: buckets.drop(members, seeds, "orders"))
+        nodes[2].start()
+        assert on(nodes[:1], lambda members, seeds: buckets.drop(members, seeds, "orders")) == 3
+        for node in nodes:
+            assert on([node], buckets.names) == ["default"]

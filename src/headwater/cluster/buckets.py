@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.cluster.founding import found_cluster
-from headwater.cluster.known import known_map
+from headwater.cluster.known import bucket_nodes, known_map
 from headwater.errors import ClusterError, KeyExists, KeyNotFound, StatusError, TransportError
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
 
 
 async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
-    """Drop a bucket on all nodes that `seeds` lead to; on return it is gone for good on each. Returns how many.
+    """Drop a bucket on all nodes that `seeds` lead to, and on all its members; on return it is gone for good on each.
+    Returns how many.
 
     Raises:
         KeyNotFound: none of them has it.
@@ -74,11 +75,26 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     nodes, _ = await _nodes(members, seeds)
     known = members.of(name)
     asking = known if known.is_bound else members.of("")  # who has selected it drops none that was made since
-    dropped = await asyncio.gather(*(asking.admin(each).drop_bucket(name) for each in nodes), return_exceptions=True)
+    # First where the bucket's own map alone leads to, and to which nothing leads any more once it is gone elsewhere.
+    others = [each for each in await _members_of(known, nodes) if each not in nodes]
+    dropped: list[BaseException | None] = []
+    for some in (others, nodes):
+        results = await asyncio.gather(*(asking.admin(each).drop_bucket(name) for each in some), return_exceptions=True)
+        dropped += results
+        if not all(isinstance(each, KeyNotFound) for each in dropped):
+            await _everywhere(some, results, KeyNotFound, "still there")
     if all(isinstance(each, KeyNotFound) for each in dropped):
         raise next(each for each in dropped if isinstance(each, KeyNotFound))
-    await _everywhere(nodes, dropped, KeyNotFound, "still there")
-    return len(nodes)
+    return len(dropped)
+
+
+async def _members_of(bucket: Members, nodes: Sequence[Address]) -> list[Address]:
+    """The members of a bucket by its own map, which may have others than the first bucket's: a node joins or leaves one
+    bucket after the other. None where no node tells."""
+    try:
+        return await bucket_nodes(bucket, nodes)
+    except (StatusError, TransportError):
+        return []
 
 
 async def uuids(members: Members, seeds: Sequence[Address], name: str) -> frozenset[str]:
