@@ -114,12 +114,13 @@ def seconds_of(item: pytest.Item) -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Watch a test with all that it sets up and cleans up."""
-    watch(item.config.stash[fault_handler_stderr_fd_key], seconds_of(item) + float(item.config.getini("grace")))
+    """Watch a test with all that it sets up and cleans up, and a worker that waits for its next one."""
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    watch(stderr, seconds_of(item) + float(item.config.getini("grace")))
     try:
         return (yield)
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        watch(stderr, float(item.config.getini("timeout")))
 
 
 @pytest.hookimpl(trylast=True)
