@@ -214,39 +214,39 @@ class ServedBucket:
         return self._node.tls_port
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
-        """Make a connection of a socket that this bucket's part of the node has connected."""
+        """Return a connection for a socket that this bucket's part of the node has connected."""
         connection = self._node.adopt(sock, peer)
         connection.serve(self.committer, self.requests)
         return connection
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write the one line that names peer and cause."""
+        """Write one log line that names peer and cause."""
         self._node.warn(peer, cause)
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Write down that somebody did not come in, and as whom."""
+        """Log a refused login, with the name of the user."""
         self._node.login_refused(peer, user, why)
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Write down what a user has changed, and from where."""
+        """Log what a user has changed, and from where."""
         self._node.record(session, what, moves=moves)
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Write down what a user tried and may not do."""
+        """Log an attempt that a user had no right to."""
         self._node.audit(session, what)
 
     def is_client_there(self, agent: str) -> bool:
-        """Return True if a client that calls itself so is connected."""
+        """Return True if a client whose HELLO gave this agent name is connected."""
         return self._node.is_client_there(agent)
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        """Return True if a peer may send a password in clear: by PLAIN or an HTTP login."""
         return self._node.hears_passwords(connection)
 
     # --- what sessions ask --------------------------------------------------------------------------------------------
 
     def fast_path(self, session: Session) -> TakeRequests:
-        """The kernel's way for a session with a bucket."""
+        """Return the kernel's fast path for a session with a bucket."""
         return FastPath(session, session.store_bucket, self._workspace).run
 
     def tell_of_map(self) -> None:
@@ -254,7 +254,7 @@ class ServedBucket:
         notices.tell(self._node.connections, self)
 
     def figures(self) -> Iterable[tuple[str, str]]:
-        """The node's own part of STAT: connections, their memory, and who tends the files."""
+        """Return the node's own part of STAT: connections, their memory, and the upkeep of files."""
         yield from self._node.figures()
         yield "ep_max_size", str(self.catalog.quota_mib(self.bucket.name) << 20)
         yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
@@ -270,9 +270,9 @@ class ServedBucket:
         self._flush = self.loop.call_later(delay, self._flush_now)
 
     def _copies_of(self, vbucket: int) -> Copies:
-        """The copies that the cluster map wants of a vbucket; a node that never had one is alone.
+        """Return the copies of a vbucket that the cluster map asks for; a node that never had a map is alone.
 
-        A map that leaves this node out is that of the others: nothing that is here makes their majority.
+        A map that leaves this node out belongs to the other nodes: no copy here counts for their majority.
         """
         known = self.membership.map
         if known is None:
@@ -300,7 +300,9 @@ class ServedBucket:
             self.committer.when_room(self._flush_now)
 
     def _drop_writers(self, error: BaseException, _: list[int]) -> None:
-        """Quiet writes wait for no answer: their connections must go as well, or their clients believe in them."""
+        """Drop the connections with quiet writes in a lost batch: they wait for no answer, and their clients would
+        believe in them.
+        """
         self.requests.lost()
         committer = self.committer
         for connection in tuple(self._node.connections):

@@ -1,7 +1,7 @@
-"""The listening socket, the connections, and what they share: the arena, memory, users, the buckets by name.
+"""The listening socket, the connections, and their shared parts: the arena, memory, users, the buckets by name.
 
 Everything here runs on one event loop. One receive arena serves all connections (bytes are consumed or copied before
-the next socket is read). What a bucket has of its own is in served.py; a connection begins with the first one.
+the next socket is read). The parts of one bucket are in served.py; a connection begins with the first bucket.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ log.debug("commands from %d files", len(handlers.ALL), extra=event("node.command
 
 
 class Warnings:
-    """Bounds how many lines a flood of bad peers can write; tells how many were left out."""
+    """Bounds the log lines that a flood of bad peers can cause, and counts those that were left out."""
 
     def __init__(self, event_name: str = "peer.fault", per_second: int = WARNINGS_PER_SECOND) -> None:
         self._event = event_name
@@ -167,18 +167,18 @@ class Server:
 
     @property
     def buckets(self) -> Mapping[str, ServedBucket]:
-        """All buckets by name, the first one first: a connection has that one until it selects another."""
+        """All buckets by name, the first one first: a connection has it until it selects another."""
         return self._buckets
 
     def _serve(self, opened: OpenBucket) -> None:
-        """Serve one more bucket; from now on, if the node listens already."""
+        """Serve one more bucket: now, if the node listens already."""
         served = ServedBucket(self, opened.config, opened.bucket, opened.committer)
         self._buckets[opened.bucket.name] = served
         if self._port is not None:
             served.start(self._port)
 
     async def _leave(self, opened: OpenBucket) -> None:
-        """Serve a bucket no more: nobody is connected to it afterwards, and nothing of it is written."""
+        """Stop serving a bucket: on return no connection uses it, and nothing of it is being written."""
         served = self._buckets.pop(opened.bucket.name)
         for connection in tuple(self.connections):
             watches = isinstance(connection.session, HttpSession) and connection.session.server is served
@@ -192,11 +192,11 @@ class Server:
         opened.committer.close()
 
     def commit_now(self) -> None:
-        """Commit what the start has staged, of all buckets: nobody else runs yet.
+        """Commit the changes of all buckets that the start has staged, before any other work runs.
 
-        Where one of them can't, the stores that could are closed in order. Nothing was told of them, and each start
-        after another end would be one more branch of their vbuckets, until a supervisor that tries again has used up
-        their failover logs.
+        If one bucket can't commit, the stores of the others are closed cleanly. No client has seen them yet, and an
+        unclean end would add a branch to their vbuckets at each start, until a supervisor that starts the node again
+        and again has used up their failover logs.
 
         Raises:
             StorageError: a batch could not be written.
@@ -214,7 +214,7 @@ class Server:
 
     @property
     def committer(self) -> Committer:
-        """The first bucket's, with which a connection begins."""
+        """The first bucket's committer, with which a connection begins."""
         return self.first.committer
 
     @property
@@ -223,9 +223,9 @@ class Server:
         return self.first.requests
 
     def bind(self, listener: socket.socket | None = None) -> None:
-        """Take the addresses, or the listener that is given, and let connections queue up. Accept none yet.
+        """Bind the addresses, or take the given listener, and let connections queue up. Accept none yet.
 
-        Raises OptionError when an address can't be had.
+        Raises OptionError if an address can't be bound.
         """
         config = self.config
         if listener is not None or config.without_tls != "nobody":
@@ -243,8 +243,9 @@ class Server:
             self._relay_listener = self.worker.listen()
 
     def listen(self) -> tuple[str, int]:
-        """Begin to accept, bound first if that was not done; returns (host, port): those for TLS, if there are no
-        others."""
+        """Begin to accept, after `bind` if that was not done; return (host, port), of the TLS listener if there is no
+        other.
+        """
         if self._listener is None and self._tls_listener is None:
             self.bind()
         listeners = [each for each in (self._listener, self._tls_listener) if each is not None]
@@ -315,8 +316,9 @@ class Server:
         self._places.leave(connection)
 
     def end_trial(self, connection: Connection, *, is_trusted: bool) -> None:
-        """Let a connection beyond the limit stay if its user is a member or administers all; else there has to be room
-        for everybody by now."""
+        """Let a connection beyond the limit stay if its user is a member or administers everything, or if there is a
+        common place by now.
+        """
         if not self._places.end_trial(connection, len(self.connections), is_trusted=is_trusted):
             self._turn_away(connection, "connections are open, the limit, but for members and administrators")
 
@@ -325,21 +327,21 @@ class Server:
         connection.drop(f"refused: {len(self.connections)} {why}")
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write the one line that names peer and cause."""
+        """Write one log line that names peer and cause."""
         self._warnings.warn(peer, cause, self.loop.time())
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Write down that somebody did not come in, and as whom."""
+        """Log a refused login, with the name of the user."""
         name = user[:USER_CHARACTERS_MAX]
         whom = f" (user {name!r})" if name else ""
         self._logins.warn(peer, f"login refused: {why}{whom}", self.loop.time(), user=name)
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Write down what a user tried and may not do."""
+        """Log an attempt that a user had no right to."""
         self._refused.warn(session.connection.peer, f"user {session.user!r} {what}", self.loop.time())
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Write down what a user has changed, and from where; on a node without users nobody can say who it was."""
+        """Log what a user has changed, and from where; a node without users can't name the user."""
         peer, action, now = session.connection.peer, f"user {session.user!r} {what}", self.loop.time()
         if self.users.required and moves:
             self._moved.tell(peer, [action], now, user=session.user)
@@ -347,17 +349,17 @@ class Server:
             self._done.warn(peer, action, now, user=session.user)
 
     def is_client_there(self, agent: str) -> bool:
-        """Return True if a client that calls itself so is connected."""
+        """Return True if a client whose HELLO gave this agent name is connected."""
         return any(getattr(each.session, "agent", "") == agent for each in self.connections)
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password as it is: PLAIN, and HTTP's logins."""
+        """Return True if a peer may send a password in clear: by PLAIN or an HTTP login."""
         if connection.tls is not None or not self.users.required:
             return True
         return self.config.plain == "anywhere" or is_local(connection.peer)
 
     def figures(self) -> Iterable[tuple[str, str]]:
-        """The node's own part of STAT: connections and their memory."""
+        """Return the node's own part of STAT: connections and their memory."""
         yield "uptime", str(int(self.loop.time() - self.started_at))
         yield "curr_connections", str(len(self.connections))
         yield "total_connections", str(self.accepted)
@@ -401,7 +403,7 @@ class Server:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
     def _admit_worker(self, sock: socket.socket) -> None:
-        """Another worker calls for one of its clients, which has its place there."""
+        """Accept another worker's call for one of its clients, which has its place at that worker."""
         if not self._places.has_inner_room(has_users=self.users.required):
             self._turn_away_worker(sock)
             return
@@ -412,7 +414,9 @@ class Server:
         connection.start()
 
     def _turn_away_worker(self, sock: socket.socket) -> None:
-        """Tell a caller that it can't be taken: its client is refused for now, and keeps its connection."""
+        """Answer a worker's call that can't be taken: its client's request is refused for now, and the client keeps its
+        connection.
+        """
         self.rejected += 1
         self.warn("a worker", f"refused: {len(self.connections)} connections are open, the limit")
         with sock, suppress(OSError):
@@ -454,7 +458,7 @@ class Server:
         return None if self._listener is None else int(self._listener.getsockname()[1])
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
-        """Make a connection of a connected socket, whoever called whom. Give it a session, then start it."""
+        """Return a connection for a connected socket, in either direction. Give it a session, then start it."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return self._connection(sock, peer)
@@ -468,7 +472,7 @@ class Server:
     # --- tending ------------------------------------------------------------------------------------------------------
 
     def _refresh_users(self) -> None:
-        """Take up what `headwater user` has changed."""
+        """Read the changes that `headwater user` made."""
         before = self.users.list or UserList()
         try:
             changed = self.users.refresh()
@@ -484,7 +488,7 @@ class Server:
                 connection.session.users_changed()
 
     def _refuse_lost_users(self, store: Storage) -> None:
-        """A list that is gone may not let everybody in: that there was one the store knows."""
+        """Refuse to start without a list of users that the store knows of: a lost list must not let everybody in."""
         config, file = self.config, self.users.file
         if file is None or not store.declarations.has_users or self.users.required or config.insecure:
             return
@@ -493,13 +497,13 @@ class Server:
         raise CorruptStore(file.path, 0, message)
 
     def _mark_users(self) -> None:
-        """Let the store know that there are users; tried again at the next start if that can't be written."""
+        """Record in the store that there are users; if that can't be written, the next start tries again."""
         store = self.first.bucket.store
         if self.users.list is not None and not store.declarations.has_users:
             self.loop.run_in_executor(None, _keep_users, store)
 
     def refresh_tls(self, *, on_request: bool = False) -> None:
-        """Take up certificates that have changed; with `on_request`, read them in any case."""
+        """Read certificates that have changed; with `on_request`, read them in any case."""
         try:
             if self.tls is not None and self.tls.refresh(on_request=on_request):
                 log.warning("the TLS certificate is now %s", self.tls.certificate, extra=event("tls.certificate"))
@@ -507,12 +511,14 @@ class Server:
             self.warn("tls", f"{error}; the one of before goes on")
 
     def _member(self) -> Membership:
-        """This node as a member, by the map of its first bucket: whose users it shares is the matter of none of the
-        others, whose administrators may be more people."""
+        """Return this node as a member, by the map of its first bucket.
+
+        The other buckets do not decide whose users the node shares, for more people may administer them.
+        """
         return self.first.membership
 
     def _files(self) -> Iterable[KeptFile]:
-        """The small files of the node and of its buckets."""
+        """Yield the small files of the node and of its buckets."""
         if self.users.file is not None:
             yield self.users.file
         yield self.catalog.file
@@ -531,8 +537,9 @@ class Server:
         self._sweep_some(list(self.connections), 0)
 
     def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:
-        """Some hundreds at a time, for there may be ten thousand, and letting one go takes a while where it holds much;
-        `kernel_bytes` of those before."""
+        """Look after some hundred connections at a time, for there may be ten thousand, and dropping one takes a while
+        if it holds much; `kernel_bytes` is the sum of those before.
+        """
         begun = self.loop.time()
         for _ in range(min(SWEPT_AT_ONCE, len(left))):
             connection = left.pop()
@@ -548,7 +555,7 @@ class Server:
             self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
 
     def _look_after(self, connection: Connection, now: float) -> None:
-        """Let go who has said nothing for too long, or is gone without our noticing."""
+        """Drop a connection that was silent for too long, or whose peer is gone unnoticed."""
         idle, patience = self.config.idle_seconds, self.config.login_seconds
         quiet, session = now - connection.stirred_at, connection.session
         watches = isinstance(session, HttpSession) and session.watches

@@ -1,7 +1,8 @@
-"""The page of the store that buckets, vbuckets and streams use; store.py implements it. Committing: node/committer.py.
+"""The interface of the store for buckets, vbuckets and streams; store.py implements it. Committing:
+node/committer.py.
 
-What a part owns is asked of that part: seqnos, counts and arrays of a vbucket are in `index`, changes enter by
-`staging`, durable writes by `prepares`; `quarantine` knows the damage, `declarations` what is kept outside the log.
+The parts of the store are used directly: seqnos, counts and arrays of a vbucket are in `index`, changes enter by
+`staging`, durable writes by `prepares`; `quarantine` knows the damage, `declarations` the facts outside the log.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Storage(Protocol):
 
     @property
     def full(self) -> bool:
-        """The disk has no room for another batch."""
+        """True if the disk has no room for another batch."""
 
     # ---------------------------------------- reading; a view shows durable changes, the others staged ones too
 
@@ -62,10 +63,10 @@ class Storage(Protocol):
         """Return the newest version of a key, a tombstone as well."""
 
     def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Return the bytes of its record, 0 if there is none."""
+        """Return the bytes of a document's record, 0 if there is none."""
 
     def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Return its seqno, 0 if there is none."""
+        """Return a key's newest seqno, 0 if there is none."""
 
     def events(self, vbucket: int) -> list[StoredEvent]:
         """Return the newest system event of each collection and scope."""
@@ -77,7 +78,7 @@ class Storage(Protocol):
         """Return keys and collections of documents that have expired by Unix second `now`."""
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the seqno of the newest durable change that is shown."""
+        """Return the seqno of the newest durable change that the reader is shown."""
 
     def view(self, vbucket: int, after_seqno: int = ..., end_seqno: int = ..., shown: Shown = ...) -> View:
         """Return the durable changes between two seqnos as of now, to be closed."""
@@ -92,24 +93,24 @@ class Storage(Protocol):
         slow: int,
         room: int,
     ) -> tuple[int, int]:
-        """Write marker and frames of what became durable into `out`; returns bytes and changes."""
+        """Write marker and frames of newly durable changes into `out`; return their bytes and number."""
 
     # ---------------------------------------- taking back; staged, durable with the next batch
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
-        """Count a seqno as given although no change has it."""
+        """Count a seqno as used although no change has it."""
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
-        """Raise the purge seqno: tombstones up to here are missing from what comes."""
+        """Raise the purge seqno: tombstones up to here are missing in the changes that come."""
 
     def rollback(self, vbucket: int, seqno: int) -> int:
-        """Take back everything above a seqno; returns the one really returned to."""
+        """Take back everything above a seqno; return the seqno really returned to."""
 
     def lowered_to(self, vbucket: int, seqno: int) -> int:
         """Return the high seqno that such a rollback leaves."""
 
     def drop(self, vbucket: int) -> None:
-        """Forget a vbucket, documents and all."""
+        """Drop a vbucket with its documents."""
 
     # ---------------------------------------- the log
 
@@ -117,11 +118,11 @@ class Storage(Protocol):
         """Verify the log, a slice at a step; on any one thread."""
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Serve nothing of a damaged range any more; returns the vbuckets with changes in it, None if it was known."""
+        """Stop serving a damaged range; return the vbuckets with changes in it, None if it was known."""
 
     @property
     def damaged_batches(self) -> int:
-        """The number of damaged ranges that were found in the files of the log."""
+        """The number of damaged ranges in the files of the log, as far as known."""
 
     def compact(
         self,

@@ -1,5 +1,5 @@
-"""The memory in which changes gather before they are written: two arenas, one filling while the other is on its way to
-the disk.
+"""The memory in which changes gather before they are written: two arenas, of which one fills while the other is
+written.
 
 A kernel writes frames straight into the filling arena, where the index finds them at once; nothing is copied until the
 disk takes them. An arena's address never changes, so a LOC into it stays good until its batch is settled.
@@ -32,10 +32,10 @@ class StagingArena:
     Attributes:
         slot: its number in the `segments` table (0 or 1).
         data: the bytes.
-        used: how many of them are frames.
-        unread_bytes: how many of those nobody will read soon.
-        records: the vbucket records among them, the newest of each vbucket; None stands for a drop.
-        destroyed: vbuckets with a rollback or drop among them: rows are gone that only the log could bring back.
+        used: the number of bytes filled with frames.
+        unread_bytes: the number of those bytes that will not be read soon.
+        records: the newest vbucket record of each vbucket among the frames; None stands for a drop.
+        destroyed: vbuckets with a rollback or drop among the frames: only the log could bring their rows back.
     """
 
     def __init__(self, slot: int, capacity: int) -> None:
@@ -49,7 +49,7 @@ class StagingArena:
             register(self.data)
 
     def append(self, frame: bytes) -> int:
-        """Copy a frame in; returns where. The caller has seen that there is room."""
+        """Copy a frame in, which must fit; return its offset."""
         at = self.used
         room = len(self.data) - at
         node_invariant(len(frame) <= room, "a frame of {} bytes, the arena has room for {}", len(frame), room)
@@ -74,12 +74,12 @@ class Batch:
 
     @property
     def bytes_on_disk(self) -> int:
-        """The bytes it takes on the disk."""
+        """The bytes of the batch on disk."""
         return BATCH_HEADER_BYTES + self.arena.used
 
     @property
     def is_unread(self) -> bool:
-        """Return True if it is much, and nobody will read (nearly) any of it soon."""
+        """True if the batch is large, and hardly any of it will be read soon."""
         return self.arena.used >= UNREAD_BYTES_MIN and self.arena.unread_bytes >= self.arena.used * UNREAD_SHARE_MIN
 
     @property

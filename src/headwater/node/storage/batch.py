@@ -64,7 +64,7 @@ class BatchHeader:
 
 
 class Torn(Exception):  # noqa: N818 - a finding, which the caller judges
-    """No valid batch at `offset`: `why` says what is wrong with the bytes there."""
+    """There is no valid batch at `offset`: `why` says what is wrong with the bytes there."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(offset, why)
@@ -86,10 +86,10 @@ def header_of(number: int, frames: int, body: Buffer, salt: int, offset: int) ->
 
 
 def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHeader:
-    """The header at `offset`, which is whole and says so; its body lies before `end`.
+    """Return the valid header at `offset`, whose body lies before `end`.
 
     Raises:
-        Torn: it is not, or its body would not fit.
+        Torn: the header is cut or invalid, or its body would not fit.
     """
     if offset + BATCH_HEADER_BYTES > end:
         raise Torn(offset, f"{end - offset} bytes are left, a batch header has {BATCH_HEADER_BYTES}")
@@ -115,7 +115,7 @@ def _check_body(data: memoryview, header: BatchHeader, salt: int) -> None:
 
 
 def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Iterator[BatchHeader]:
-    """The valid batches from `offset` on, numbered `number` and up; ends exactly at `end`.
+    """Yield the valid batches from `offset` on, numbered `number` and up; end exactly at `end`.
 
     Raises:
         Torn: at the first place where there is no valid batch with the right number.
@@ -130,7 +130,9 @@ def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Ite
 
 
 def find_later(data: memoryview, offset: int, end: int, salt: int, number: int) -> BatchHeader | None:
-    """A valid batch after the bad one at `offset`, numbered `number` or more: proof that the bad one was whole once."""
+    """Return a valid batch after the bad one at `offset`, numbered `number` or more: proof that the bad one was whole
+    once.
+    """
     raw = bytes(data[offset:end])
     at = raw.find(MAGIC, 1)
     while at >= 0:

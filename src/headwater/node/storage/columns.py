@@ -1,8 +1,8 @@
 """The memory of the index: each vbucket's columns and hash table, and the table of their addresses.
 
-The meaning of every field is in kernels/index.py; here the arrays are made, grown, copied and given back. Columns are
-never changed in length: a vbucket that grows gets new ones, and whoever still reads the old ones (views, compaction)
-keeps a state that no longer moves, which is exactly what they want.
+The meaning of every field is in kernels/index.py; here the arrays are made, grown, copied and given back. Columns never
+change in length: a vbucket that grows gets new ones. Readers of the old ones (views, compaction) keep a state that no
+longer changes, as they need it.
 
 Bytes a key, without old versions: 28 for a row, 4 for a slot, with up to 25 % of the rows and 25 to 62 % of the slots
 free: 33 to 46.
@@ -59,11 +59,11 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """The bytes of memory that the arrays take."""
         return int(self.block.nbytes + self.slots.nbytes)
 
     def copy(self, rows: int, capacity: int, slots: int) -> Columns:
-        """The first `rows` rows in new arrays of the given sizes."""
+        """Return the first `rows` rows in new arrays of the given sizes."""
         most = min(capacity, self.capacity)
         node_invariant(rows <= most, "{} rows are to be copied, there is room for {}", rows, most)
         copy = Columns(capacity, slots)
@@ -105,7 +105,7 @@ class Index:
             self.adopt(vb, self._none)
 
     def adopt(self, vbucket: int, columns: Columns) -> None:
-        """Make these the vbucket's columns (the counters are the caller's)."""
+        """Make these the vbucket's columns (the caller sets the counters)."""
         self.columns[vbucket] = columns
         row = self.table[vbucket]
         row[index.CAPACITY] = columns.capacity
@@ -120,7 +120,7 @@ class Index:
         row[index.TABLE] = columns.slots.ctypes.data
 
     def rows(self, vbucket: int) -> int:
-        """Rows in use."""
+        """Return the number of rows in use."""
         return self.table.item(vbucket, index.ROWS)  # an int at once
 
     def grow(self, vbucket: int, rows: int = 1, keys: int = 1, factor: float = GROWTH) -> None:
@@ -144,7 +144,7 @@ class Index:
         node_invariant(need <= room, "vbucket {}: room for {} rows, {} are needed", vbucket, room, need)
 
     def make_room(self, vbucket: int, rows: int) -> None:
-        """Give a vbucket without rows columns for so many, as sized() has them, and no room for keys."""
+        """Give a vbucket without rows columns for `rows` rows, in the sizes of sized(), and no room for keys."""
         self.adopt(vbucket, Columns(min(rows + rows // 8 + ROWS_FIRST // 2, index.ROWS_MAX), 1))
 
     def make_room_for_keys(self, vbucket: int, keys: int) -> None:
@@ -157,11 +157,11 @@ class Index:
             self.adopt(vbucket, columns)
 
     def sized(self, rows: int, keys: int) -> Columns:
-        """New columns for so many rows and keys and some more."""
+        """Return new columns for `rows` rows and `keys` keys, and some more."""
         return Columns(rows + rows // 8 + ROWS_FIRST // 2, _slots_for(keys + keys // 16)) if rows else self._none
 
     def fit(self, vbucket: int) -> None:
-        """Give back what the vbucket does not need (an eighth more rows than it has are kept)."""
+        """Free the memory that the vbucket does not need (an eighth more rows than it has are kept)."""
         rows, keys, columns = self.rows(vbucket), int(self.table[vbucket, index.KEYS]), self.columns[vbucket]
         wanted = self.sized(rows, keys)
         capacity, slots = min(wanted.capacity, columns.capacity), min(len(wanted.slots), len(columns.slots))
@@ -171,12 +171,12 @@ class Index:
             self.adopt(vbucket, columns.copy(rows, capacity, slots))
 
     def fork(self, vbucket: int) -> None:
-        """Give the vbucket a copy of its columns, so that those who read the present ones are left alone."""
+        """Give the vbucket a copy of its columns, so that readers of the present ones see no change."""
         columns = self.columns[vbucket]
         self.adopt(vbucket, columns.copy(self.rows(vbucket), columns.capacity, len(columns.slots)))
 
     def reset(self, vbucket: int) -> None:
-        """Forget all rows of a vbucket; what it has given out (CAS), what it has deleted, and its state stay."""
+        """Forget all rows of a vbucket; its CAS values, its deletions and its state still count."""
         for field in (
             index.ROWS,
             index.DURABLE_ROWS,
@@ -196,7 +196,7 @@ class Index:
         self.adopt(vbucket, self._none)
 
     def forget(self, vbucket: int) -> None:
-        """The vbucket is gone; one that is made in its place has nothing of it, but for higher CAS values."""
+        """Forget a dropped vbucket; one that is made in its place only keeps its CAS values above the old ones."""
         self.reset(vbucket)
         self.table[vbucket, index.STATE] = self.table[vbucket, index.DELETED_REV] = 0
 
@@ -209,7 +209,7 @@ class Index:
         return int(self.columns[vbucket].seq[: self.rows(vbucket)].searchsorted(np.uint64(seqno), "right"))
 
     def check(self) -> None:
-        """Check the order of each vbucket's numbers: what is durable was frozen before, what is frozen was staged."""
+        """Check the order of each vbucket's numbers: durable rows were frozen before, frozen rows were staged."""
         if (vb := int(out_of_order(self.table))) < 0:
             return
         row = self.table[vb]
@@ -223,42 +223,44 @@ class Index:
         node_invariant(frozen <= high, "vbucket {}: seqno {} is frozen, {} is the high one", vb, frozen, high)
 
     def nbytes(self) -> int:
-        """Bytes of memory, the table of addresses included."""
+        """The bytes of memory, the table of addresses included."""
         return int(self.table.nbytes) + sum(columns.nbytes for columns in self.columns if columns is not self._none)
 
     # ------------------------------------------------------------------ a vbucket's numbers
 
     def high_seqno(self, vbucket: int) -> int:
-        """Seqno of the newest change, durable or not."""
+        """Return the seqno of the newest change, durable or not."""
         return self.table.item(vbucket, index.HIGH)  # an int at once
 
     def durable_seqno(self, vbucket: int) -> int:
-        """Seqno of the newest change that is on disk."""
+        """Return the seqno of the newest change on disk."""
         return self.table.item(vbucket, index.DURABLE_HIGH)
 
     def purge_seqno(self, vbucket: int) -> int:
-        """Tombstones up to here may be missing."""
+        """Return the purge seqno: tombstones up to it may be missing."""
         return self.table.item(vbucket, index.PURGE)
 
     def rollback_floor(self, vbucket: int) -> int:
-        """States below this seqno can't be rebuilt."""
+        """Return the rollback floor: states below this seqno can't be rebuilt."""
         return self.table.item(vbucket, index.FLOOR)
 
     def items(self, vbucket: int) -> int:
-        """Live documents."""
+        """Return the number of live documents."""
         return self.table.item(vbucket, index.ITEMS)
 
     def bytes_of(self, vbucket: int) -> int:
-        """Bytes of the newest version of every key of a vbucket, tombstones included."""
+        """Return the bytes of the newest versions of all keys of a vbucket, tombstones included."""
         return self.table.item(vbucket, index.LIVE_BYTES)
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of the newest version of every key, tombstones included: what of the log is not waste."""
+        """The bytes of the newest versions of all keys, tombstones included: the part of the log that is no
+        waste.
+        """
         return int(self.table[:, index.LIVE_BYTES].sum())
 
     def exact(self, vbucket: int, end_seqno: int) -> bool:
-        """Return True if a view that ends at `end_seqno` shows what was there then, rather than a part of it."""
+        """Return True if a view that ends at `end_seqno` shows the whole state of that moment, not a part of it."""
         return end_seqno >= self.rollback_floor(vbucket)
 
     def is_mixed(self, vbucket: int) -> bool:
@@ -266,14 +268,18 @@ class Index:
         return self.table.item(vbucket, index.MIXED) != 0
 
     def has_change(self, vbucket: int, seqno: int) -> bool:
-        """Return True if the change of a seqno is here, durable or not. False if it was superseded and compacted
-        away."""
+        """Return True if the change of a seqno is here, durable or not; False if it was superseded and
+        compacted away.
+        """
         rows = self.rows_up_to(vbucket, seqno)
         return rows > 0 and self.columns[vbucket].seq.item(rows - 1) == seqno
 
     def high_after(self, vbucket: int, keep: int, seqno: int) -> int:
-        """Return the high seqno after a rollback to `seqno`, which keeps `keep` rows: that of the last change left.
-        Where compaction purged changes the floor counts as one: it was given out."""
+        """Return the high seqno after a rollback to `seqno` that keeps `keep` rows: the seqno of the last
+        change left.
+
+        If compaction purged changes, the rollback floor counts as a change: that seqno was used.
+        """
         last = self.columns[vbucket].seq.item(keep - 1) if keep else 0
         return max(last, min(seqno, self.rollback_floor(vbucket)))
 
@@ -288,7 +294,8 @@ class Index:
         row[[index.DURABLE_HIGH, index.FROZEN_HIGH]] = np.minimum(row[[index.DURABLE_HIGH, index.FROZEN_HIGH]], high)
 
     def look_for_expired(self, vbucket: int | None = None) -> None:
-        """Let the next pager look for expired documents: collections may be there again that were dropped, whose
-        documents nobody counted when it was looked last."""
+        """Let the next pager look for expired documents: after a rollback dropped collections may be back, whose
+        documents the last look did not count.
+        """
         table = self.table if vbucket is None else self.table[vbucket : vbucket + 1]
         table[table[:, index.MIXED] != 0, index.EXPIRY] = 1

@@ -1,10 +1,10 @@
-"""Committing: what was staged goes to the disk a batch at a time.
+"""Committing: staged changes go to the disk a batch at a time.
 
     stage_...  ->  freeze  ->  write (any thread)  ->  settle     the batch is durable
                                                    \\->  abandon    it is not: everything that is not durable is undone
 
 Only whole batches ever become visible to views. While one is in flight the next one gathers in the other arena, on top
-of it; when the first is lost, both are.
+of it; if the first is lost, so is the second.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Committing"]
 
 
 class Committing:
-    """Makes what was staged durable, or takes it back.
+    """Makes staged changes durable, or takes them back.
 
     Attributes:
         records: the newest record of each vbucket, as it is on disk.
-        times_indexed: how often the whole log was indexed anew.
+        times_indexed: the number of times that the whole log was indexed anew.
     """
 
     def __init__(self, into: Index, slots: Slots, log: Log, staging: Staging) -> None:
@@ -46,7 +46,7 @@ class Committing:
         self._in_flight: Batch | None = None
 
     def freeze(self) -> Batch | None:
-        """Close the batch that is gathering, and begin the next; None when nothing was staged.
+        """Close the batch that gathers, and begin the next; return None if nothing was staged.
 
         Raises:
             StorageError: a batch is in flight.
@@ -67,12 +67,12 @@ class Committing:
         """Write the batch and wait until it is on disk. Blocking; on any thread, one at a time.
 
         Raises:
-            DiskFull, StorageError: it is not; `abandon` it.
+            DiskFull, StorageError: it is not on disk; `abandon` it.
         """
         self._log.write(batch)
 
     def settle(self, batch: Batch) -> None:
-        """The batch is on disk: what it changed is durable and visible."""
+        """Make a batch that is on disk durable and visible."""
         self._end(batch)
         if batch.segment is None:
             raise StorageError(f"{self._log.folder}: the batch was not written")
@@ -92,7 +92,7 @@ class Committing:
         batch.arena.clear()
 
     def abandon(self, batch: Batch) -> list[int]:
-        """The batch could not be written: undo it, and what was staged since.
+        """Undo a batch that could not be written, and all changes staged since.
 
         Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
         """
@@ -118,18 +118,18 @@ class Committing:
         self._staging.take_back()
 
     def settled_segments(self) -> list[Segment]:
-        """The sealed segments whose every row the index knows to be there, oldest first.
+        """Return the sealed segments whose rows are all in the index, oldest first.
 
-        Not so the one that a batch was just written to: its rows count once it is settled, and the log may have gone on
-        to the next segment by then. The order of the two reads matters: the commit thread tells where the batch is
-        before it leaves that segment.
+        A segment with a batch that was just written is left out: its rows count once the batch is settled, and the log
+        may be in the next segment by then. The order of the two reads matters: the commit thread records the place of
+        the batch before it leaves that segment.
         """
         sealed, batch = self._log.segments[:-1], self._in_flight
         written = None if batch is None else batch.segment
         return sealed[: sealed.index(written)] if written in sealed else sealed
 
     def index_anew(self) -> None:
-        """Index the whole log: rows are gone that a rollback or drop took, which did not reach the disk."""
+        """Index the whole log anew, after a rollback or drop that removed rows did not reach the disk."""
         self.times_indexed += 1
         self._index.table[:, index.STATE] = 0
         for vb in range(len(self._index.table)):

@@ -1,11 +1,12 @@
-"""Writing the segments that replace others: what was taken back, records of the vbuckets, then the rows that stayed.
+"""The writer of the segments that replace others: rollbacks and drops, records of the vbuckets, then the rows that
+stay.
 
 They are read back like any other segment. Batches are cut by size, not by vbucket; numbers start at 0 in each file.
 Nothing is visible before the manifest names the files.
 
-There are two threads: the caller's gathers the next batch from all over the log while another one gives the last its
-checksum and writes it, past the page cache where that can be; what was written is read in at the end, in bulk. The
-caller alone keeps count of segments and places; it makes no call to the disk while a batch is under way.
+There are two threads: the caller's gathers the next batch from all over the log while another one computes the checksum
+of the last and writes it, past the page cache where possible; the written files are read in at the end, in bulk. Only
+the caller counts segments and places; it makes no call to the disk while a batch is being written.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class CompactedWriter:
 
     @property
     def _buffer(self) -> NDArray[np.uint8]:
-        """The one that is gathered into."""
+        """The buffer that gathers."""
         return self._buffers[0]
 
     def records(self, first: Sequence[bytes], records: Mapping[int, VBucketRecord]) -> None:
-        """Write these control frames, and what the vbuckets are."""
+        """Write these control frames, and the vbucket records."""
         for frame in (*first, *(record_frame(vb, record) for vb, record in sorted(records.items()))):
             if self._used + len(frame) > BATCH_BYTES:
                 self._flush()
@@ -82,12 +83,12 @@ class CompactedWriter:
         node_invariant(done == len(rows), "compaction wrote {} rows of {}", done, len(rows))
 
     def write_out(self) -> None:
-        """Write what has gathered; on return nothing is under way."""
+        """Write the gathered frames; on return nothing is being written."""
         self._flush()
         self._wait(0)
 
     def finish(self) -> int:
-        """Sync and seal all files, and bring them into memory for who reads on in them; returns their bytes."""
+        """Sync and seal all files, and bring them into memory for their readers; return their bytes."""
         self.write_out()
         under_way = len(self._under_way)
         node_invariant(under_way == 0, "{} batches are not written, and their files are sealed", under_way)
@@ -100,17 +101,20 @@ class CompactedWriter:
         return sum(segment.end for segment in self.segments)
 
     def touch(self) -> None:
-        """Look at each page once: what the disk put into memory by itself may still have to be fetched for a virtual
-        machine by its host, which is better waited for here than by whoever streams."""
+        """Read each page once.
+
+        The host of a virtual machine may still have to fetch pages that the disk loaded by itself; this thread had
+        better wait for them than a stream.
+        """
         for segment in self.segments:
             segment.memory[::PAGE_BYTES].max(initial=0)
 
     def close(self) -> None:
-        """Write nothing more; waits for the batch that is being written (twice is once)."""
+        """Write nothing more; wait for the batch that is being written (may be called again)."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def discard(self) -> None:
-        """Remove the files again, as far as the disk lets us (the next start removes what is left)."""
+        """Remove the files again, as far as the disk allows (the next start removes the rest)."""
         self.close()
         for segment in self.segments:
             segment.close()
@@ -136,7 +140,9 @@ class CompactedWriter:
         return int(count)
 
     def _room_for(self, count: int) -> None:
-        """See to it that the batch that is gathering may grow by `count` bytes in the segment it will be written to."""
+        """Make room for `count` more bytes in the batch that gathers, within the segment that it will be
+        written to.
+        """
         needed = batches.BATCH_HEADER_BYTES + self._used + count
         if self.segments and self.segments[-1].end + needed <= self.segments[-1].size:
             return
@@ -145,7 +151,7 @@ class CompactedWriter:
         self.segments.append(self._log.create(0, size, SEGMENT_HEADER_BYTES))
 
     def _flush(self) -> None:
-        """Hand the batch that has gathered to the other thread, and go on in a buffer that is free."""
+        """Hand the gathered batch to the other thread, and go on in a free buffer."""
         if not self._used:
             return
         segment, body = self.segments[-1], self._buffer[: self._used]
@@ -159,7 +165,7 @@ class CompactedWriter:
         self._wait(BUFFERS - 1)
 
     def _wait(self, most: int) -> None:
-        """Wait until no more than `most` batches are under way; raise the error of one that failed."""
+        """Wait until no more than `most` batches are being written; raise the error of one that failed."""
         while len(self._under_way) > most:
             self._under_way.popleft().result()
 

@@ -1,23 +1,24 @@
-"""Compaction: sealed segments are written anew without what nobody can ask for, while writes and streams go on.
+"""Compaction: sealed segments are rewritten without versions that no reader can ask for, while writes and streams go
+on.
 
     job = store.compact(...)         choose the segments                                            loop thread
-    job.survey()                     which rows stay                                                any thread
+    job.survey()                     find the rows that stay                                                any thread
     job.announce(); commit           purge seqnos and rollback floors rise, durably, first          loop thread
     job.copy()                       the rows that stay, by vbucket in seqno order; the manifest    any thread
     for _ in job.swap(): ...         one vbucket's columns after the other                          loop thread
     job.remove()                     the old files                                                  any thread
     job.forget()                     the memory and blocks that they still held                     any thread
 
-Where the disk has room for all that stays, all sealed segments are rewritten; else a stretch of them, the one that
-gives back the most of those that fit. On a roomy disk nobody asks how much stays: a look at the length of each row
-takes as long as a checksum of the log. What replaces segments stands where they stood in the log, so replaying it still
-gives the same state. Rollbacks and drops in a stretch took back rows that lie in front of it, and are repeated there.
-Numbers rise before anything is dropped: a purge seqno or floor that is higher than it need be only makes a consumer
-start over that might not have to; one that is too low would hide a deletion.
+If the disk has room for all rows that stay, all sealed segments are rewritten; else a stretch of them: of those that
+fit, the one that frees the most. On a roomy disk the bytes that stay are not counted: a look at the length of each row
+takes as long as a checksum of the log. The new segments take the place of the old ones in the log, so replaying it
+still gives the same state. Rollbacks and drops in a stretch took back rows in front of it, and are repeated there.
+Numbers rise before anything is dropped: a purge seqno or floor that is too high only makes a consumer start over
+without need; one that is too low would hide a deletion.
 
-A rollback or drop that comes in between is no obstacle. On disk its record stands behind what is compacted, and it goes
-back to no seqno below the floor that was announced, save to nothing at all. In memory `cut` remembers how many of the
-old rows were left.
+A rollback or drop during a compaction is no obstacle. On disk its record comes after the compacted segments, and it
+goes back to no seqno below the announced floor, unless to nothing at all. In memory `cut` remembers the number of old
+rows that were left.
 
 A crash leaves either manifest with all of its segments; files of the other are removed at the next start.
 """
@@ -69,10 +70,10 @@ GAIN_PARTS: Final = 64
 
 
 def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) -> tuple[int, int] | None:
-    """Return which stretch of segments gives back the most, of those whose live bytes fit in `room`: (first, end).
+    """Return the stretch of segments (first, end) that frees the most, of those whose live bytes fit in `room`.
 
-    None: none of them is worth the work. A little of what is to be written counts as loss, so no segment without any
-    garbage is taken along for nothing.
+    Returns None if none is worth the work. A small part of the bytes to write counts as loss, so no segment without
+    garbage is taken along.
     """
     lives, worth = (np.concatenate(([0], np.cumsum(each))) for each in (live, dead - live // GAIN_PARTS))
     best, most = None, 0
@@ -87,9 +88,10 @@ def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) ->
 
 @dataclass(slots=True)
 class _Share:
-    """One vbucket's part: its columns when it began, how many rows of it are in sealed segments (`rows`), which of them
-    are compacted (from `first` up to `end`), and which of these stay. `live`: bytes of all newest versions, then;
-    `dropped`: collections whose documents go."""
+    """One vbucket's part of a run: its columns at the begin, the number of its rows in sealed segments (`rows`), the
+    range of rows to compact (`first` up to `end`), and the rows that stay. `live`: the bytes of all newest versions
+    then; `dropped`: collections whose documents go.
+    """
 
     columns: Columns
     rows: int
@@ -107,16 +109,18 @@ class _Share:
 
 
 def _forget(segments: list[Segment]) -> None:
-    """Forget segments without readers. A removed file's memory goes with that: 0.2 s/GB, not to be spent on the
-    loop's thread."""
+    """Forget segments without readers.
+
+    This frees the memory of removed files: 0.2 s/GB, which must not be spent on the loop's thread.
+    """
     segments.clear()
 
 
 class Compaction:
     """One run.
 
-    Attributes: bytes_needed (at most so much it will write, once surveyed). is_whole: all sealed segments are
-        rewritten. stale: what it knows of the rows is no longer so.
+    Attributes: bytes_needed (the most bytes that it will write, once surveyed). is_whole: all sealed segments are
+    rewritten. stale: the rows have changed since the survey.
     """
 
     def __init__(
@@ -191,10 +195,11 @@ class Compaction:
         return shares
 
     def survey(self) -> bool:
-        """Find the rows that stay, and which segments to rewrite; whether that is worth the work. Any thread.
+        """Find the rows that stay, and the segments to rewrite; return True if that is worth the work. Any
+        thread.
 
         Raises:
-            DiskFull: there is no room for what stays of any of them; `cancel`.
+            DiskFull: there is no room for the rows that stay of any stretch; `cancel`.
             CorruptStore: the old files are damaged. StorageError: it was cancelled meanwhile. Either way, `cancel`.
         """
         with self._busy:
@@ -217,7 +222,7 @@ class Compaction:
             return True
 
     def _best(self, room: int) -> range | None:
-        """The stretch to rewrite; None when nothing there is worth it. DiskFull: it would be, and does not fit."""
+        """Return the stretch to rewrite; None if none is worth it. DiskFull: one is, but does not fit."""
         totals = np.zeros(SLOTS_MAX, np.int64)
         for share in self._shares.values():
             kernels.add_bytes(share.columns.loc, share.keep, self._slots.table, totals)
@@ -235,7 +240,7 @@ class Compaction:
         return self._wanted[slice(*stretch)]
 
     def _take(self, chosen: range) -> None:
-        """Make these segments (of the sealed ones) those that are rewritten, and find what of them stays."""
+        """Choose these sealed segments to be rewritten, and find the rows of them that stay."""
         self._old = self._sealed[chosen.start : chosen.stop]
         before, upto = np.zeros(SLOTS_MAX, np.uint8), np.zeros(SLOTS_MAX, np.uint8)
         before[[segment.slot for segment in self._sealed[: chosen.start]]] = 1
@@ -247,13 +252,13 @@ class Compaction:
             self._survey(share)
 
     def _bytes_exactly(self) -> int:
-        """Bytes of the rows that stay, and of the batches they will be in. Looks at each of them."""
+        """Return the bytes of the rows that stay, and of their batches. Looks at each row."""
         table, shares = self._slots.table, self._shares.values()
         rows = sum(int(kernels.bytes_of(share.columns.loc, share.keep, table)) for share in shares)
         return rows + rows // ROUNDING
 
     def _bytes_at_most(self) -> int:
-        """No less than `_bytes_exactly`, after a look at those rows only that were superseded and stay."""
+        """Return an upper bound of `_bytes_exactly`, after a look only at superseded rows that stay."""
         rows = 0
         for share in self._shares.values():
             columns = share.columns
@@ -281,12 +286,12 @@ class Compaction:
 
     @property
     def _beside_rows(self) -> int:
-        """Bytes written beside the rows that stay: the records of all vbuckets, and what they were taken back to."""
+        """The bytes written besides the rows that stay: the records of all vbuckets, and their rollbacks."""
         records = sum(len(record_frame(vb, record)) for vb, record in tuple(self._committing.records.items()))
         return records + len(self._taken_back) * TAKEN_BACK_BYTES + SLACK_BYTES
 
     def _verify(self) -> None:
-        """Check the checksums, for what is copied gets new ones, and find which vbuckets are taken back."""
+        """Verify the checksums, for copied rows get new ones, and find the vbuckets that are rolled back."""
         self._taken_back[:] = 0
         is_first = self._old[0] is self._sealed[0]  # nothing is in front of it that could be taken back
         for segment in self._old:
@@ -296,9 +301,11 @@ class Compaction:
                 kernels.taken_back(self._slots.table, segment.slot, bodies, self._taken_back)
 
     def spare_tombstones(self) -> bool:
-        """Return True if a stream that began during `survey` has yet to send tombstones that go: survey again then.
+        """Return True if a stream that began during `survey` has yet to send tombstones that would go: survey again
+        then.
 
-        They stay. Loop thread, right before `announce`. Who begins later is held against the purge seqno it raises.
+        These tombstones stay. Loop thread, right before `announce`. A stream that begins later is checked against the
+        purge seqno that `announce` raises.
         """
         spared = False
         for vb, share in self._shares.items():
@@ -328,7 +335,8 @@ class Compaction:
             self._staging.record_again(vb)
 
     def copy(self) -> None:
-        """Write what stays to new segments and make them the store's. Any thread; announce must be durable.
+        """Write the rows that stay to new segments and make them the store's. Any thread; announce must be
+        durable.
 
         Raises:
             DiskFull, StorageError, CorruptStore: nothing has changed; `cancel`.
@@ -367,9 +375,10 @@ class Compaction:
             self._published = True
 
     def _again_taken_back(self) -> list[bytes]:
-        """Frames that take back of what lies in front of the segments what was taken back there.
+        """Return the frames that repeat, for the rows in front of the segments, the rollbacks and drops
+        within them.
 
-        What is left of it is known from the index, where later rollbacks are counted in: replay comes to them as well.
+        The index knows the rows that are left. It includes later rollbacks, which replay meets as well.
         """
         frames = []
         for vb in np.flatnonzero(self._taken_back).tolist():
@@ -386,16 +395,16 @@ class Compaction:
             raise StorageError(f"{self._log.folder}: compaction was overtaken or cancelled; start it again")
 
     def overtake(self) -> None:
-        """Mark what this run knows of the rows as outdated, before the rows change. Loop thread.
+        """Mark the survey of the rows as outdated, before the rows change. Loop thread.
 
-        Waits while the new files come into the log, a write and a sync of the manifest: whoever indexes the log anew
-        does so without them, and they never come in, or with them.
+        Waits while the new files enter the log, which takes a write and a sync of the manifest: so a new index of the
+        log is made either with them, or without them, and then they never enter.
         """
         with self._publishing:
             self.stale = True
 
     def cut(self, vbucket: int, rows: int) -> None:
-        """A rollback left the vbucket `rows` of its rows."""
+        """Note that a rollback left the vbucket `rows` of its rows."""
         if vbucket in self._shares:
             self.stale = self.stale or not self._announced  # the floor did not yet guard what will go
             self._left[vbucket] = min(rows, self._left.get(vbucket, rows))
@@ -418,7 +427,9 @@ class Compaction:
         self._end()
 
     def finish_swap(self) -> None:
-        """Exchange all columns now, if the new files are the store's: rows point to where they stay. Loop thread."""
+        """Exchange all columns now, if the new files are the store's, so that rows point to their new places. Loop
+        thread.
+        """
         if self._published:
             with self._busy:  # the thread that copied lets go in a moment
                 for _ in self.swap():
@@ -469,19 +480,20 @@ class Compaction:
 
     @property
     def written(self) -> list[int]:
-        """Numbers of the segments it wrote."""
+        """The numbers of the segments that were written."""
         return [segment.header.id for segment in self._writer.segments] if self._writer is not None else []
 
     def remove(self) -> None:
-        """Remove the old files; views that still read them keep their bytes. Any thread."""
+        """Remove the old files; views that still read them keep them in memory. Any thread."""
         failpoint("compact.before_unlink")
         for segment in self._old:
             with contextlib.suppress(OSError):  # the next start removes it
                 self._log.remove(segment)
 
     def forget(self) -> None:
-        """Give back what the removed files still held: 0.2 s/GB. Any thread; compaction
-        is over by then, the store may be written, read and compacted."""
+        """Free the memory of the removed files: 0.2 s/GB. Any thread; compaction is over by then, the store may be
+        written, read and compacted.
+        """
         with pool_or_inline(2, "headwater-compaction") as pool:
             if self._writer is not None:
                 pool.submit(self._writer.touch)
@@ -489,7 +501,7 @@ class Compaction:
                 pool.submit(_forget, [self._old.pop()])
 
     def cancel(self) -> None:
-        """Give up, and remove what was written; when `copy` had succeeded already, do the swap instead. Loop thread.
+        """Give up, and remove the new files; if `copy` had succeeded already, do the swap instead. Loop thread.
 
         Waits for a `survey` or `copy` that is under way in another thread to notice.
         """

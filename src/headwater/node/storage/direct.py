@@ -1,11 +1,11 @@
-"""Writing past the page cache: for bytes of which nobody will read soon, in bulk.
+"""Writing past the page cache, in bulk, for bytes that will not be read soon.
 
-A page that is written through the cache has to be found first, and on many virtual machines fetched from the host: for
-a replica that is being filled that was twice to ten times the work of the write itself, all for pages that nobody
-looks at. O_DIRECT leaves the cache alone; it takes whole blocks from aligned memory only, hence a buffer, used again
-and again. Where a file system can't, the caller goes through the cache as ever.
+A page that is written through the cache has to be found first, and on many virtual machines fetched from the host. For
+a replica that is being filled that was twice to ten times the work of the write itself, all for pages that are not
+read. O_DIRECT leaves the cache alone; it takes only whole blocks from aligned memory, so there is a buffer, used again
+and again. If a file system does not support it, the caller writes through the cache.
 
-What a map of the file shows is right all the same: the kernel drops the cached pages of what is written like that, and
+A map of the file shows the right bytes all the same: the kernel drops the cached pages of bytes written like that, and
 a page that it could not drop makes the next sync fail.
 """
 
@@ -28,10 +28,10 @@ _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not everywhere
 
 
 class DirectWriter:
-    """The way past the cache into one file. The descriptor is the caller's; nobody else writes to it meanwhile.
+    """A way past the cache into one file. The caller owns the descriptor; no other code writes to it meanwhile.
 
     Attributes:
-        works: whether there is one, as far as is known.
+        works: True as long as the file system has not refused.
     """
 
     def __init__(self, descriptor: int) -> None:

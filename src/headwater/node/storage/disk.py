@@ -44,7 +44,7 @@ _PIECE_BYTES = 64 << 10
 
 
 def is_full(error: OSError) -> bool:
-    """Return True if an error says that there is no room."""
+    """Return True if an error means that the disk has no room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -52,30 +52,34 @@ class File(Protocol):
     """An open file of fixed capacity."""
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
-        """Write the buffers one behind the other from `offset`, all of them or raise OSError. `unread` is a hint: it is
-        much, and nobody will read it soon."""
+        """Write the buffers one behind the other from `offset`, all of them or raise OSError. `unread` is a hint: the
+        bytes are many, and will not be read soon.
+        """
 
     def sync(self) -> None:
         """Return once everything written, and the file's size, will survive a power cut."""
 
     def reserve(self, offset: int, count: int) -> None:
-        """Make sure that a later write to this range can't fail for lack of space (OSError ENOSPC else)."""
+        """Make sure that a later write to this range can't fail for lack of space (otherwise OSError ENOSPC)."""
 
     def truncate(self, size: int) -> None:
         """Cut or extend (with zeros) to `size` bytes."""
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the number of bytes in the file."""
 
     def allocated(self) -> int:
-        """Bytes of the disk that the file has, written or set aside (a hole has none)."""
+        """Return the bytes of the disk that the file takes, written or set aside (a hole takes none)."""
 
     def data_end(self, offset: int) -> int:
-        """Return the offset at which the bytes that were ever written end, at or behind `offset`: all beyond are
-        zeros of a hole."""
+        """Return an offset, `offset` or later, behind which no byte was ever written: all bytes from there on are zeros
+        of a hole.
+        """
 
     def map(self) -> NDArray[np.uint8]:
-        """The whole file as read-only memory, valid as long as the array is referenced, in its size of now."""
+        """Return the whole file as read-only memory in its present size, valid as long as the array is
+        referenced.
+        """
 
     def populate(self, mapped: NDArray[np.uint8], count: int) -> None:
         """Hint: the first `count` bytes of the map will all be read now."""
@@ -113,7 +117,7 @@ class Disk(Protocol):
         """Open an existing file for reading and writing."""
 
     def read(self, path: Path) -> bytes:
-        """A small file's content."""
+        """Return the content of a small file."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Put `source` in the place of `target`, atomically."""
@@ -125,11 +129,11 @@ class Disk(Protocol):
         """Return once the names in a directory will survive a power cut."""
 
     def free(self, path: Path) -> int:
-        """Bytes that the file system of a directory has left for us."""
+        """Return the free bytes of a directory's file system that this process may use."""
 
 
 def _first(buffers: list[memoryview], count: int) -> list[memoryview]:
-    """The first `count` bytes of the buffers."""
+    """Return the first `count` bytes of the buffers."""
     parts: list[memoryview] = []
     for buffer in buffers:
         parts.append(buffer[:count])
@@ -231,7 +235,7 @@ class RealDisk:
     def lock(self, path: Path) -> FolderLock:
         """Take the lock file at `path` and the folder it is in, or raise StoreLocked.
 
-        The file tells whose it is, and can be removed; the folder can't as long as there is a store in it.
+        The file names the owner, but can be removed; the folder can't be removed as long as there is a store in it.
         """
         held: list[int] = []
         try:
@@ -271,7 +275,7 @@ class RealDisk:
         return _RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def read(self, path: Path) -> bytes:
-        """A small file's content."""
+        """Return the content of a small file."""
         return path.read_bytes()
 
     def rename(self, source: Path, target: Path) -> None:
@@ -287,6 +291,6 @@ class RealDisk:
         sync_folder(path)
 
     def free(self, path: Path) -> int:
-        """Bytes that the file system of a directory has left for us."""
+        """Return the free bytes of a directory's file system that this process may use."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize

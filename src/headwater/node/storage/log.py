@@ -1,21 +1,21 @@
 """Writing the log: one batch at a time, each synced before the next.
 
-Everything here runs on whatever thread calls `write`, never two at once; `ready` and `room` are read by the event loop
+Everything here runs on the thread that calls `write`, one at a time; `ready` and `room` are read by the event loop
 between two writes. What can fail:
 
-* The disk is full. Room for the next batch is set aside (posix_fallocate) before it is promised: `room` tells how
-  much, and whoever stages changes keeps below it. After each batch the next piece is set aside; when that fails `room`
-  shrinks. Then the reserve (reserve.py) gives up a piece, for what makes the log smaller or must be said: deletions,
-  records, a new segment, a manifest.
+* The disk is full. Room for the next batch is set aside (posix_fallocate) before it is promised: `room` is its size,
+  and staging keeps below it. After each batch the next piece is set aside; when that fails `room` shrinks. Then the
+  reserve (reserve.py) gives up a piece, for writes that make the log smaller or must not fail: deletions, records, a
+  new segment, a manifest.
 
-How much is set aside, for a batch, in the reserve, and the size of a segment, goes by the size of the disk and by what
-is there already: an empty store takes little of a large disk, and on a small one no segment is so large that there may
-be no room to write it anew.
+The sizes of the room for a batch, of the reserve and of a segment depend on the size of the disk and of the log: an
+empty store takes little of a large disk, and on a small one no segment is so large that there may be no room to write
+it anew.
 
-* A write or sync fails. Nobody knows what of the batch is on disk then, and asking again proves nothing (the kernel
-  drops pages it could not write). The batch is lost; its segment is sealed where it was last known to be good, and the
-  next batch goes to a new one. The manifest carries the sealed length, so whatever the failed write left behind never
-  counts.
+* A write or sync fails. It is unknown then which bytes of the batch are on disk, and another sync proves nothing (the
+  kernel drops pages it could not write). The batch is lost; its segment is sealed at its last durable batch, and the
+  next batch goes to a new one. The manifest has the sealed length, so bytes that the failed write left behind never
+  count.
 * The manifest can't be replaced. As long as it is unsure which one is on disk nothing is written (ManifestFile.settle).
 """
 
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 def full_error(path: Path, needed: int, error: OSError) -> Exception:
-    """The same error as ours: DiskFull when it says that there is no room, StorageError else."""
+    """Return an OSError as one of ours: DiskFull if there is no room, else StorageError."""
     if is_full(error):
         return DiskFull(path, needed)
     return StorageError(f"{path}: {error.strerror or error}; the batch was not written")
@@ -73,10 +73,10 @@ class Log:
     Attributes:
         segments: all of them, in the order in which they are replayed; the last one is being written.
         failed: a write failed: the last segment must be sealed before anything else is written.
-        synced: where it is written down how far the log is on disk.
-        reserve: room for the day on which the disk is full.
-        promised: bytes that a compaction under way is about to write; documents leave them alone.
-        wanted: bytes of a batch that somebody had no room for; the next `make_room` knows.
+        synced: the file that notes the synced end of the log.
+        reserve: room that is kept for a full disk.
+        promised: bytes that a compaction under way is about to write, so documents may not take them.
+        wanted: the size of a change that did not fit; the next `make_room` makes room for it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Log:
 
     @property
     def store_uuid(self) -> str:
-        """32 hex digits that this store has as long as it lives, and no other one."""
+        """The uuid of this store, 32 hex digits that no other store has."""
         return self.manifest.content.store.hex()
 
     @property
@@ -119,34 +119,37 @@ class Log:
 
     @property
     def bytes(self) -> int:
-        """Of all segments."""
+        """The bytes of all segments."""
         return sum(segment.end for segment in self.segments)
 
     @property
     def batch_bytes_min(self) -> int:
-        """With room for less than this no document is taken."""
+        """The least room of a batch: with less, no document is taken."""
         return min(SMALL_BATCH if self._is_small else BATCH_FIRST, self.batch_bytes_max)
 
     @property
     def control_bytes(self) -> int:
-        """Set aside after each batch, whatever the disk has to give: records, and deletions."""
+        """Bytes set aside after each batch for vbucket records and deletions, however full the disk is."""
         share = 0 if self._is_small else self._disk_bytes // CONTROL_PARTS
         return min(self.batch_bytes_max // 4, max(CONTROL_MIN, share))
 
     @property
     def _control_bytes_min(self) -> int:
-        """With room for less than this, more is set aside for deletions."""
+        """Below this much room, more is set aside for deletions."""
         return min(self.control_bytes, max(CONTROL_MIN // 2, self.control_bytes // 4))
 
     @property
     def segment_bytes_now(self) -> int:
-        """Return the size that a segment gets: on a small disk less than its file has room for."""
+        """The size of a new segment: on a small disk less than its file could hold."""
         return min(self.segment_bytes, max(SEGMENT_MIN, self._disk_bytes // SEGMENT_PARTS))
 
     @property
     def _reserve_bytes(self) -> int:
-        """Bytes that the reserve should hold: pieces for deletions, one for records, and enough to write any segment
-        anew, by which those come back; no more than about the log itself."""
+        """The bytes that the reserve should hold.
+
+        These are pieces for deletions, one piece for records, and enough to write any segment anew, which refills the
+        reserve; together no more than about the size of the log.
+        """
         least = min(RESERVE_MIN, 3 * self.batch_bytes_max // 2)
         most = max(least, self.segment_bytes_now + (DELETION_PIECES + 1) * self.control_bytes)
         if self.reserve.held >= most:
@@ -159,45 +162,46 @@ class Log:
 
     @property
     def may_delete(self) -> bool:
-        """Return True if deletions go on: with what is set aside, and with the first pieces of the reserve."""
+        """True if deletions are still taken: from the room set aside, and from the first pieces of the reserve."""
         return self.room >= self._control_bytes_min or self.reserve.held > self._reserve_least
 
     @property
     def _reserve_least(self) -> int:
-        """Bytes of the reserve that deletions leave, for the compaction that makes room of them."""
+        """The bytes of the reserve that deletions must leave, for the compaction that frees their room."""
         return self.reserve.size - DELETION_PIECES * self._piece_bytes
 
     def give_to_delete(self, count: int) -> bool:
-        """Give up to `count` bytes of the reserve to a change that makes room, as far as deletions may take it.
+        """Give up to `count` bytes of the reserve to a change that makes room, as far as deletions may use it.
 
         Returns:
-            False if it had none left for that.
+            False if no such bytes were left.
         """
         count = min(count, self.reserve.held - self._reserve_least)
         return count > 0 and self.reserve.give(count)
 
     @property
     def free_bytes(self) -> int:
-        """The bytes a compaction may write: the disk's, but for what documents may take meanwhile, and the reserve's
-        but for a piece."""
+        """The bytes that a compaction may write: those of the disk without the documents' share, and the reserve
+        without one piece.
+        """
         ahead = 0 if self.is_full else 2 * self._batch_bytes
         return max(0, self._disk.free(self.folder) - ahead) + max(0, self.reserve.held - self._piece_bytes)
 
     @property
     def disk_free_bytes(self) -> int:
-        """Bytes that the disk has left, as any program sees it."""
+        """The free bytes of the disk, as any program sees them."""
         return self._disk.free(self.folder)
 
     @property
     def room(self) -> int:
-        """Bytes of frames that the next batch may have, surely."""
+        """The bytes of frames that the next batch may have without fail."""
         if self.failed or not self.segments:
             return 0
         return max(0, self.current.reserved - self.current.end - batches.BATCH_HEADER_BYTES)
 
     @property
     def is_full(self) -> bool:
-        """Return True if there is no room for documents."""
+        """True if there is no room for documents."""
         if self.failed or not self.segments:
             return True
         segment = self.segments[-1]  # not by way of `room`: asked with every request
@@ -205,13 +209,13 @@ class Log:
 
     @property
     def is_short(self) -> bool:
-        """Return True if the disk will be full soon: it has less than two segments left, and the reserve."""
+        """True if the disk will be full soon: less is left than two segments and the reserve."""
         return self._disk.free(self.folder) < 2 * self.segment_bytes_now
 
     def crowded(self) -> None:
-        """A batch used most of the room there was: the next one gets twice as much, as far as the disk is large.
+        """Note that a batch used most of its room: the next one gets twice as much, as far as the disk allows.
 
-        A small log goes on with little: with what does not fit it is no longer small.
+        A small log keeps to little room: with a change that does not fit, it is small no longer.
         """
         if self._is_small:
             return
@@ -232,10 +236,10 @@ class Log:
         self.make_room()
 
     def declare(self, edit: Callable[[Manifest], Manifest]) -> None:
-        """Write down what programs must know before they open the folder; durable on return.
+        """Write down a fact that programs must know before they open the folder; durable on return.
 
         Raises:
-            DiskFull, StorageError: that could not be written down.
+            DiskFull, StorageError: the fact could not be written.
         """
         try:
             self._change(edit)
@@ -264,7 +268,7 @@ class Log:
         self.make_room()
 
     def _prepare(self) -> None:
-        """See to it that the manifest lets a batch be appended, and that there is a good segment."""
+        """Make sure that the manifest allows a batch to be appended, and that there is a good segment."""
         self.manifest.settle()
         # Before the first byte behind it: while the manifest says where a clean log ends, a start refuses one that ends
         # elsewhere (recovery.check_clean).
@@ -299,10 +303,10 @@ class Log:
         self.synced.write(segment.header.id, segment.end, segment.next_number)
 
     def make_room(self, control: int = 0) -> None:
-        """Set space aside for the next batch, in this segment or a new one; leaves `room` small when there is none.
+        """Set space aside for the next batch, in this segment or a new one; leave `room` small if there is none.
 
         Args:
-            control: bytes of records and deletions that it must have, if need be from the reserve.
+            control: bytes of records and deletions that must fit, if need be from the reserve.
         """
         # The batch before is safe; `room` tells what the next one can have.
         with self._segment_lock, contextlib.suppress(OSError):
@@ -320,8 +324,11 @@ class Log:
                 self._for_control(control)
 
     def _may_outgrow(self) -> bool:
-        """Keep the room of a log that is not small from here on; return False if the disk lacks its reserve. Then that
-        is as before, and so are the pieces of it that deletions may have."""
+        """Treat the log as no longer small from here on; return False if the disk lacks room for the reserve that this
+        needs.
+
+        The reserve, and the pieces of it for deletions, stay as they were in that case.
+        """
         self._is_small = False
         self.reserve.size = self._reserve_bytes
         if self.reserve.fill():
@@ -342,15 +349,17 @@ class Log:
         return segment.size - segment.end < needed or segment.end >= max(most // 2, most - self._batch_bytes)
 
     def look_at_disk(self) -> None:
-        """Learn how large the disk is, as far as we may have it: at first, with each segment, and with another quota.
+        """Learn the size of the disk, as far as this store may use it: at first, with each segment, and with another
+        quota.
 
-        What is kept free goes by it: by the size of before, a quota of 100 MiB could be half reserve.
+        The reserve depends on it: by the old size, half of a quota of 100 MiB could be reserve.
         """
         self._disk_bytes = self._disk.free(self.folder) + self.bytes + self.reserve.held
 
     def _for_documents(self, wanted: int) -> bool:
-        """Return True if a batch has its room. What the reserve lacks comes first, and what a compaction is about to
-        write."""
+        """Return True if a batch of documents has room, after the missing part of the reserve and the bytes of a
+        compaction.
+        """
         if self._is_small and self.bytes + wanted > SMALL_LOG_BYTES and not self._may_outgrow():
             if self.bytes > SMALL_LOG_BYTES:
                 return False
@@ -369,11 +378,11 @@ class Log:
         return True
 
     def _is_needed_for_compaction(self) -> bool:
-        """Return True if what is left on the disk must be left for the compaction that is under way."""
+        """Return True if the rest of the disk must be left for the compaction under way."""
         return self.promised > 0 and self._disk.free(self.folder) - 2 * self._batch_bytes < self.promised
 
     def _is_set_aside(self, ahead: int) -> bool:
-        """Set room for documents aside; whether the disk has it. OSError: it failed otherwise."""
+        """Set room for documents aside; return True if the disk has it. OSError: it failed for another reason."""
         missing = min(self.current.size, self.current.end + ahead) - self.current.reserved
         try:
             # Not tried in vain: some file systems keep what they had given when they find that it is too little.
@@ -413,7 +422,7 @@ class Log:
                 return
 
     def _with_reserve(self, work: Callable[[], T], needed: int) -> T:
-        """Do something that the disk may have no room for; then once more, with a piece of the reserve."""
+        """Do work for which the disk may have no room; then once more, with a piece of the reserve."""
         try:
             return work()
         except OSError as error:
@@ -446,8 +455,9 @@ class Log:
                 segment.seal()
 
     def _fresh(self) -> Segment:
-        """A segment with as much room as was promised in the one before, for what is staged already (that one gives its
-        own back when it is sealed)."""
+        """Return a new segment with as much room as the one before had promised to staged changes (which frees its own
+        when it is sealed).
+        """
         first, room = 0, SEGMENT_HEADER_BYTES + self.control_bytes
         if self.segments:
             first = self.current.next_number
@@ -466,20 +476,22 @@ class Log:
         return edit
 
     def create(self, first_batch: int, size: int, reserve: int) -> Segment:
-        """Make the file of a segment that no manifest names yet, `reserve` of its `size` bytes set aside; OSError when
-        that fails. Any thread."""
+        """Make the file of a segment that no manifest names yet, with `reserve` of its `size` bytes set aside; OSError
+        if that fails. Any thread.
+        """
         salt = int.from_bytes(self._random(8), "big")
         header = SegmentHeader(self.manifest.content.store, self.manifest.take_number(), salt, first_batch, size)
         return Segment.create(self._disk, self.folder, header, size, reserve)
 
     def remove(self, segment: Segment) -> None:
-        """Remove the file of a segment that no manifest names; who reads in it keeps its bytes. OSError when that
-        fails: the next start removes it. Any thread."""
+        """Remove the file of a segment that no manifest names; its readers keep it in memory. OSError if that fails:
+        the next start removes it. Any thread.
+        """
         self._disk.remove(segment.path)
 
     @contextlib.contextmanager
     def making_room(self, needed: int) -> Iterator[None]:
-        """While a compaction writes `needed` bytes: documents leave them alone, and the reserve helps out."""
+        """Keep documents from taking `needed` bytes while a compaction writes them; the reserve helps out."""
         self.promised = needed
         try:
             if self._disk.free(self.folder) < needed + self._piece_bytes:
@@ -493,7 +505,7 @@ class Log:
         """End the segment here, whatever its size (an empty one stays). Like `write`: any thread, never beside one.
 
         Raises:
-            DiskFull, StorageError: it goes on.
+            DiskFull, StorageError: the segment stays open.
         """
         try:
             with self._segment_lock:
@@ -526,7 +538,7 @@ class Log:
             self.segments = [*self.segments[:first], *new, *self.segments[first + len(old) :]]
 
     def close(self, clean: bool) -> None:
-        """Give the descriptors back; `clean`: the last frame says so, write down where it ends."""
+        """Close the descriptors; with `clean`, whose last frame was written, note where the log ends."""
         try:
             if clean and not self.failed:
                 self.manifest.settle()

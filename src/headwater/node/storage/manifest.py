@@ -8,11 +8,11 @@ A text file of two lines: `headwater-store 2 <XXH3-64 of the second line, 16 hex
 `bytes` is the length at which a segment was sealed: nothing behind it counts, whatever a failed write left there, and
 nothing before it may be missing. The last segment is open: null. `clean` is the length of the open segment when the
 store was closed, null while it is in use. `member`: a cluster map that names this node is kept beside the log (format 1
-does not say; it is read like one that says false, and written as format 2). `collections`: frames with marks may be in
-the log, which programs that know format 2 only would misread, so the file is of format 3 from then on; there is no such
-word before. `prepares`: prepares of durable writes may be among them, which is format 4. `users`: there is a list of
-users beside the log; programs that do not know the word leave it out. A new manifest replaces the old one by rename,
-with both file and folder synced.
+lacks this; it is read as false, and written as format 2). `collections`: frames with marks may be in the log, which
+programs that know format 2 only would misread, so the file is of format 3 from then on; before that the word is
+missing. `prepares`: prepares of durable writes may be among them, which is format 4. `users`: there is a list of users
+beside the log; programs that do not know the word leave it out. A new manifest replaces the old one by rename, with
+both file and folder synced.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Manifest:
         """Read the file's bytes.
 
         Raises:
-            CorruptStore: they are not a manifest, or not what was written.
+            CorruptStore: they are no manifest, or were changed since they were written.
             StorageError: another format.
         """
         content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
@@ -131,13 +131,15 @@ class ManifestFile:
         self._lock = threading.Lock()
 
     def change(self, edit: Callable[[Manifest], Manifest], point: str = "segment") -> None:
-        """Write what `edit` makes of the manifest; on return it is durable. OSError: the old one is still meant."""
+        """Write the result of `edit` as the new manifest; on return it is durable. OSError: the old one is still in
+        force.
+        """
         with self._lock:
             content = edit(self.content)
             self._write(replace(content, generation=self.content.generation + 1), point)
 
     def settle(self) -> None:
-        """After a failed change: make sure that the manifest on disk is the one we mean."""
+        """After a failed change, make sure that the manifest on disk is the one in force."""
         with self._lock:
             if self.unsure:
                 self._write(replace(self.content, generation=self.content.generation + 1), "segment")
@@ -162,7 +164,7 @@ class ManifestFile:
 
 
 def _check_change(before: Manifest, after: Manifest) -> None:
-    """Check the manifest that is about to take the place of another: what it names is the store."""
+    """Check the manifest that is about to replace another: its files are in the store."""
     same = (before.store, before.vbuckets) == (after.store, after.vbuckets)
     node_invariant(same, "the manifest of store {} is to name another", before.store.hex())
     numbers = [entry.id for entry in after.segments]

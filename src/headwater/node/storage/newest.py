@@ -1,12 +1,12 @@
 """The newest seqno of each collection in a vbucket, kept as changes become durable.
 
 A client that polls a bucket asks for it several times a second, and the newest change of the collection that it reads
-may lie ten million rows back. So each row is looked at once: when a batch became durable, or when somebody asks. What
-is kept are upper bounds: a rollback lowers them, a purge takes the row away that one stands for, and whoever asks looks
-back from the bound, which as a rule is the row itself.
+may lie ten million rows back. So each row is looked at once: when a batch became durable, or at a query. Only upper
+bounds are kept: a rollback lowers them, a purge may remove the row of a bound, and a query looks back from the bound,
+which as a rule is the row itself.
 
-Vbuckets in which nothing has a mark are not looked at: there the newest seqno is that of the vbucket. As a rule all
-vbuckets have changes of the same collections, dropped ones as well, so what one of them has taught is known to all.
+Vbuckets without marked rows are not looked at: their newest seqno is that of the vbucket. As a rule all vbuckets have
+changes of the same collections, dropped ones as well, so the numbers found in one vbucket are used for all.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ def _none() -> NDArray[np.uint64]:
 
 @dataclass(slots=True)
 class _Bounds:
-    """Of one vbucket: by number of a choice (kernels/choices.py), in its order, a seqno above which it has no row.
+    """The bounds of one vbucket: for each number of a choice (kernels/choices.py) a seqno above which it has
+    no row.
 
-    The numbers are those that were known in the store at some time, and are never changed in place.
+    The numbers are those known in the store at some time; they are never changed in place.
     """
 
     numbers: NDArray[np.uint64] = field(default_factory=_none)
     seqnos: NDArray[np.uint64] = field(default_factory=_none)
 
     def take(self, numbers: NDArray[np.uint64]) -> None:
-        """Have these numbers, which those from before are among."""
+        """Take these numbers, which include the former ones."""
         seqnos = np.zeros(len(numbers), np.uint64)
         seqnos[numbers.searchsorted(self.numbers)] = self.seqnos
         self.numbers, self.seqnos = numbers, seqnos
 
 
 class NewestSeqnos:
-    """Of each vbucket of a store."""
+    """The newest seqnos by collection of all vbuckets of a store."""
 
     def __init__(self, of: Index, slots: Slots) -> None:
         self._index = of
@@ -61,14 +62,14 @@ class NewestSeqnos:
         self._numbers = _none()  # of all vbuckets together
 
     def follow(self) -> None:
-        """Changes became durable: look at those of the vbuckets that are far behind."""
+        """Look at newly durable changes of the vbuckets that are far behind."""
         table = self._index.table
         ahead = table[:, index.DURABLE_HIGH] - np.minimum(self._looked, table[:, index.DURABLE_HIGH])
         for vb in np.flatnonzero((ahead > BEHIND_MAX) & (table[:, index.MIXED] != 0)).tolist():
             self._look(vb)
 
     def seqno(self, vbucket: int, shown: Shown) -> int:
-        """The newest durable seqno of what is shown; 0 if there is none."""
+        """Return the newest durable seqno that the reader is shown; 0 if there is none."""
         bounds = self._look(vbucket)
         if not len(bounds.numbers):
             return 0
@@ -85,14 +86,14 @@ class NewestSeqnos:
         return newest
 
     def numbers(self, vbucket: int) -> NDArray[np.uint64]:
-        """The numbers of all choices of which there may be durable rows; none in a vbucket where nothing has a mark."""
+        """Return the numbers of all choices that may have durable rows; none in a vbucket without marked rows."""
         if not self._index.table.item(vbucket, index.MIXED):
             return _none()
         bounds = self._look(vbucket)
         return bounds.numbers[bounds.seqnos > 0]
 
     def cut(self, vbucket: int, seqno: int) -> None:
-        """Everything above a seqno was taken back, or will be as soon as that is durable."""
+        """Lower the bounds, for everything above a seqno was taken back, or will be as soon as that is durable."""
         self._looked[vbucket] = min(self._looked.item(vbucket), seqno)
         if seqno == 0:
             self._bounds.pop(vbucket, None)
@@ -100,7 +101,7 @@ class NewestSeqnos:
             np.minimum(bounds.seqnos, np.uint64(seqno), out=bounds.seqnos)
 
     def _look(self, vb: int) -> _Bounds:
-        """Look at the durable rows that nobody looked at yet."""
+        """Look at the durable rows that no look has covered yet."""
         bounds = self._bounds.setdefault(vb, _Bounds())
         columns, rows = self._index.columns[vb], self._index.table.item(vb, index.DURABLE_ROWS)
         row = min(self._index.rows_up_to(vb, self._looked.item(vb)), rows)
@@ -120,7 +121,7 @@ class NewestSeqnos:
             self._numbers = np.insert(self._numbers, at, number)
 
     def _last(self, vb: int, number: NDArray[np.uint64], bound: int) -> int:
-        """The seqno of the last row of a choice at or below a bound."""
+        """Return the seqno of the last row of a choice at or below a bound."""
         columns = self._index.columns[vb]
         rows = min(self._index.rows_up_to(vb, bound), self._index.table.item(vb, index.DURABLE_ROWS))
         row = int(choices.last_shown(columns.loc, columns.next, 0, rows, self._slots.table, number))

@@ -1,8 +1,8 @@
-"""The prepares of durable writes in a store: staged, ended, and found again.
+"""The prepares of durable writes in a store: staging them, ending them, and finding them again.
 
-A prepare is a document of a key of its own (`prepare_key`), so the document itself stays what it is until the prepare
-is over; and it is over when that key is deleted, by the abort or by the mark behind the document that it became.
-Programs that know nothing of this must not read the folder: its manifest says so before the first one is staged.
+A prepare is stored as a document with a key of its own (`prepare_key`), so the document itself stays as it is until the
+prepare is over. It is over when that key is deleted: by the abort, or by the mark behind the document that it became.
+Older programs must not read the folder: its manifest says so before the first prepare is staged.
 
 In all of this the key of a document begins with the id of its collection. Source: dcp 2.17. Why so: decision 0068.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StoredPrepares:
-    """Of each vbucket of a store."""
+    """The prepares in a store, by vbucket."""
 
     def __init__(self, of: Index, slots: Slots, log: Log, staging: Staging) -> None:
         self._index = of
@@ -36,11 +36,11 @@ class StoredPrepares:
         self._staging = staging
 
     def announce(self) -> None:
-        """Prepares may come: programs of before must not read the folder any more. Durable on return; blocks, the first
-        time.
+        """Declare that prepares may come: older programs must not read the folder any more. Durable on return; blocks
+        the first time.
 
         Raises:
-            DiskFull, StorageError: that could not be written down.
+            DiskFull, StorageError: the declaration could not be written.
         """
         if not self._log.manifest.content.prepares:
             self._log.declare(lambda manifest: replace(manifest, collections=True, prepares=True))
@@ -56,15 +56,14 @@ class StoredPrepares:
         return seqno
 
     def stage_abort(self, vbucket: int, abort: Abort, delete_time: int) -> int:
-        """Store that a prepare did not happen; returns the seqno of that (the next one, if it has none). Errors as
-        above."""
+        """Stage the abort of a prepare; return its seqno (the next one, if it has none). Errors as above."""
         seqno = self._staging.next_seqno(vbucket, abort.abort_seqno or None)
         mark = replace(abort, abort_seqno=seqno)
         self._staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, mark))
         return seqno
 
     def stage_over(self, vbucket: int, key: bytes, delete_time: int) -> None:
-        """Store that the prepare of a key happened, right behind the document: both have one seqno. Errors as above."""
+        """Stage the mark that a prepare became the document before it: both have one seqno. Errors as above."""
         seqno = self._index.table.item(vbucket, index.HIGH)
         self._staging.document(vbucket, prepare_over_frame(vbucket, key, seqno, delete_time, None))
 
@@ -73,8 +72,10 @@ class StoredPrepares:
         self._staging.check_document_room(count)
 
     def waiting(self, vbucket: int) -> list[Prepare]:
-        """Those that are not over, in the order of their seqnos, durable or not. Looks at every row of a vbucket in
-        which not all are documents of the default collection."""
+        """Return the prepares that are not over, in the order of their seqnos, durable or not.
+
+        Looks at every row of a vbucket that holds more than documents of the default collection.
+        """
         return [message for message in messages_of(self._index, self._slots, vbucket) if isinstance(message, Prepare)]
 
     def find(self, vbucket: int, key: bytes) -> Prepare | None:

@@ -1,8 +1,8 @@
-"""Damage found while the store is in use: what became unreadable, so that no reader gets it.
+"""Damage found while the store is in use: the unreadable rows are marked, so that no reader gets them.
 
 Rows of the index that point into a damaged batch point at `LOST` from then on: an empty tombstone that no key matches
 and no kernel stumbles over. So damaged bytes are never looked at again, whatever lengths they claim. A key that is not
-found may be one of those: its hash, which the index keeps beside the place, tells. All of it lives as long as the
+found may be a lost one: its hash, which the index keeps beside the place, shows that. The marks live as long as the
 process; the next start refuses the store.
 """
 
@@ -38,7 +38,7 @@ class Quarantine:
 
     Attributes:
         damage: all of it, by file and offset.
-        vbuckets: those with rows in it, and the first damage that each met; most stores never have any.
+        vbuckets: the vbuckets with damaged rows, each with its first damage; most stores never have any.
     """
 
     def __init__(self, into: Index, slots: Slots) -> None:
@@ -48,7 +48,7 @@ class Quarantine:
         self._slots = slots
 
     def add(self, damage: Damage) -> set[int] | None:
-        """Take a damaged range out of service; the vbuckets with rows in it, None if it is known already."""
+        """Take a damaged range out of service; return the vbuckets with rows in it, None if it is known already."""
         place = (str(damage.segment.path), damage.offset)
         if place in self.damage:
             return None
@@ -56,7 +56,7 @@ class Quarantine:
         return self.mark(damage)
 
     def mark(self, damage: Damage) -> set[int]:
-        """Let the rows that point into a damaged range now point to nothing; returns their vbuckets."""
+        """Let the rows that point into a damaged range point to nothing; return their vbuckets."""
         if damage.segment.slot == UNREGISTERED:
             return set()
         self._place_tombstone()
@@ -72,12 +72,14 @@ class Quarantine:
         return hit
 
     def count(self, paths: Container[str]) -> int:
-        """Return the number of damaged places that lie in these files. A pass that began before a compaction finds
-        some in files that are no part of the log any more."""
+        """Return the number of damaged places in these files.
+
+        A pass that began before a compaction may find some in files that are no part of the log any more.
+        """
         return sum(path in paths for path, _ in self.damage)
 
     def check_key(self, vbucket: int, key: bytes) -> None:
-        """A key was not found. Raises CorruptStore if it may be among what was lost."""
+        """Raise CorruptStore if a key that was not found may be among the lost ones."""
         hashed = int(index.hash_of(self._index.table, vbucket, np.frombuffer(key, np.uint8)))
         rows, columns = self._rows(vbucket), self._index.columns[vbucket]
         if ((columns.hash[rows] == hashed) & (columns.next[rows] == _NEWEST)).any():
@@ -89,7 +91,7 @@ class Quarantine:
             raise self.error(vbucket)
 
     def check_range(self, vbucket: int, first: int, rows: int) -> None:
-        """Rows are about to be shown. Raises CorruptStore if one of them was lost."""
+        """Raise CorruptStore if one of the rows that are about to be shown is lost."""
         lost = self._rows(vbucket)
         if ((lost >= first) & (lost < rows)).any():
             raise self.error(vbucket)
@@ -106,7 +108,7 @@ class Quarantine:
         return vbucket in self.vbuckets and bool((self._rows(vbucket) >= self._index.rows_up_to(vbucket, seqno)).any())
 
     def lost(self, vbucket: int) -> NDArray[np.uint64]:
-        """The seqnos of the vbucket's changes that were lost, ascending."""
+        """Return the seqnos of the vbucket's lost changes, ascending."""
         columns = self._index.columns[vbucket]
         return columns.seq[self._rows(vbucket) if vbucket in self.vbuckets else []]
 
@@ -116,7 +118,7 @@ class Quarantine:
         return CorruptStore(first.segment.path, first.offset, f"{first.why}; a part of vbucket {vbucket} can't be read")
 
     def _rows(self, vb: int) -> NDArray[np.int64]:
-        """Rows that are lost, looked up each time: a rollback or drop may have taken them away."""
+        """Return the lost rows, looked up each time: a rollback or drop may have removed them."""
         return np.flatnonzero(self._index.columns[vb].loc[: self._index.rows(vb)] == LOST)
 
     def _place_tombstone(self) -> None:

@@ -1,15 +1,15 @@
 """The frames of a batch: documents as DCP would send them, and control frames about vbuckets.
 
 A document frame is a MUTATION (31 bytes of extras), a DELETION in its V2 form (21) or an EXPIRATION (20). Every stream
-puts in an opaque of its own; stored, it is the number of hops: how many nodes TAP has brought the change through, the
-hour since which a tombstone is here that was made long ago elsewhere, and two marks (kernels/index.py): the key begins
-with the id of a named collection; the frame is no document but a system event. That one is stored as a document of the
-reserved collection 1, whose value is the SYSTEM_EVENT frame that streams send: it takes a seqno, replaces what was said
-of the same collection before, and is rolled back and compacted like any other change. So is a prepare of a durable
-write: a document of its own key, whose value is the PREPARE frame, and over with a deletion of that key: one with the
-ABORT frame, or an empty one with the seqno of the document that it became.
-A control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it never leaves the
-node.
+puts in an opaque of its own; a stored frame has three facts there (kernels/index.py): the number of hops, that is of
+nodes that TAP has brought the change through; the hour in which a tombstone came here that was made long before
+elsewhere; and two marks: that the key begins with the id of a named collection, and that the frame is no document but a
+system event. A system event is stored as a document of the reserved collection 1, whose value is the SYSTEM_EVENT frame
+that streams send: it takes a seqno, replaces the last event of the same collection, and is rolled back and compacted
+like any other change. A prepare of a durable write is stored likewise: as a document with a key of its own, whose value
+is the PREPARE frame. A deletion of that key ends it: one with the ABORT frame, or an empty one with the seqno of the
+document that it became. A control frame has the same 24-byte header and an opcode that DCP does not use
+(`ControlOpcode`); it never leaves the node.
 """
 
 from __future__ import annotations
@@ -78,23 +78,23 @@ class ControlOpcode(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class VBucketRecord:
-    """The record of a vbucket: all that it is, apart from its documents.
+    """The record of a vbucket: its state and numbers, without its documents.
 
     Attributes:
         state: wire.vbucket.State.
         failover: (vb uuid, seqno) pairs, newest first.
-        purge_seqno: tombstones up to here may be missing, purged here or at the producer. The store's own; what the
-            caller gives is replaced.
+        purge_seqno: tombstones up to here may be missing, purged here or at the producer. The store's own: the caller's
+            value is replaced.
         snapshot_start, snapshot_end: the snapshot that the high seqno lies in.
-        max_cas: no CAS at or below it will be given again.
+        max_cas: the highest CAS so far; no CAS at or below it is given again.
         rollback_floor: the smallest seqno to roll back to without losing everything. The store's own.
         high_seqno: the high seqno when the record was made. The store's own.
-        consistent: ranges [first, last] of seqnos at which what is held was a consistent state, ascending.
+        consistent: ranges [first, last] of seqnos at which the vbucket was in a consistent state, ascending.
         checkpoint: the last checkpoint that a TAP producer sent whole; 0 for none.
         deleted_rev: the highest revision of all tombstones there ever were, purged ones as well. The store's own.
-        refused_changes: changes of its producer that a replica did not take and that are missing in it.
-        whole_seqno: up to where none is missing, if any is.
-        refused: the missing ones by id of the collection, key in base64 and seqno; empty if not all are known.
+        refused_changes: the number of its producer's changes that a replica refused and still lacks.
+        whole_seqno: the seqno up to which no change is missing, if any is.
+        refused: the missing changes by collection id, key in base64 and seqno; empty if not all are known.
     """
 
     state: int
@@ -113,7 +113,7 @@ class VBucketRecord:
     refused: tuple[tuple[int, str, int], ...] = ()
 
     def encode(self) -> bytes:
-        """Return the record as JSON with sorted keys; of gaps it says nothing where there is none."""
+        """Return the record as JSON with sorted keys; the fields of a gap are left out if there is none."""
         fields = asdict(self)
         if not self.refused_changes:
             del fields["refused_changes"], fields["whole_seqno"]
@@ -123,7 +123,7 @@ class VBucketRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> VBucketRecord:
-        """From `encode()`; ValueError, TypeError or KeyError when it is not that."""
+        """Read the result of `encode()`; ValueError, TypeError or KeyError if it is none."""
         fields: dict[str, Any] = json.loads(data)
         record = cls(**fields)
         return replace(
@@ -138,9 +138,9 @@ class VBucketRecord:
 class StoredDocument:
     """The newest version of a key: a document, or (`deleted`) its tombstone.
 
-    `collection` is the id of the key's, which is not part of it here.
+    `collection` is the id of the key's collection; the key here is without it.
 
-    `durable` is False as long as its batch is not on disk: what depends on it must not be told to anyone before.
+    `durable` is False as long as its batch is not on disk: no answer that depends on it may leave before that.
     """
 
     key: bytes
@@ -176,19 +176,19 @@ class StoredDocument:
 
 
 def stored_key(collection: int, key: bytes) -> tuple[bytes, int]:
-    """The key as the log has it, and its mark."""
+    """Return the key as stored in the log, and its mark."""
     return (leb128.join_key(collection, key), NAMED_MARK) if collection else (key, 0)
 
 
 def since_bits(delete_time: int, now: int) -> int:
-    """As `since_of` in kernels/index.py, which see."""
+    """Return the same as `since_of` in kernels/index.py."""
     if delete_time + HOUR_SECONDS > now:
         return 0
     return (-(-now // HOUR_SECONDS) & SINCE_MASK) << SINCE_SHIFT
 
 
 def key_in(frame: bytes | memoryview) -> tuple[bytes, int]:
-    """The key of a stored document and its collection, without a copy of the value."""
+    """Return the key of a stored document and its collection, without a copy of the value."""
     _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
     key_at = HEADER_BYTES + extras_bytes
     key = bytes(frame[key_at : key_at + key_bytes])
@@ -212,10 +212,11 @@ def keys_in(frames: bytes) -> list[tuple[bytes, int]]:
 
 
 class EventParts(NamedTuple):
-    """A system event as it is stored, without vbucket and seqno: a change brings the same one to a thousand vbuckets.
+    """The parts of a stored system event around vbucket and seqno: a change brings the same event to a thousand
+    vbuckets.
 
     Attributes:
-        key: of the row. before, between, behind: the message, without both.
+        key: the key of the row. before, between, behind: the parts of the message around the two numbers.
     """
 
     key: bytes
@@ -225,7 +226,7 @@ class EventParts(NamedTuple):
 
 
 def event_parts(event: dcp.SystemEvent) -> EventParts:
-    """A system event as it is stored; its own seqno, vbucket and opaque are not looked at."""
+    """Return the parts of a system event in its stored form, without its own seqno, vbucket and opaque."""
     is_scope = event.collection_id is None
     number = event.scope_id if event.collection_id is None else event.collection_id
     kind = bytes([SYSTEM_COLLECTION, OF_SCOPE if is_scope else OF_COLLECTION])
@@ -235,16 +236,16 @@ def event_parts(event: dcp.SystemEvent) -> EventParts:
 
 
 def event_frame(vbucket: int, event: EventParts, *, seqno: int, cas: int) -> bytes:
-    """A system event as it is stored, with a seqno."""
+    """Return a system event in its stored form, with a seqno."""
     extras = _MUTATION.pack(seqno, 1, 0, 0, 0, 0, 0)
     message = b"".join((event.before, vbucket.to_bytes(2), event.between, seqno.to_bytes(8), event.behind))
     return _frame(MUTATION, vbucket, extras, event.key, message, cas=cas, hops=NAMED_MARK | SYSTEM_MARK)
 
 
 def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
-    """The system event that a stored frame is: its seqno, and the message with 0 for vbucket, opaque and seqno.
+    """Return the system event in a stored frame: its seqno, and the message with 0 for vbucket, opaque and seqno.
 
-    None for any other frame.
+    Returns None for any other frame.
     """
     key_at, message_at = _told_at(frame)
     if not message_at or frame[key_at + 1] == OF_PREPARE:
@@ -257,7 +258,7 @@ def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
 
 
 def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Abort | None:
-    """The message that a stored frame with the SYSTEM mark holds; None for a document, and where it holds none.
+    """Return the message in a stored frame with the SYSTEM mark; None for a document, and if there is no message.
 
     Keys of prepares and aborts begin with the id of their collection.
     """
@@ -270,7 +271,9 @@ def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Ab
 
 
 def message_in(frame: bytes | memoryview) -> dcp.Prepare | dcp.Abort | None:
-    """The message of a durable write that a stored frame holds; None for any other frame, and where it holds none."""
+    """Return the message of a durable write in a stored frame; None for any other frame, and if there is no
+    message.
+    """
     key_at, message_at = _told_at(frame)
     message = memoryview(frame)[message_at:]
     if not message_at or frame[key_at + 1] != OF_PREPARE or not message:
@@ -286,12 +289,12 @@ def _told_at(frame: bytes | memoryview) -> tuple[int, int]:
 
 
 def prepare_key(key: bytes) -> bytes:
-    """The key of the prepare of a document, whose `key` begins with the id of its collection."""
+    """Return the key under which the prepare of a document is stored; `key` begins with the id of its collection."""
     return bytes([SYSTEM_COLLECTION, OF_PREPARE]) + key
 
 
 def prepare_frame(vbucket: int, prepare: dcp.Prepare) -> bytes:
-    """A prepare as it is stored; its key begins with the id of its collection."""
+    """Return a prepare in its stored form; its key begins with the id of its collection."""
     extras = _MUTATION.pack(prepare.by_seqno, 0, 0, 0, 0, 0, 0)
     body = replace(prepare, vbucket=vbucket, opaque=0, framing=None).encode()
     marks = NAMED_MARK | SYSTEM_MARK
@@ -299,7 +302,9 @@ def prepare_frame(vbucket: int, prepare: dcp.Prepare) -> bytes:
 
 
 def prepare_over_frame(vbucket: int, key: bytes, seqno: int, delete_time: int, abort: dcp.Abort | None) -> bytes:
-    """The end of a prepare as it is stored: at the seqno of the document that it became, or with its abort."""
+    """Return the end of a prepare in its stored form: at the seqno of the document that it became, or with
+    its abort.
+    """
     body = b"" if abort is None else replace(abort, vbucket=vbucket, opaque=0, framing=None).encode()
     extras, marks = _DELETION.pack(seqno, 0, delete_time, 0), NAMED_MARK | SYSTEM_MARK
     return _frame(DELETION, vbucket, extras, prepare_key(key), body, cas=1, hops=marks)
@@ -340,14 +345,14 @@ def mutation_head(
     hops: int = 0,
     collection: int = 0,
 ) -> bytes:
-    """A document as it is stored (DCP 2.8), without its value, which is so long and follows."""
+    """Return a document in its stored form (DCP 2.8) up to its value, which has `value_bytes` bytes and follows."""
     extras = _MUTATION.pack(seqno, rev_seqno, flags, expiry, 0, 0, 0)
     key, mark = stored_key(collection, key)
     return _head(MUTATION, vbucket, extras, key, value_bytes, datatype=datatype, cas=cas, hops=hops | mark)
 
 
 def mutation_frame(vbucket: int, key: bytes, value: bytes, **numbers: int) -> bytes:
-    """The whole of it; `numbers` are those of `mutation_head`."""
+    """Return a whole document in its stored form; `numbers` are those of `mutation_head`."""
     return mutation_head(vbucket, key, len(value), **numbers) + value
 
 
@@ -365,7 +370,9 @@ def deletion_frame(
     hops: int = 0,
     collection: int = 0,
 ) -> bytes:
-    """A tombstone as it is stored (DCP 2.9 V2 form, or 2.10); `value` holds the xattrs that survive, if any."""
+    """Return a tombstone in its stored form (DCP 2.9 V2 form, or 2.10); `value` holds the xattrs that
+    survive, if any.
+    """
     opcode, extras = DELETION, _DELETION.pack(seqno, rev_seqno, delete_time, 0)
     if expired:
         opcode, extras = EXPIRATION, _EXPIRATION.pack(seqno, rev_seqno, delete_time)
@@ -374,22 +381,24 @@ def deletion_frame(
 
 
 def record_frame(vbucket: int, record: VBucketRecord) -> bytes:
-    """The control frame that carries a vbucket's record."""
+    """Return the control frame with a vbucket's record."""
     return _frame(ControlOpcode.RECORD, vbucket, b"", value=record.encode())
 
 
 def rollback_frame(vbucket: int, seqno: int, high_seqno: int) -> bytes:
-    """The control frame that takes back everything above `seqno`; 0 takes back all, the record's seqnos as well."""
+    """Return the control frame that takes back everything above `seqno`; 0 takes back all, the record's
+    seqnos as well.
+    """
     return _frame(ControlOpcode.ROLLBACK, vbucket, _ROLLBACK.pack(seqno, high_seqno))
 
 
 def drop_frame(vbucket: int) -> bytes:
-    """The control frame after which the vbucket does not exist."""
+    """Return the control frame after which the vbucket does not exist."""
     return _frame(ControlOpcode.DROP, vbucket, b"")
 
 
 def clean_frame() -> bytes:
-    """The control frame that ends a log in order."""
+    """Return the control frame at the end of a cleanly closed log."""
     return _frame(ControlOpcode.CLEAN, 0, b"")
 
 
@@ -397,7 +406,7 @@ def control_of(frame: bytes) -> tuple[ControlOpcode, VBucketRecord | tuple[int, 
     """Return a control frame's kind and content: a record, (seqno, high seqno) of a rollback, or None.
 
     Raises:
-        ValueError: it says nothing that this version understands.
+        ValueError: this version does not understand it.
     """
     try:
         control = ControlOpcode(frame[1])

@@ -1,10 +1,10 @@
 """Opening a store: read the manifest, verify every byte, index everything, cut the end of an interrupted write.
 
-Recovery is replay: the segments in the manifest's order, in each the batches, in each the frames. What may be wrong,
-and what is done about it:
+Recovery is replay: the segments in the manifest's order, in each the batches, in each the frames. The possible faults,
+and their consequences:
 
-* the last batch of the last segment is bad, no valid batch lies behind it, and it was not written down as synced
-  (synced.py): the write was cut off before its sync returned, nobody was told of it. It is cut.
+* the last batch of the last segment is bad, no valid batch lies behind it, and it was not noted as synced (synced.py):
+  the write was cut off before its sync returned, and no client got an answer. The batch is cut.
 * anything else is bad: CorruptStore with file and offset. Nothing is skipped, nothing is changed on disk.
 * files that no manifest names: left over from an interrupted roll or compaction. They are removed.
 
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int], bytes]) -> ManifestFile:
-    """The manifest of the store in `folder`, which is made when the folder holds no store."""
+    """Return the manifest of the store in `folder`; make one if the folder holds no store."""
     names = disk.names(folder)
     if NAME in names:
         content = Manifest.decode(disk.read(folder / NAME), folder / NAME)
@@ -106,7 +106,7 @@ def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry) ->
 
 
 def _walk(segment: Segment, end: int) -> tuple[Bodies, batches.Torn | None]:
-    """All valid batches up to `end`, counted in the segment, and what stopped before it."""
+    """Return all valid batches up to `end`, counted in the segment, and the bad batch that stopped the walk."""
     bodies: list[tuple[int, int]] = []
     torn = None
     data, header = segment.memory.data, segment.header
@@ -155,7 +155,7 @@ def reread(segment: Segment) -> OpenedSegment:
 
 
 def verify(segment: Segment) -> OpenedSegment:
-    """Read a sealed segment again, checksums and all; where its frames are. Raises CorruptStore."""
+    """Read a sealed segment again with its checksums; return the places of its frames. Raises CorruptStore."""
     try:
         return reread(segment)
     except batches.Torn as torn:
@@ -163,7 +163,7 @@ def verify(segment: Segment) -> OpenedSegment:
 
 
 def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) -> None:
-    """A store that was closed in order must be as long as it was then."""
+    """Check that a cleanly closed store is as long as it was when it was closed."""
     if manifest.clean is not None and opened:
         segment = opened[-1].segment
         if segment.end != manifest.clean or not clean:
@@ -172,7 +172,7 @@ def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) ->
 
 
 def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
-    """Check that what was noted as synced is there (the segment it is in may have been sealed or compacted since)."""
+    """Check that the synced batches are there (their segment may have been sealed or compacted since)."""
     for last in opened[-1:]:
         segment = last.segment
         if note is not None and note.segment == segment.header.id and note.end > segment.end:
@@ -181,8 +181,11 @@ def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
 
 
 def cut(opened: OpenedSegment) -> None:
-    """Put zeros in the place of a write that was cut off; the same again when this is interrupted. The file keeps its
-    length and its room, so this works on a full disk."""
+    """Put zeros in the place of a write that was cut off.
+
+    After an interruption this does the same again. The file keeps its length and its room, so this works on a full
+    disk.
+    """
     if opened.torn_end:
         message = (
             "%s: byte %d: the last write was cut off by a crash: %d bytes of it are removed; nobody was told of it"

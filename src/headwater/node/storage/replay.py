@@ -38,8 +38,9 @@ _REASONS = {
 
 @dataclass(slots=True)
 class OpenedSegment:
-    """A segment that was read: where the frames of its batches are, where a cut is due (0: nowhere) and how many bytes
-    it removes."""
+    """A segment that was read: the places of its batches' frames, the offset of a cut (0: none) and the bytes that it
+    removes.
+    """
 
     segment: Segment
     bodies: Bodies
@@ -50,8 +51,8 @@ class OpenedSegment:
 class Replay:
     """Puts the frames of segments into an index, in order.
 
-    What a log says about one vbucket is independent of what it says about others. So large logs are read by several
-    threads, each for a stretch of vbuckets.
+    The changes of one vbucket are independent of those of others. So large logs are read by several threads, each for a
+    stretch of vbuckets.
 
     Attributes:
         records: the newest record of each vbucket.
@@ -59,7 +60,9 @@ class Replay:
     """
 
     def __init__(self, into: Index, slots: Slots, threads: int | None = None) -> None:
-        """`into` has no rows. `threads`: how many may run; None for one a processor, if the log is long."""
+        """Make a replay into an index without rows. `threads`: the most threads; None for one per processor, if the log
+        is long.
+        """
         self.records: dict[int, VBucketRecord] = {}
         self.clean: bool = False
         self._index = into
@@ -70,7 +73,7 @@ class Replay:
         """Index the segments.
 
         Raises:
-            CorruptStore: a frame makes no sense; the first in the log.
+            CorruptStore: a frame makes no sense; the error is of the first such frame in the log.
         """
         counts = np.zeros(len(self._index.table), np.int64)
         for each in opened:
@@ -87,7 +90,7 @@ class Replay:
         self._finish()
 
     def _finish(self) -> None:
-        """Mark all that was read as durable."""
+        """Mark all rows as durable."""
         table = self._index.table
         for durable, frozen, now in (
             (index.DURABLE_ROWS, index.FROZEN_ROWS, index.ROWS),
@@ -100,8 +103,8 @@ class Replay:
 class _Stretch:
     """The replay of the vbuckets from `first` to before `end`.
 
-    Rows are added in the order of the log, and linked vbucket by vbucket, whose hash table the processor's cache holds:
-    behind the last frame, or before a rollback, which goes by the links.
+    Rows are added in the order of the log. They are linked later, vbucket by vbucket, so that the hash table fits into
+    the processor's cache: after the last frame, or before a rollback, which needs the links.
     """
 
     def __init__(self, into: Index, slots: Slots, opened: Sequence[OpenedSegment], first: int, end: int) -> None:
@@ -181,7 +184,7 @@ class _Stretch:
 
 
 def _run_all(stretches: Sequence[_Stretch]) -> None:
-    """Run them at the same time. Raises the failure that comes first in the log."""
+    """Run all stretches at the same time. Raises the failure that comes first in the log."""
     if len(stretches) == 1:
         stretches[0].run()
     else:
@@ -193,7 +196,7 @@ def _run_all(stretches: Sequence[_Stretch]) -> None:
 
 
 def _threads_for(rows: int) -> int:
-    """Return how many threads are worth their start, and the frames that each passes over."""
+    """Return the number of threads that is worth their start, and the passing over of others' frames."""
     return min(os.cpu_count() or 1, THREADS_MAX) if rows >= ROWS_BESIDE_MIN else 1
 
 
@@ -205,7 +208,7 @@ def _bounds(counts: NDArray[np.int64], parts: int) -> list[int]:
 
 
 def current(into: Index, vbucket: int, record: VBucketRecord) -> VBucketRecord:
-    """The record with the numbers that are the store's own, as they are now."""
+    """Return the record with the present values of the numbers that are the store's own."""
     row = into.table[vbucket]
     return replace(
         record,
@@ -217,7 +220,7 @@ def current(into: Index, vbucket: int, record: VBucketRecord) -> VBucketRecord:
 
 
 def restore(into: Index, vbucket: int, record: VBucketRecord) -> None:
-    """Put what a record says about a vbucket into the table."""
+    """Put the numbers of a vbucket's record into the table."""
     row = into.table[vbucket]
     row[index.STATE] = record.state
     row[index.PURGE] = record.purge_seqno

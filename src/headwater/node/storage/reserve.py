@@ -1,6 +1,6 @@
-"""Room that is kept for the day on which the disk is full.
+"""Room that is kept for a full disk.
 
-A log that only grows can't even be made smaller on a full disk: deletions are written, compaction writes before it
+On a full disk a log that only grows could not even be made smaller: deletions are written, compaction writes before it
 removes, and a start after a crash writes new branches. So a file of zeros takes some of the disk while there is enough
 of it, and gives it up piece by piece when there is not. Documents are refused from the first piece on; the file is
 whole again before they are taken again.
@@ -24,7 +24,7 @@ class Reserve:
     """The file in a store's folder. Any thread.
 
     Attributes:
-        size: what it is to hold when there is room. held: what it holds.
+        size: the bytes that it should hold if there is room. held: the bytes that it holds.
     """
 
     def __init__(self, disk: Disk, folder: Path, size: int) -> None:
@@ -37,15 +37,16 @@ class Reserve:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Find what the last process left."""
+        """Find the file that the last process left."""
         if NAME in self._disk.names(self._path.parent):
             self._file = self._disk.open(self._path)
             # A copy of the folder may have it as a hole (rsync -S, tar -S): of such room the disk knows nothing.
             self.held = min(self._file.size(), self._file.allocated())
 
     def fill(self) -> bool:
-        """Take what is missing, as far as there is room, or give back what is too much; whether it is whole. Not while
-        it is lent."""
+        """Take the missing bytes, as far as there is room, or free those in excess; return True if the file is whole.
+        Not while it is lent.
+        """
         with self._lock:
             missing = self.size - self.held
             if missing < 0:
@@ -68,7 +69,7 @@ class Reserve:
         return True
 
     def give(self, count: int) -> bool:
-        """Give up to `count` bytes back to the disk; whether there were any."""
+        """Give up to `count` bytes back to the disk; return True if there were any."""
         with self._lock:
             return self._give(count)
 
@@ -84,18 +85,20 @@ class Reserve:
         return True
 
     def lend(self, keep: int) -> None:
-        """Give all but `keep` bytes back, and take nothing until `take_back`: somebody needs the room for a while."""
+        """Give all but `keep` bytes back, and take none until `take_back`: a compaction needs the room for a
+        while.
+        """
         with self._lock:
             self._lent = True
             self._give(self.held - keep)
 
     def take_back(self) -> None:
-        """Fill the reserve again, once whoever needed the room is done."""
+        """Fill the reserve again, once the room is not needed any more."""
         with self._lock:
             self._lent = False
 
     def close(self) -> None:
-        """Give the descriptor back; twice is once."""
+        """Close the descriptor; may be called again."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,8 +1,8 @@
-"""Reading the log again while it is in use: batches whose bytes are not what was written.
+"""Read the log again while it is in use, to find batches whose bytes have changed since they were written.
 
-Opening a store verifies every byte, so what is found here has gone wrong since. One pass looks at each durable batch
-once, in pieces of some `slice_bytes`, so that whoever shares the thread waits for one piece at most. What is read is
-what is served: the same pages of the same map. Bytes that rot on the disk under a page that the system still holds in
+Opening a store verifies every byte, so damage found here is newer. One pass looks at each durable batch once, in pieces
+of some `slice_bytes`, so that other work on the thread waits for one piece at most. The pass reads the same pages of
+the same map from which clients are served. Bytes that rot on the disk under a page that the system still holds in
 memory are found once the page has left it.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["Damage", "scrub"]
 
 @dataclass(slots=True, frozen=True)
 class Damage:
-    """Bytes `offset` to `end` of a segment can't be trusted, for the reason `why`."""
+    """A damaged range of a segment, from `offset` to `end`, and the reason (`why`)."""
 
     segment: Segment
     offset: int
@@ -32,9 +32,9 @@ class Damage:
 
 
 def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator[int | Damage]:
-    """Verify segments, each up to where its durable batches end (as it was when the pass began). Any thread.
+    """Verify segments, each up to the end of its durable batches when the pass began. Any thread.
 
-    Yields: how many bytes were read since the last yield, about `slice_bytes` (one batch's rest may be less); and
+    Yields: the number of bytes read since the last yield, about `slice_bytes` (one batch's rest may be less); and
         damage, as it is found.
     """
     for segment, end in segments:

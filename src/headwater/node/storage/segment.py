@@ -3,7 +3,7 @@
     offset  0          8           24  32    40           48    56
             HWSEG 0 0 1  store id   id  salt  first batch  size  checksum (XXH3-64 of bytes 0 to 55)
 
-The store id and the id tell a file that was swapped or came from another store; the salt is repeated in the manifest.
+The store id and the id reveal a file that was swapped or came from another store; the salt is repeated in the manifest.
 A file is created in its full size, which takes no space (a hole), so that one map serves it for life; the part that is
 about to be written is reserved on the disk before anything is promised. Sealing cuts the file at its last batch.
 """
@@ -44,7 +44,7 @@ def name_of(number: int) -> str:
 class SegmentHeader:
     """A segment's identity: the store's id (16 bytes), its own id, its salt, the number of its first batch.
 
-    `size`: bytes the file was made with, which it has until it is sealed; 0 in one of before that was written down.
+    `size`: the size of the file until it is sealed; 0 in a file of an older version.
     """
 
     store: bytes
@@ -75,13 +75,13 @@ class Segment:
     """An open segment.
 
     Attributes:
-        header: who it is.
+        header: the identity of the segment.
         memory: the whole file, mapped.
-        end: where its last durable batch ends.
-        reserved: up to where the disk has room set aside.
+        end: the end of its last durable batch.
+        reserved: the offset up to which the disk has room set aside.
         slot: its place in the store's `segments` table, UNREGISTERED until something in it is visible.
-        born: when it got its slot, in the order of slots.py: readers of before have nothing to do with it.
-        batches: how many batches it holds.
+        born: the time at which it got its slot, in the order of slots.py: earlier readers can't know the segment.
+        batches: the number of its batches.
     """
 
     def __init__(self, path: Path, header: SegmentHeader, file: File) -> None:
@@ -97,15 +97,17 @@ class Segment:
 
     @staticmethod
     def _allowed(memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Kernels may read this (they ask only in the debug build)."""
+        """Return memory that kernels may read (the debug build checks)."""
         if debugging():
             register(memory)
         return memory
 
     @classmethod
     def create(cls, disk: Disk, folder: Path, header: SegmentHeader, size: int, reserve: int) -> Segment:
-        """Make the file, `size` bytes of which `reserve` are set aside, with its name on disk; OSError when that fails
-        (the file is then no longer there, as far as the disk lets us)."""
+        """Make the file, `size` bytes of which `reserve` are set aside, with its name on disk.
+
+        OSError if that fails; the file is removed again then, as far as the disk allows.
+        """
         path = folder / name_of(header.id)
         file = disk.create(path, size)
         try:
@@ -132,7 +134,9 @@ class Segment:
         return self.header.first_batch + self.batches
 
     def find_room(self) -> None:
-        """Learn how much was set aside in an open segment that another process wrote: room, whatever the disk has."""
+        """Learn how much room another process had set aside in an open segment: it is there, however full the
+        disk is.
+        """
         allocated = self.writable().allocated()  # from the beginning on, and some blocks of the file system's own
         allocated -= ROUNDING_BYTES + allocated // ROUNDING_PARTS
         self.reserved = max(self.end, min(self.size, allocated))
@@ -144,7 +148,7 @@ class Segment:
         return self.file
 
     def seal(self) -> None:
-        """End writing: cut the file at its last batch. OSError when that fails, which does no harm."""
+        """Stop writing, and cut the file at its last batch. OSError if that fails, which does no harm."""
         size = self.size
         node_invariant(self.end <= size, "{}: sealed at byte {} of {}", self.path, self.end, size)
         try:
@@ -154,7 +158,7 @@ class Segment:
             self.close()
 
     def close(self) -> None:
-        """Give the descriptor back; the memory stays readable while anyone refers to it."""
+        """Close the descriptor; the memory stays readable while it is referenced."""
         if self.file is not None:
             self.file.close()
             self.file = None

@@ -1,9 +1,10 @@
-"""The table of places a LOC can point into, and when a place may be given to something else.
+"""The table of the places that a LOC can point into, and the time at which a place may be used again.
 
 `table: uint64[SLOTS_MAX, 2]` is (address, length) by slot; kernels read it while they run. Slots 0 and 1 are the
 staging arenas. A segment that compaction replaced keeps its slot and its memory as long as a view is open that may read
-in it: each view notes when it was opened, a segment notes when it got its slot and when it was retired, and only the
-views from in between can know it. So one view, however old, keeps no more than there was when it was opened.
+in it: each view has the time of its opening, a segment the times at which it got its slot and was retired, and only the
+views opened in between can know it. So one view, however old, keeps no more segments than there were when it was
+opened.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BESIDE_BYTES_MIN: Final = 8 << 20
 
 
 class Slots:
-    """Slots of segments, and the readers they are kept for."""
+    """Slots of segments, and the readers for which they are kept."""
 
     def __init__(self) -> None:
         self.table: NDArray[np.uint64] = np.zeros((SLOTS_MAX, 2), np.uint64)
@@ -44,7 +45,7 @@ class Slots:
         self._retired: list[tuple[int, Segment]] = []
 
     def place(self, slot: int, memory: NDArray[np.uint8], length: int) -> None:
-        """Say what a slot is."""
+        """Set the memory of a slot."""
         self.table[slot] = (memory.ctypes.data, length)
         self._memory[slot] = memory
 
@@ -62,26 +63,28 @@ class Slots:
         self.place(segment.slot, segment.memory, len(segment.memory))
 
     def frame(self, place: int) -> memoryview:
-        """The frame a LOC stands for, where it is: to be let go before anything else happens."""
+        """Return the frame that a LOC points to, without a copy: release it before any other work."""
         slot, offset = place >> 40, place & ((1 << 40) - 1)
         data = self._memory[slot].data
         return data[offset : offset + frame_bytes(data, offset)]
 
     def enter(self) -> int:
-        """A reader begins; returns the ticket to leave with. What is retired from now on stays readable for it."""
+        """Note that a reader begins; return its ticket. Segments that are retired from now on stay readable
+        for it.
+        """
         self._time += 1
         self._readers[self._time] = self._time
         return self._time
 
     def leave(self, ticket: int) -> None:
-        """A reader is done (twice is once)."""
+        """Note that a reader is done (may be called again)."""
         # Dropped by its ticket and not by count: a view that is closed twice must not let go of what another one
         # reads.
         if self._readers.pop(ticket, None) is not None:
             self._release()
 
     def retire(self, segments: list[Segment]) -> None:
-        """Let no new reader come to these segments; they go once the present ones have left."""
+        """Keep new readers from these segments; they are freed once the present readers have left."""
         self._time += 1
         self._retired += [(self._time, segment) for segment in segments]
         self._release()
@@ -133,10 +136,10 @@ class Slots:
 
 
 def _forget_beside(segments: list[Segment]) -> None:
-    """Let go of segments that were removed from the disk while a view read them, in a thread if they are large.
+    """Free segments that were removed from the disk while a view read them, in a thread if they are large.
 
-    With the last mention of such a file go its memory and its blocks: 0.3 s/GB, and more where the disk is told of
-    blocks that it may discard. It was the thread of the event loop that closed the view.
+    The last reference to such a file frees its memory and its blocks: 0.3 s/GB, and more if the disk is told which
+    blocks to discard. This must not run on the event loop's thread, which closed the view.
     """
     if sum(len(segment.memory) for segment in segments) >= BESIDE_BYTES_MIN:
         with contextlib.suppress(RuntimeError, MemoryError):  # no thread to be had: they go on return, which takes time

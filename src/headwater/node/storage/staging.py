@@ -1,7 +1,7 @@
 """Staging: frames enter the arena and the index at once; committing.py brings them to the disk.
 
-There is always an arena that gathers. How far it may be filled follows from the room that is set aside on the disk, so
-a change that was staged will not fail for lack of space.
+There is always an arena that gathers. The room that is set aside on the disk bounds it, so a staged change will not
+fail for lack of space.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ COMING_MIN: Final = 4096  # announced changes of a vbucket that are always belie
 
 
 class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
-    """The staging arena has no room for this change before the batch in flight is done: settle it, then try again."""
+    """The staging arena has no room for this change while a batch is in flight: settle that batch, then try
+    again.
+    """
 
     def __init__(self, needed_bytes: int) -> None:
         super().__init__(needed_bytes)
@@ -56,10 +58,10 @@ class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
 
 
 class Staging:
-    """The two arenas, the room on the disk that they may count on, and the vbuckets' records as staged.
+    """The two arenas, their room on the disk, and the staged records of the vbuckets.
 
     Attributes:
-        arena: the one that gathers.
+        arena: the arena that gathers.
         records: the newest record of each vbucket, durable or not.
     """
 
@@ -92,7 +94,7 @@ class Staging:
 
     @property
     def full(self) -> bool:
-        """The disk has no room for another batch: changes are refused, reads go on.
+        """True if the disk has no room for another batch: changes are refused, reads go on.
 
         Tries again by itself, once a second at most and while nothing is in flight.
         """
@@ -110,8 +112,9 @@ class Staging:
 
     @property
     def lacks_room(self) -> bool:
-        """The disk is full, or a large document was refused of late and would be refused again, though there is room
-        for smaller ones. Tries again as `full` does."""
+        """True if the disk is full, or would refuse again a large document that it refused of late, though smaller ones
+        fit. Tries again as `full` does.
+        """
         if self.full:
             return True
         if self._lacking and self._handed_over is None:
@@ -122,8 +125,9 @@ class Staging:
 
     @property
     def may_delete(self) -> bool:
-        """Return True if there is room for deletions and states, full or not: some is kept for what makes the log
-        smaller."""
+        """True if there is room for deletions and states, on a full disk as well: some is kept for changes that make
+        the log smaller.
+        """
         return not self.full or self._log.may_delete
 
     @property
@@ -132,18 +136,20 @@ class Staging:
 
     @property
     def _limit(self) -> int:
-        """Return the bytes up to which documents may fill the arena."""
+        """The number of bytes up to which documents may fill the arena."""
         room = self._room if self._room < self._arena_bytes else self._arena_bytes  # asked with every request
         return room - self._control_reserve if room > self._control_reserve else 0
 
     def room(self) -> tuple[NDArray[np.uint8], int]:
-        """The bytes that may be filled with frames, and how many of them are. Kernels write behind those, index what
-        they wrote (slot `slot`), then `use`. Valid until the next freeze."""
+        """Return the arena's bytes that may be filled with frames, and the number of those filled.
+
+        Kernels write behind these, index what they wrote (slot `slot`), then call `use`. Valid until the next freeze.
+        """
         used, limit = self.filled()
         return self.arena.data[:limit], used
 
     def filled(self) -> tuple[int, int]:
-        """The number of bytes of the arena that are filled with frames, and of those that may be."""
+        """Return the number of bytes of the arena filled with frames, and of those that may be."""
         used, limit = self.arena.used, self._limit
         return used, limit if limit > used else used
 
@@ -160,15 +166,17 @@ class Staging:
         self.arena.used = used
 
     def grow(self, vbucket: int, coming: int = 1) -> None:
-        """Make room in a vbucket's index: a kernel said that it has none. `coming`: how many changes are announced;
-        what somebody else announces is believed as far as four times of what is here."""
+        """Make room in a vbucket's index for a kernel that ran out of it.
+
+        `coming`: the number of changes that another node announced; it is believed up to four times the present number.
+        """
         rows = max(1, min(coming, COMING_MIN + 3 * self._index.rows(vbucket)))
         self._index.grow(vbucket, rows, rows)
 
     # ------------------------------------------------------------------ documents
 
     def next_seqno(self, vbucket: int, seqno: int | None, *held: int) -> int:
-        """The seqno of the change that comes next, or `seqno` if that may be it. `held`: its CAS and revision.
+        """Return the seqno of the next change, or `seqno` if that is allowed. `held`: its CAS and revision.
 
         Raises:
             StorageError: `seqno` is not above the high seqno, or one of the numbers is too high to have a next one.
@@ -181,11 +189,11 @@ class Staging:
         return high + 1 if seqno is None else seqno
 
     def document(self, vbucket: int, frame: bytes, value: bytes = b"") -> None:
-        """Stage and index one change. `value`: its value, where that is not in the frame's bytes.
+        """Stage and index one change. `value`: its value, if the frame's bytes lack it.
 
         Raises:
             DiskFull: there is no room on the disk.
-            ArenaFull: there is none in this batch.
+            ArenaFull: there is no room in this batch.
         """
         self._check_room(len(frame) + len(value), self._control_reserve)
         rows, high = self._index.rows(vbucket), self._index.high_seqno(vbucket)
@@ -217,7 +225,7 @@ class Staging:
 
         Raises:
             DiskFull: there is no room on the disk.
-            ArenaFull: there is none in this batch.
+            ArenaFull: there is no room in this batch.
             StorageError: `seqno` is not above the high seqno.
         """
         seqno = self.next_seqno(vbucket, seqno, cas, rev_seqno)
@@ -253,9 +261,9 @@ class Staging:
         hops: int = 0,
         collection: int = 0,
     ) -> int:
-        """Store a tombstone (`expired`: because the document's time had come); returns its seqno. Errors as above.
+        """Store a tombstone (`expired`: for a document that expired); return its seqno. Errors as above.
 
-        It ages from `delete_time`, or from `now` where that is an hour later or more.
+        Its age counts from `delete_time`, or from `now` if that is at least an hour later.
         """
         seqno = self.next_seqno(vbucket, seqno, cas, rev_seqno)
         frame = deletion_frame(
@@ -283,7 +291,7 @@ class Staging:
     # ------------------------------------------------------------------ control
 
     def record(self, vbucket: int, record: VBucketRecord) -> None:
-        """Stage what a vbucket is. Its purge seqno, rollback floor and high seqno are filled in here."""
+        """Stage a vbucket's record. Its purge seqno, rollback floor and high seqno are filled in here."""
         record = current(self._index, vbucket, record)
         _check_record(vbucket, record)
         frame = record_frame(vbucket, record)
@@ -295,32 +303,32 @@ class Staging:
     def record_again(self, vbucket: int) -> None:
         """Stage a vbucket's record again, because the store's own numbers in it have changed.
 
-        Whether the vbucket takes writes at the moment is its owner's business, not the record's: one that refuses them
-        for the end of a takeover (failover 4) goes on refusing.
+        The record does not decide whether the vbucket takes writes: one that refuses them for the end of a takeover
+        (failover 4) goes on refusing.
         """
         state = self._index.table[vbucket, index.STATE]
         self.record(vbucket, self.records.get(vbucket, VBucketRecord(0)))
         self._index.table[vbucket, index.STATE] = state
 
     def lags_behind(self, vbucket: int) -> bool:
-        """Return True if tombstones came since a vbucket's record was staged that only they themselves tell of:
-        before any of them goes, the record has to (`record_again`)."""
+        """Return True if only newer tombstones show something that a vbucket's staged record lacks: stage it again
+        (`record_again`) before any of them is purged.
+        """
         record = self.records.get(vbucket)
         return record is not None and record.deleted_rev < int(self._index.table[vbucket, index.DELETED_REV])
 
     def rollback(self, vbucket: int, seqno: int, high: int) -> None:
-        """Stage that the vbucket returns to `seqno`, with `high` as its high seqno; the index is the caller's."""
+        """Stage that the vbucket returns to `seqno`, with `high` as its high seqno; the caller changes the index."""
         self.control(rollback_frame(vbucket, seqno, high))
         self.arena.destroyed.add(vbucket)
 
     def renumbered(self, vbucket: int) -> None:
-        """The store's own numbers of a vbucket have changed, which the frame just staged says on disk: its record, if
-        it has one, follows."""
+        """Stage a vbucket's record, if it has one, after a frame that changed the store's own numbers of it."""
         if vbucket in self.records:
             self.records[vbucket] = self.arena.records[vbucket] = current(self._index, vbucket, self.records[vbucket])
 
     def drop(self, vbucket: int) -> None:
-        """Stage that the vbucket does not exist any more; the index is the caller's."""
+        """Stage that the vbucket does not exist any more; the caller changes the index."""
         self.control(drop_frame(vbucket))
         self.arena.destroyed.add(vbucket)
         self.arena.records[vbucket] = None
@@ -331,7 +339,7 @@ class Staging:
         self._check_room(count, self._control_reserve)
 
     def check_record_room(self) -> None:
-        """Raise DiskFull or ArenaFull unless a record of RECORD_BYTES can be staged: before anything is changed."""
+        """Raise DiskFull or ArenaFull unless a record of RECORD_BYTES can be staged; call this before any change."""
         self._check_room(RECORD_BYTES, 0)
 
     def control(self, frame: bytes) -> None:
@@ -340,7 +348,7 @@ class Staging:
         self.arena.append(frame)
 
     def _check_room(self, needed: int, reserve: int) -> None:
-        """Raises DiskFull, ArenaFull unless `needed` bytes can be staged with `reserve` left (0: control frames)."""
+        """Raise DiskFull, ArenaFull unless `needed` bytes can be staged with `reserve` left (0: control frames)."""
         if self._has_room(needed + reserve):
             return
         if reserve and self.full:
@@ -356,7 +364,7 @@ class Staging:
         return self.arena.used + count <= min(len(self.arena.data), self._room)
 
     def _ask_for(self, count: int, *, control: bool) -> None:
-        """Let the log make room for so many bytes more, larger than any batch it expected. ArenaFull: not now."""
+        """Let the log make room for `count` more bytes, more than it expected for any batch. ArenaFull: not now."""
         total = self.arena.used + count + BATCH_HEADER_BYTES
         if self.arena.used + count > len(self.arena.data):
             raise ArenaFull(count)
@@ -369,12 +377,15 @@ class Staging:
 
     @property
     def is_blank(self) -> bool:
-        """Return True if nothing is staged, and nothing on its way: what has no room now will not have more after a
-        commit."""
+        """True if nothing is staged or being written: a change that has no room now will not have more after
+        a commit.
+        """
         return self._handed_over is None and not self.arena.used
 
     def more_room(self) -> bool:
-        """Let the log make twice the room there is, for somebody who had none although all is empty; whether it did."""
+        """Let the log make twice the room, for a change that had none although all is empty; return True if
+        it did.
+        """
         before = self._room
         if self.is_blank and before < len(self.arena.data):
             self._log.wanted = 2 * before + BATCH_HEADER_BYTES
@@ -385,7 +396,7 @@ class Staging:
     # ------------------------------------------------------------------ for committing
 
     def hand_over(self, bytes_on_disk: int) -> None:
-        """The arena goes to the disk, where it takes so many bytes; the other one gathers from here on."""
+        """Hand the arena over to the disk, where it takes so many bytes; the other one gathers from here on."""
         if 2 * bytes_on_disk > self._room:
             self._log.crowded()
         node_invariant(self._handed_over is None, "two batches are on their way to the disk")
@@ -396,29 +407,30 @@ class Staging:
         node_invariant(not self.arena.records, "the arena that gathers holds {} records", len(self.arena.records))
 
     def take_back(self) -> None:
-        """Learn that no batch is on its way to the disk; the log knows how much room there is now."""
+        """Note that no batch is on its way to the disk; the log knows its room now."""
         self._handed_over = None
         self._room = self._log.room
 
     def touched(self) -> tuple[set[int], bool]:
-        """The vbuckets with a record, rollback or drop that is not durable; and whether rollbacks or drops are among
-        them."""
+        """Return the vbuckets with a record, rollback or drop that is not durable, and True if rollbacks or drops are
+        among them.
+        """
         vbuckets = {vb for arena in self._arenas for vb in (*arena.records, *arena.destroyed)}
         return vbuckets, any(arena.destroyed for arena in self._arenas)
 
     def records_on_the_way(self, vbucket: int) -> list[VBucketRecord | None]:
-        """The records of a vbucket that are staged and not durable; None stands for a drop."""
+        """Return the records of a vbucket that are staged and not durable; None stands for a drop."""
         return [arena.records[vbucket] for arena in self._arenas if vbucket in arena.records]
 
     def forget(self, durable: dict[int, VBucketRecord]) -> None:
-        """Everything staged is lost; `durable` is what the vbuckets are on disk."""
+        """Forget all staged changes, which are lost; `durable` has the vbuckets' records on disk."""
         self.records = dict(durable)
         for arena in self._arenas:
             arena.clear()
 
 
 def _check_record(vbucket: int, record: VBucketRecord) -> None:
-    """Check the numbers of a record, by which the vbucket goes on after a restart."""
+    """Check the numbers of a record, which the vbucket will use after a restart."""
     start, end, high = record.snapshot_start, record.snapshot_end, record.high_seqno
     node_invariant(start <= end, "vbucket {}: a record of a snapshot from {} to {}", vbucket, start, end)
     last = 0

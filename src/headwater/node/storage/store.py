@@ -1,17 +1,17 @@
-"""The store: the promise the node builds on.
+"""The store of a node's documents: what it promises, and its parts.
 
     store = Store.open(path)
     store.staging.mutation(vb, key, value, cas=..., rev_seqno=...)    indexed at once, not yet on disk
     batch = store.freeze(); store.write(batch); store.settle(batch)   durable: `write` on any thread, the rest here
     with store.view(vb, after_seqno, end_seqno) as view: view.fill(...)
 
-All methods but `write` belong to one thread (the node's event loop). What is staged can be read back at once and says
-that it is not durable; views show durable changes only. One batch is in flight at a time, the next gathers meanwhile.
+All methods but `write` belong to one thread (the node's event loop). Staged changes can be read back at once, marked as
+not durable; views show durable changes only. One batch is in flight at a time, the next gathers meanwhile.
 
 The store owns its parts and puts them together: columns.py (the index), slots.py (where its rows point to), log.py (the
-files), staging.py and committing.py (a change's way there), prepares.py (durable writes under way), compaction.py while
-one runs. Here are opening and closing, reading, documents, and what takes changes back; api.py is the page that the
-node's other parts read.
+files), staging.py and committing.py (a change's way there), prepares.py (durable writes under way), and compaction.py
+during a compaction. This file opens and closes, reads documents, and takes changes back; api.py is the interface for
+the node's other parts.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Store:
 
     Attributes:
         path: the folder.
-        disk: where that is; what belongs to the store but is no part of the log is kept there, too.
+        disk: the disk with this folder; files of the store outside the log are kept there, too.
         index, slots, log, staging, committing, prepares, declarations: the parts.
         table: uint64[vbuckets, FIELDS] of the index, for kernels; see kernels/index.py.
-        segments: uint64[slots, 2], (address, length) of what a LOC points into, for kernels.
-        lost: what was found damaged since the store was opened.
+        segments: uint64[slots, 2], (address, length) of the memory that a LOC points into, for kernels.
+        lost: the damage found since the store was opened.
         recovered: the newest record of each vbucket, as the last process left it.
-        clean: the last process closed the store in order (or there was none).
+        clean: True if the last process closed the store cleanly (or there was none).
     """
 
     def __init__(  # noqa: PLR0917 - called in one place
@@ -117,10 +117,10 @@ class Store:
         """Open the store in a folder, which is made where there is none.
 
         Args:
-            vbuckets: how many; fixed when the store is made.
+            vbuckets: the number of vbuckets; fixed when the store is made.
             clock: seconds that never go back; only used to try again once a full disk has room.
-            random: n random bytes.
-            segment_bytes: at which size a log file is followed by the next.
+            random: returns n random bytes.
+            segment_bytes: the size after which a log file is followed by the next.
             arena_bytes: the largest batch; 31 MiB at least if values may have 20 MiB.
 
         Raises:
@@ -174,7 +174,7 @@ class Store:
     # ------------------------------------------------------------------ reading
 
     def document(self, vbucket: int, key: bytes, collection: int = 0) -> StoredDocument | None:
-        """The newest version of a key, a tombstone as well; None when it was never stored, or is purged.
+        """Return the newest version of a key, a tombstone as well; None if it was never stored, or is purged.
 
         Raises:
             CorruptStore: it may have been in a batch that is damaged.
@@ -190,12 +190,12 @@ class Store:
         return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
 
     def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Bytes of the record that `document` reads; 0 where there is none."""
+        """Return the bytes of the record that `document` reads; 0 if there is none."""
         row = self._row_of(vbucket, key, collection)
         return 0 if row < 0 else len(self.slots.frame(self.index.columns[vbucket].loc.item(row)))
 
     def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """The seqno of the newest version of a key, a tombstone as well; 0 where there is none."""
+        """Return the seqno of the newest version of a key, a tombstone as well; 0 if there is none."""
         row = self._row_of(vbucket, key, collection)
         return 0 if row < 0 else self.index.columns[vbucket].seq.item(row)
 
@@ -204,16 +204,21 @@ class Store:
         return int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
 
     def events(self, vbucket: int) -> list[StoredEvent]:
-        """The system events of a vbucket in the order of their seqnos, of each collection and scope the newest; durable
-        or not. Looks at every row of a vbucket that is mixed."""
+        """Return the newest system event of each collection and scope of a vbucket, in the order of their seqnos;
+        durable or not.
+
+        Looks at every row of a vbucket that is mixed.
+        """
         return list(events_of(self.index, self.slots, vbucket))
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
-        """Seqno of the newest durable change that is shown; 0 if there is none."""
+        """Return the seqno of the newest durable change that the reader is shown; 0 if there is none."""
         return self._newest.seqno(vbucket, shown) if self.index.is_mixed(vbucket) else self.index.durable_seqno(vbucket)
 
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
-        """(collection, live documents, bytes of their frames, tombstones) of these collections; looks at each row."""
+        """Yield (collection, live documents, bytes of their frames, tombstones) of these collections; looks at each
+        row.
+        """
         counts = np.zeros((len(ids), 3), np.int64)
         sweep.count_collections(self.table, vbucket, self.segments, np.array(ids, np.uint64), counts)
         for number, (items, size, tombstones) in zip(ids, counts.tolist(), strict=True):
@@ -225,7 +230,7 @@ class Store:
         """The durable changes after `after_seqno` and up to `end_seqno`, as of now. Close it when done.
 
         Args:
-            shown: which changes, if those of other collections than the default one, or system events, are among them.
+            shown: the choice of changes, if other collections than the default one, or system events, are among them.
 
         Raises:
             CorruptStore: some of them were in a batch that is damaged.
@@ -254,12 +259,12 @@ class Store:
         slow: int,
         room: int,
     ) -> tuple[int, int]:
-        """Marker and frames of what became durable, for a stream that follows; see kernels/live.py.
+        """Write marker and frames of newly durable changes, for a stream that follows; see kernels/live.py.
 
         Args:
             numbers: the seqno after which to begin, the last one, start seqno and flags of the marker.
 
-        Of a vbucket that was found damaged nothing goes out unseen: `view` tells what is lost.
+        Changes of a damaged vbucket are not sent this way: `view` reports the damage.
         """
         if vbucket in self.quarantine.vbuckets:
             return 0, 0
@@ -272,10 +277,10 @@ class Store:
     def expired(
         self, vbucket: int, now: int, limit: int = 1000, alive: Shown = DEFAULT_ONLY
     ) -> list[tuple[bytes, int]]:
-        """Keys and collections of up to `limit` live documents whose expiry is at or before Unix second `now`, of the
+        """Return keys and collections of up to `limit` live documents that have expired by Unix second `now`, in the
         collections that are `alive`.
 
-        Costs nothing while none can have expired; else a look at every live document of the vbucket.
+        This costs nothing while no document can have expired; else it looks at every live document of the vbucket.
         """
         earliest = int(self.table[vbucket, index.EXPIRY])
         if earliest == 0 or earliest > now:
@@ -289,35 +294,37 @@ class Store:
 
     @property
     def full(self) -> bool:
-        """The disk has no room for another batch: changes are refused, reads go on. Tried again by itself."""
+        """True if the disk has no room for another batch: changes are refused, reads go on. Tried again by
+        itself.
+        """
         return self.staging.full
 
     def more_room(self) -> bool:
-        """Make room in the arena for more than there was, though all of it is empty; whether there is more now."""
+        """Make more room in the arena than before, although all of it is empty; return True if there is more now."""
         return self.staging.more_room()
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
-        """Count `seqno` as given although no change here has it. Not durable before the vbucket's next record is."""
+        """Count `seqno` as used although no change here has it. Durable with the vbucket's next record."""
         high = self.index.high_seqno(vbucket)
         self.staging.next_seqno(vbucket, seqno)
         node_invariant(seqno > high, "vbucket {}: seqno {} is passed behind seqno {}", vbucket, seqno, high)
         self.table[vbucket, index.HIGH] = seqno
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
-        """Tombstones up to here are missing from what is about to come; the purge seqno rises. Durable with the next
+        """Raise the purge seqno: tombstones up to here are missing in the changes that come. Durable with the next
         record.
 
-        What was missing above the high seqno never came, or was given up: that counts no more. `deleted_rev` is the
-        highest revision of those that are missing, as far as that is known.
+        Tombstones missing above the high seqno count no more: the changes there never came, or were given up.
+        `deleted_rev` is the highest revision of the missing tombstones, as far as known.
         """
         row = self.table[vbucket]
         row[index.DELETED_REV] = max(int(row[index.DELETED_REV]), deleted_rev)
         row[index.PURGE] = max(min(int(row[index.PURGE]), int(row[index.HIGH])), upto_seqno)
 
     def rollback(self, vbucket: int, seqno: int) -> int:
-        """Take back everything above `seqno`; the versions before are the newest again.
+        """Take back everything above `seqno`; the older versions are the newest again.
 
-        Below the rollback floor the versions before no longer exist, and in a damaged vbucket not all can be read: then
+        Below the rollback floor the older versions no longer exist, and in a damaged vbucket not all can be read: then
         everything is dropped, and the vbucket is empty. Staged; durable with the next batch. Returns the seqno really
         returned to: `seqno`, or 0.
         """
@@ -349,7 +356,7 @@ class Store:
         return seqno
 
     def lowered_to(self, vbucket: int, seqno: int) -> int:
-        """The high seqno that a rollback to `seqno` leaves."""
+        """Return the high seqno that a rollback to `seqno` leaves."""
         if seqno >= self.index.high_seqno(vbucket):
             return self.index.high_seqno(vbucket)
         if seqno < self.index.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
@@ -357,7 +364,7 @@ class Store:
         return self.index.high_after(vbucket, self.index.rows_up_to(vbucket, seqno) if seqno else 0, seqno)
 
     def drop(self, vbucket: int) -> None:
-        """Forget a vbucket, documents and all. Staged; durable with the next batch."""
+        """Drop a vbucket with its documents. Staged; durable with the next batch."""
         self.staging.drop(vbucket)
         if self._compaction is not None:
             self._compaction.cut(vbucket, 0)
@@ -370,26 +377,27 @@ class Store:
     # ------------------------------------------------------------------ committing
 
     def freeze(self) -> Batch | None:
-        """Close the batch that is gathering, and begin the next; None when nothing was staged. StorageError: one is in
-        flight."""
+        """Close the batch that gathers, and begin the next; return None if nothing was staged. StorageError: a batch is
+        in flight.
+        """
         return self.committing.freeze()
 
     def write(self, batch: Batch) -> None:
         """Write the batch and wait until it is on disk. Blocking; on any thread, one at a time.
 
         Raises:
-            DiskFull, StorageError: it is not; `abandon` it.
+            DiskFull, StorageError: it is not on disk; `abandon` it.
         """
         self.committing.write(batch)
 
     def settle(self, batch: Batch) -> None:
-        """The batch is on disk: what it changed is durable and visible."""
+        """Make a batch that is on disk durable and visible."""
         self.committing.settle(batch)
         if self.log.manifest.content.collections:
             self._newest.follow()
 
     def abandon(self, batch: Batch, error: BaseException) -> list[int]:
-        """The batch could not be written: undo it, and what was staged since.
+        """Undo a batch that could not be written, and all changes staged since.
 
         Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
         """
@@ -406,7 +414,7 @@ class Store:
         return scrub([(segment, segment.end) for segment in self.log.segments], slice_bytes)
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Serve nothing of a damaged range any more; the vbuckets with changes in it, None if it is known already."""
+        """Stop serving a damaged range; return the vbuckets with changes in it, None if it is known already."""
         compaction = self._compaction
         if compaction is not None:
             compaction.overtake()  # before the rows change, so that it can't copy them and forget the damage
@@ -419,8 +427,7 @@ class Store:
 
     @property
     def damaged_batches(self) -> int:
-        """Return the number of damaged ranges in the files of the log, as far as they were found: the next start
-        meets them."""
+        """The number of damaged ranges found in the files of the log, which the next start will meet."""
         if not self.quarantine.damage:
             return 0
         return self.quarantine.count({str(segment.path) for segment in self.log.segments})
@@ -436,17 +443,17 @@ class Store:
         dropped: Callable[[int], Dropped] | None = None,
     ) -> Compaction | None:
         """Begin to compact the sealed segments, all of them or as many as the disk has room for; the steps are in
-        compaction.py. None when there are none, or one runs.
+        compaction.py. None if there are none, or a compaction runs.
 
         Args:
-            part: which of the sealed ones may be rewritten.
-            spare: numbers of segments that are not worth it any more, because they were just written.
+            part: the sealed segments that may be rewritten.
+            spare: numbers of segments that were just written, and so are not worth it.
             purge_before: tombstones made before this Unix second go; 0: none.
-            purge_limit: for a vbucket, the seqno above which no tombstone may go: where the slowest stream is that
-                must still hear of it. The newest change of a collection never goes: whoever reads nothing else learns
-                from its seqno whether anything was purged that he must hear of.
-            history_rows: for a vbucket, how many of its newest changes can still be taken back: the versions they
-                superseded stay, and so do tombstones among them.
+            purge_limit: for a vbucket, the seqno above which no tombstone may go: the position of the slowest stream
+                that must still send it. The newest change of a collection never goes: its seqno shows a reader of that
+                collection alone whether a purge concerns it.
+            history_rows: for a vbucket, the number of its newest changes that a rollback may take back: the versions
+                that they superseded stay, and so do tombstones among them.
             dropped: for a vbucket, the collections whose documents go: (id, seqno of the drop), by id.
 
         Raises:
@@ -476,13 +483,13 @@ class Store:
         self._compaction = None
 
     def close(self, clean: bool = True) -> None:
-        """Close the store; twice is once.
+        """Close the store; may be called again.
 
         Args:
-            clean: commit what is staged and write down that the store was closed in order. Not after an error.
+            clean: commit the staged changes and write down that the store was closed cleanly. Not after an error.
 
         Raises:
-            DiskFull, StorageError: that could not be written; the store is closed all the same.
+            DiskFull, StorageError: this could not be written; the store is closed all the same.
         """
         if self._closed:
             return

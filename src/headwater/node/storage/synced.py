@@ -1,9 +1,9 @@
 """The point up to which the log was synced: a note in a file of its own after each batch.
 
-A log that ends early looks, by itself, like one whose last write was cut off: nobody was told of that write. The note
+A log that lost its end looks, by itself, like one whose last write was cut off before it was acknowledged. The note
 tells the two apart. It is written after the sync of its batch returned, and not synced itself, for that would cost as
-much as the batch: after kill -9 it names the last batch that anybody was told of, after a power cut some batch before
-that one. So it never claims too much, and what it claims and is not there was lost later.
+much as the batch: after kill -9 it names the last acknowledged batch, after a power cut some batch before that one. So
+it never claims too much, and a batch that it claims and that is missing was lost later.
 
     two notes of 64 bytes, at 0 and 512, written in turn, so that one of them is whole whatever happens
 
@@ -39,10 +39,11 @@ APART_BYTES: Final = 512  # a sector is written whole or not at all
 
 @dataclass(slots=True, frozen=True)
 class Note:
-    """Batches up to byte `end` of a segment are on disk; the next one will have the number `next_number`.
+    """A note: the batches up to byte `end` of a segment are on disk, and the next one will have the number
+    `next_number`.
 
     Attributes:
-        store: the store's id. sequence: which note is the newer one.
+        store: the store's id. sequence: rises with each note.
     """
 
     store: bytes
@@ -58,7 +59,7 @@ class Note:
 
     @classmethod
     def decode(cls, data: bytes) -> Note | None:
-        """Read 64 bytes; None when they are no note."""
+        """Read 64 bytes; return None if they are no note."""
         if len(data) < NOTE_BYTES:
             return None
         magic, *fields = _LAYOUT.unpack_from(data)
@@ -67,7 +68,9 @@ class Note:
 
 
 class SyncedFile:
-    """The file in a store's folder. `load`, once everything else is right `start`, then `write` after each batch."""
+    """The file in a store's folder. Call `load` first, `start` once everything else is right, then `write` after each
+    batch.
+    """
 
     def __init__(self, disk: Disk, folder: Path, store: bytes) -> None:
         self.path: Path = folder / NAME
@@ -77,10 +80,10 @@ class SyncedFile:
         self._file: File | None = None
 
     def load(self) -> Note | None:
-        """Return the last process's note; None in a folder of before there were notes.
+        """Return the last process's note; None in a folder of an older version without notes.
 
         Raises:
-            CorruptStore: the file is not what was written.
+            CorruptStore: the file was changed since it was written.
         """
         if NAME not in self._disk.names(self._folder):
             return None
@@ -95,8 +98,11 @@ class SyncedFile:
         return newest
 
     def start(self) -> None:
-        """Make ready to write; the file is made where there is none, unless the disk is full: then there are no notes
-        until the next start. OSError when that fails for another reason."""
+        """Make ready to write; make the file if it is missing.
+
+        On a full disk it is not made, and there are no notes until the next start. OSError if it fails for another
+        reason.
+        """
         try:
             if NAME not in self._disk.names(self._folder):
                 self._make()
@@ -112,7 +118,7 @@ class SyncedFile:
         self._disk.sync_directory(self._folder)
 
     def write(self, segment: int, end: int, next_number: int) -> None:
-        """Note that a batch is on disk, before it is acknowledged. Where that fails the note before stays true."""
+        """Note that a batch is on disk, before it is acknowledged. If that fails, the note before stays true."""
         last = self._last
         is_later = segment != last.segment or (end > last.end and next_number > last.next_number)
         node_invariant(is_later, "segment {} is synced to byte {}, it was to {}", segment, end, last.end)
@@ -124,7 +130,7 @@ class SyncedFile:
                 self._last = note
 
     def close(self) -> None:
-        """Give the descriptor back; twice is once."""
+        """Close the descriptor; may be called again."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -3,7 +3,7 @@
     headwater-store 1 0123456789abcdef          XXH3-64 of the body, in hex
     {"clean": null, ...}                        the body; the line break at its end is not part of it
 
-Such a file is written whole and takes the place of the one before by a rename, so it is never there in part.
+Such a file is written whole and replaces the old one by a rename, so it is never there in part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["WholeFile", "decode_text_file", "encode_text_file", "write_synced"]
 
 
 def encode_text_file(title: str, version: str, body: bytes) -> bytes:
-    """Return the bytes of a file; `title` and `version`, of the format, are one word each."""
+    """Return the bytes of a file; `title` and `version` name the format, one word each."""
     return f"{title} {version} {xxhash.xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
 
 
@@ -38,14 +38,14 @@ def write_synced(disk: Disk, path: Path, data: bytes) -> None:
 
 
 class WholeFile:
-    """A file that is replaced whole, or stays the one before: a change that was refused must not come with a restart.
+    """A file that is replaced whole, or keeps its old content: a refused change must not come with a restart.
 
-    A folder may refuse to be synced behind the rename. Then the file of before takes its place again; where the disk
-    refuses that as well, a crash may leave either, and the file is `unsure` until `settle` or another change succeeds.
+    The sync of the folder may fail after the rename. Then the old file takes its place again; if the disk refuses that
+    as well, a crash may leave either, and the file is `unsure` until `settle` or another change succeeds.
 
     Args:
         fresh: the name under which a file is written before it takes its place.
-        failpoints: before the file is renamed into its place, and before the folder is synced.
+        failpoints: the failpoint before the rename, and the one before the sync of the folder.
     """
 
     def __init__(self, disk: Disk, path: Path, fresh: Path, failpoints: tuple[str, str]) -> None:
@@ -61,14 +61,14 @@ class WholeFile:
         return bool(self._refused)
 
     def replace(self, data: bytes, check: Callable[[Path], None] | None = None) -> None:
-        """Put a file in the place of the one before; durable on return. Blocking.
+        """Replace the file; durable on return. Blocking.
 
         Args:
             check: looks at the new file before it takes its place, and refuses it by an error of its own.
 
         Raises:
-            DiskFull, StorageError: the file of before is still there.
-            UnsureFile: either is, now or after a restart.
+            DiskFull, StorageError: the old file is still there.
+            UnsureFile: one of the two is, now or after a restart.
         """
         with self._lock:
             try:
@@ -83,7 +83,7 @@ class WholeFile:
             self._refused.clear()
 
     def settle(self) -> bool:
-        """Put the file of before back, if the one here may be another, and return whether it is there for sure."""
+        """Put the old file back, if a refused one may be there; return True if the old one is there for sure."""
         with self._lock:
             if self._refused:
                 with suppress(OSError):
@@ -115,7 +115,9 @@ class WholeFile:
             self._refused.clear()
 
     def _before(self) -> bytes | None:
-        """The newest content that was not refused: another process (`headwater user`) may have written since."""
+        """Return the newest content that was not refused: another process (`headwater user`) may have written
+        since.
+        """
         content = self._content()
         if self._refused and content is not None and xxhash.xxh3_64_intdigest(content) in self._refused:
             return self._doubtful
@@ -134,10 +136,10 @@ class WholeFile:
 
 
 def decode_text_file(data: bytes, path: Path, title: str, versions: Sequence[str], what: str) -> bytes:
-    """Return the body of the file at `path`, which is to be `what` in one of the formats that we read.
+    """Return the body of the file at `path`, which must be `what` in one of the formats `versions`.
 
     Raises:
-        CorruptStore: it is none, or not what was written.
+        CorruptStore: it is no such file, or was changed since it was written.
         StorageError: another format.
     """
     line, _, body = data.partition(b"\n")

@@ -1,4 +1,4 @@
-"""The messages in a vbucket's log besides its documents: system events, prepares and aborts of durable writes."""
+"""The messages in a vbucket's log: system events, prepares and aborts of durable writes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ EVENTS_KEPT: Final = 1 << 14
 
 
 class StoredEvent(NamedTuple):
-    """A system event in a log: its seqno, and the event, which is one object wherever it is the same."""
+    """A system event in a log: its seqno, and the event, one object for all equal events."""
 
     seqno: int
     event: ManifestEvent
 
 
 def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
-    """The system events, in the order of their seqnos, of each collection and scope the newest; durable or not. Looks
-    at every row of a vbucket that is mixed."""
+    """Yield the newest system event of each collection and scope, in the order of their seqnos; durable or not.
+
+    Looks at every row of a vbucket that is mixed.
+    """
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
         if (parts := event_apart(slots.frame(locs.item(row)))) is not None:
@@ -41,7 +43,7 @@ def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
 
 
 def messages_of(of: Index, slots: Slots, vbucket: int) -> Iterator[Prepare | Abort]:
-    """The messages of durable writes; otherwise as `events_of`."""
+    """Yield the messages of durable writes; otherwise as `events_of`."""
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
         if (message := message_in(slots.frame(locs.item(row)))) is not None:
@@ -64,7 +66,7 @@ def _event(message: bytes) -> ManifestEvent:
 
 
 def event_of(message: SystemEvent) -> ManifestEvent:
-    """The event that a message tells of."""
+    """Return the event in a message."""
     return ManifestEvent(
         EventKind(message.event),
         message.manifest_uid,
@@ -76,7 +78,7 @@ def event_of(message: SystemEvent) -> ManifestEvent:
 
 
 def message_of(event: ManifestEvent) -> SystemEvent:
-    """The message that tells of an event, still without seqno; version 1 only where there is a maximum TTL."""
+    """Return the message of an event, still without seqno; version 1 only if there is a maximum TTL."""
     return SystemEvent(
         by_seqno=0,
         event=int(event.kind),

@@ -1,8 +1,8 @@
-"""The end of a node whose log can't be read where it is mapped: one line that names file and byte, and status 1.
+"""The end of a node whose mapped log can't be read: one line that names file and byte, and status 1.
 
-Who cuts a file of the log under a running node, or whose disk fails a read, gets no error back from a mapping but a
-signal (SIGBUS), whose default is to end without a word. There is nothing to go on with: what was there can't be read.
-The next start looks at every file, and says what is wrong with which.
+If a file of the log is cut under a running node, or the disk fails a read, a mapping raises no error but a signal
+(SIGBUS), whose default is to end the process without a word. The node can't go on without these bytes. The next start
+verifies every file, and names the fault.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class _Action(ctypes.Structure):
 
 
 def end_with_a_line() -> None:
-    """From now on the process ends with a line when mapped memory can't be read; where that can be had."""
+    """End the process with a line when mapped memory can't be read, on systems that allow this."""
     if sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8:
         action = _Action(_handler, bytes(_MASK_BYTES), _SIGINFO, None)
         ctypes.CDLL(None).sigaction(int(signal.SIGBUS), ctypes.byref(action), None)
 
 
 def line_of(address: int, maps: str) -> str:
-    """Return what to say of an address that can't be read; `maps` as /proc/self/maps has it."""
+    """Return the line about an address that can't be read; `maps` is the text of /proc/self/maps."""
     where = "a mapped file"
     for each in maps.splitlines():
         span, _, offset, _, _, *path = each.split(maxsplit=5)
@@ -54,7 +54,7 @@ def line_of(address: int, maps: str) -> str:
 
 
 def _end(_: int, size: int, __: int) -> None:
-    """Called within the thread that read, at the instruction that did: nothing may return from here."""
+    """Write the line and end; called within the thread that read, at its instruction: this must not return."""
     try:
         address = ctypes.c_uint64.from_address(size + _ADDRESS_AT).value
         line = line_of(address, Path("/proc/self/maps").read_text("utf-8", "replace"))

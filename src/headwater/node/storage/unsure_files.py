@@ -1,7 +1,7 @@
-"""Small files that may hold a change that was refused: the disk took neither the new file nor the one before for sure.
+"""Small files that may hold a refused change: the disk took neither the new file nor the old one for sure.
 
-Whoever sent the change heard that it may be in force after a restart (UnsureFile). As long as the node runs it goes by
-the file of before, and puts that back as soon as the disk takes it.
+The sender of the change got the error that it may be in force after a restart (UnsureFile). As long as the node runs it
+uses the old content, and writes it back as soon as the disk allows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class KeptFile(Protocol):
 
     @property
     def unsure(self) -> bool:
-        """Return True if a change that was refused may be on disk."""
+        """True if a refused change may be on disk."""
 
     def settle(self) -> bool:
-        """Put the file of before back, if need be; return whether it is there for sure. Blocking."""
+        """Put the old file back, if need be; return True if it is there for sure. Blocking."""
 
 
 class UnsureFiles:
-    """Tells of unsure files and settles them.
+    """Logs unsure files and settles them.
 
     Args:
-        files: those of the node, as they are now.
+        files: returns the present files of the node.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, files: Callable[[], Iterable[KeptFile]]) -> None:
@@ -43,11 +43,11 @@ class UnsureFiles:
         self._settling: asyncio.Future[None] | None = None
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of unsure files."""
         return sum(each.unsure for each in self._files())
 
     def look(self) -> None:
-        """Tell of those that have become unsure, and try to put back what was there before; again and again."""
+        """Log files that have become unsure, and try again and again to put their old content back."""
         unsure = [each for each in self._files() if each.unsure]
         for each in unsure:
             if each.path not in self._known:

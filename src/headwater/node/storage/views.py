@@ -1,7 +1,7 @@
 """A vbucket at one point in time, for streams.
 
-A view costs no copy: it keeps the columns as they are (nobody changes a row it can see) and the number of rows that
-existed. Versions that were superseded later still are the newest among those rows, so the view shows them. Growing,
+A view costs no copy: it keeps the columns as they are (no row that it can see changes) and the number of rows at that
+time. Versions that were superseded later still are the newest among those rows, so the view shows them. Growing,
 rollback and compaction give the vbucket other columns and leave the view its own; the segments they point into stay
 until the view is closed.
 """
@@ -32,8 +32,8 @@ class Filled(NamedTuple):
     """The result of View.fill.
 
     Attributes:
-        bytes: how much of `out` it filled.
-        frames: how many frames these are.
+        bytes: the bytes of `out` that were filled.
+        frames: the number of these frames.
         done: no visible row is left.
         plain: the next frame is for Python (`View.next_frame`): its datatype asks for it, or it is larger than `out`.
     """
@@ -45,7 +45,7 @@ class Filled(NamedTuple):
 
 
 class View:
-    """The changes of one vbucket after one seqno and up to another, each key once, in seqno order.
+    """The changes of one vbucket after one seqno and up to another, only the newest of each key, in seqno order.
 
     Close it: it keeps memory and disk space that compaction could free.
 
@@ -84,16 +84,16 @@ class View:
 
     @property
     def nothing(self) -> bool:
-        """No visible row is left."""
+        """True if no visible row is left."""
         return self._row >= self._rows
 
     @property
     def holds_removed_files(self) -> bool:
-        """Return True if files are kept for it that a compaction has replaced."""
+        """True if the store keeps files for the view that a compaction has replaced."""
         return self._columns is not None and self._slots.is_held_by(self._ticket)
 
     def count(self) -> tuple[int, int]:
-        """(changes, bytes as stored) that lie ahead; looks at each of them."""
+        """Return (changes, bytes as stored) that lie ahead; looks at each of them."""
         columns, shown = self._open(), self._visible
         ahead = columns.loc, columns.next, self._row, self._rows, self._slots.table
         frames, total = kernels.count_visible(*ahead) if shown is None else choices.count_shown(*ahead, shown)
@@ -105,9 +105,10 @@ class View:
         """Copy changes into `out`, as frames of the stream `opaque`.
 
         Args:
-            out: where to; as many whole frames as fit.
+            out: the memory to fill, with as many whole frames as fit.
             encoding: kernels.gather.DELETE_TIMES, EXPIRY_OPCODE, NO_VALUE or KEEP_DATATYPE, NO_DELETES, added up.
-            budget_bytes: stop once this much is out; the frame that reaches it is still sent, so one may overshoot.
+            budget_bytes: stop after this many bytes; the frame that reaches the limit is still sent, so one may
+                overshoot.
             slow: a frame whose datatype has one of these bits is left to Python.
 
         Returns: see Filled. With nothing filled, neither done nor plain, the budget was 0.
@@ -132,9 +133,9 @@ class View:
         return Filled(int(count), int(frames), self._row >= self._rows, bool(stop == kernels.PLAIN))
 
     def next_frame(self) -> memoryview:
-        """The next change as it is stored (DELETION in V2 form, hops as its opaque), and move past it.
+        """Return the next change in its stored form (DELETION in V2 form, hops as its opaque), and move past it.
 
-        Not copied: it lies in the segment, and is to be let go before the turn of the loop is over.
+        It is not copied but lies in the segment: release it before the turn of the loop is over.
 
         Raises:
             IndexError: at the end.
@@ -165,7 +166,9 @@ class View:
         self._row = self._next_visible(columns, self._first)
 
     def change(self, seqno: int) -> memoryview:
-        """The change of a seqno that the view has, as it is stored, wherever it has got to; as `next_frame`."""
+        """Return the change of a seqno in the view, in its stored form, without moving; otherwise as
+        `next_frame`.
+        """
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
         return self._slots.frame(int(columns.loc[row]))
@@ -177,7 +180,7 @@ class View:
         return row < self._rows and columns.seq.item(row) == seqno and columns.next.item(row) >= self._rows
 
     def close(self) -> None:
-        """Let compaction have what this view kept; twice is once."""
+        """Free the memory and files that this view kept; may be called again."""
         if self._columns is not None:
             self._slots.leave(self._ticket)
             self._columns = None
@@ -195,7 +198,7 @@ class View:
         return self._columns
 
     def _move(self, columns: Columns, row: int) -> None:
-        """The rows before `row` are handed over."""
+        """Move past the rows before `row`."""
         if row > self._row:
             before, rows = self.cursor, self._rows
             invariant(row <= rows, "vbucket {}: row {} of a view of {}", self.vbucket, row, rows)
@@ -204,7 +207,7 @@ class View:
         self._row = self._next_visible(columns, row)
 
     def _next_visible(self, columns: Columns, row: int) -> int:
-        """The kernel's question; where nothing was overwritten, the row itself is the answer."""
+        """Return the next visible row by the kernel; if no row was overwritten, it is the row itself."""
         rows = self._rows
         if self._visible is not None:
             ahead = columns.loc, columns.next, row, rows, self._slots.table
@@ -214,7 +217,7 @@ class View:
         return int(kernels.next_visible(columns.next, row, rows))
 
     def _last_seqno(self, columns: Columns, after_seqno: int) -> int:
-        """The seqno of the last change that will be handed over; of the rows of a view the last is visible."""
+        """Return the seqno of the last change that will be handed over; the last row of a view is always visible."""
         if self.nothing:
             return after_seqno
         if self._visible is None:

@@ -1,4 +1,4 @@
-"""The shared state of a bucket's DCP connections: their names, the arena they fill in turn, the log of refusals.
+"""The shared state of a bucket's DCP connections: their names, the arena that they fill by turns, the log of refusals.
 
 Source: dcp 2.1 (names).
 """
@@ -38,24 +38,23 @@ class NamedSession(Protocol):
         """The time at which the client took the name, monotonic nanoseconds: workers hear of names in any order."""
 
     def stats(self) -> Iterable[tuple[str, str]]:
-        """Its part of STAT dcp."""
+        """Return the session's part of STAT dcp."""
 
     def backlog(self) -> Iterable[int]:
-        """Return how many changes each stream on which it sends has yet to send."""
+        """Yield the number of unsent changes of each stream on which the session sends."""
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the time at which the oldest change was written that it has yet to send, Unix time in ns; None
-        where there is none."""
+        """Return the Unix time in ns of the oldest change that is not sent yet; None if there is none."""
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
-        """Return the stream on which it sends a vbucket, if it does."""
+        """Return the stream on which the session sends a vbucket, if it does."""
 
     def batch_lost(self, error: BaseException) -> None:
-        """A batch could not be written: whoever staged changes in it believes to hold what is not on disk."""
+        """Handle a lost batch: a session that staged changes in it is ahead of the disk."""
 
 
 class DcpHub:
-    """The names of a bucket's DCP connections, and what all of them use."""
+    """The names of a bucket's DCP connections, and their shared parts."""
 
     def __init__(self, bucket: Bucket, takeover_seconds_max: float = TAKEOVER_SECONDS_MAX) -> None:
         self.bucket = bucket
@@ -69,25 +68,25 @@ class DcpHub:
         bucket.committer.on_failure.append(self._batch_lost)
 
     def enter(self, name: bytes, session: NamedSession) -> None:
-        """A connection takes a name; an older one of that name is disconnected (dcp 2.1, duplicate names)."""
+        """Register a connection's name; an older connection of that name is closed (dcp 2.1, duplicate names)."""
         older = self.sessions.get(name)
         self.sessions[name] = session
         if older is not None:
             older.connection.drop(f"another connection took the name {name!r}", fault=False)
 
     def leave(self, name: bytes, session: NamedSession) -> None:
-        """A connection is gone; its name may be somebody else's by now."""
+        """Forget a closed connection, unless another one has taken its name."""
         if self.sessions.get(name) is session:
             del self.sessions[name]
 
     def end_hand_overs(self) -> None:
-        """Another operator begins: what a mover of the one before was handing over does not go on."""
+        """End the hand-overs of an older operator's mover, for another operator begins."""
         for name, session in tuple(self.sessions.items()):
             if name.endswith(HAND_OVER):
                 session.connection.drop("another operator began to change who owns what", fault=False)
 
     def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
-        """STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat."""
+        """Return STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat."""
         yield "ep_dcp_count", str(len(self.sessions))
         producers = sum(session.is_producer for session in self.sessions.values())
         yield "ep_dcp_producer_count", str(producers)
