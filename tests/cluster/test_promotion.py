@@ -4,6 +4,10 @@ import asyncio
 
 import pytest
 
+from headwater import testing
+from headwater.client.routing import Address, parse
+from headwater.cluster.admin import Endpoint, NodeAdmin
+from headwater.cluster.members import Members
 from headwater.cluster.promotion import plan_promotion, promote
 from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.survey import NodeView
@@ -145,3 +149,24 @@ def test_a_replica_with_damaged_changes_is_promoted_by_force_alone():
         planned(members)
     assert planned(members, force=True).vbuckets == {0: 10, 1: 10, 2: 10}
     assert planned(members, force=True).gaps == {1}, "the node wants the force said of each"
+
+
+def test_an_owner_that_speaks_no_tls_where_it_is_called_by_tls_is_not_dead():
+    """It was followed without TLS, by its plain port; the operator speaks TLS."""
+    with testing.node(vbuckets=2, tls=True) as owner:
+        options = {**owner.certificates.options, "vbucket_state": "none"}
+        with testing.node(vbuckets=2, **options) as replica:
+            tls = parse(f"{owner.tls_url}").tls
+            name = Address(owner.host, owner.port)
+
+            async def plan(**how):
+                async with NodeAdmin(Endpoint(Address(replica.host, replica.port))) as node:
+                    await node.replicate(Endpoint(name), [0, 1])
+                async with Members(tls=tls) as members:
+                    return await plan_promotion(members, Address(replica.host, replica.tls_port), **how)
+
+            with pytest.raises(ClusterError, match=f"{name} takes connections, and can't be asked what it owns"):
+                asyncio.run(plan())
+            assert asyncio.run(plan(accept=[FailoverRefusal.ALIVE])).vbuckets == {0: 0, 1: 0}
+            owner.stop()
+            assert asyncio.run(plan()).owned == {}

@@ -1,24 +1,28 @@
 """Promoting the replicas of one node, for a pair without a cluster map (made by `headwater replicate`).
 
-1. the owner must not answer, or must be made dead there first (FailoverRefusal.ALIVE is accepted)
+1. the owner must not answer, nor take connections, or must be made dead there first (FailoverRefusal.ALIVE is accepted)
 2. the node follows nobody any more
 3. its replicas become active: each begins a new branch of history at its last whole snapshot (failover.md 1 and 5)
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from headwater.client.routing import Address, parse
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.members import Members
 from headwater.cluster.refusals import FailoverRefusal, judge
 from headwater.cluster.survey import NodeView
-from headwater.errors import ClusterError, TransportError
+from headwater.errors import ClusterError, PeerSilent, TransportError
 from headwater.wire.vbucket import State
 
 FOLLOWERS = (State.REPLICA, State.PENDING)
+CONNECT_SECONDS_MAX: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,9 @@ async def plan_promotion(
     damaged = [vb for vb in view.damaged if vb in chosen]
     owners = tuple(dict.fromkeys((*sources, *([source] if source else []))))
     owned = {owner: held for owner in owners if (held := await _owned(members, owner, chosen))}
+    unheard = {owner: problem for owner in owners if (problem := await _unheard(members, owner))}
     checks: dict[FailoverRefusal, Callable[[], None]] = {
-        FailoverRefusal.ALIVE: lambda: _check_dead(node, owned),
+        FailoverRefusal.ALIVE: lambda: _check_dead(node, owned, unheard),
         FailoverRefusal.DAMAGED: lambda: _check_sound(node, gaps, damaged),
         FailoverRefusal.PART: lambda: _check_whole(view, chosen),
     }
@@ -94,7 +99,15 @@ async def plan_promotion(
     return PromotionPlan(node, sources, chosen, owned, frozenset((*gaps, *damaged)), accepted, owners)
 
 
-def _check_dead(node: Address, owned: Mapping[Address, Sequence[int]]) -> None:
+def _check_dead(
+    node: Address, owned: Mapping[Address, Sequence[int]], unheard: Mapping[Address, str] = MappingProxyType({})
+) -> None:
+    for owner, problem in unheard.items():
+        raise ClusterError(
+            f"{owner} takes connections, and can't be asked what it owns ({problem})",
+            f"name it as it can be called from here, with TLS or without: --from HOST:PORT;"
+            f" or {FailoverRefusal.ALIVE.option} if nothing of it lives there",
+        )
     for owner, held in owned.items():
         raise ClusterError(
             f"{owner} lives and owns the vbuckets {vbucket_list(held)}",
@@ -131,6 +144,28 @@ async def _owned(members: Members, owner: Address, vbuckets: Iterable[int]) -> l
     except TransportError:
         return []
     return [vb for vb in vbuckets if states.get(vb) is State.ACTIVE]
+
+
+async def _unheard(members: Members, owner: Address) -> str:
+    """Return the reason why an owner can't be asked that takes connections, and so may live: called by TLS where it
+    speaks none, or the other way round, it looks dead. Empty for one that was asked, and where nobody is."""
+    try:
+        await members.admin(owner).states()
+    except PeerSilent:
+        return ""
+    except TransportError as error:
+        return str(error) if await _takes_connections(members.endpoint(owner).dialled) else ""
+    return ""
+
+
+async def _takes_connections(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(*address)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 async def promote(members: Members, plan: PromotionPlan) -> None:
