@@ -152,7 +152,7 @@ def test_a_replica_with_damaged_changes_is_promoted_by_force_alone():
 
 
 def test_an_owner_that_speaks_no_tls_where_it_is_called_by_tls_is_not_dead():
-    """It was followed without TLS, by its plain port; the operator speaks TLS."""
+    """The replica followed it without TLS, by its plain port; the operator speaks TLS."""
     with testing.node(vbuckets=2, tls=True) as owner:
         options = {**owner.certificates.options, "vbucket_state": "none"}
         with testing.node(vbuckets=2, **options) as replica:
