@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -231,8 +233,119 @@ def test_users_buckets_and_features_of_a_client_hold_at_the_other_worker() -> No
                 assert client.ask(Opcode.FLUSH).status == Status.EACCESS
 
 
-def test_what_is_no_document_is_answered_where_it_came_in() -> None:
+def test_what_names_a_vbucket_and_no_document_is_answered_by_its_worker() -> None:
     with testing.node(vbuckets=VBUCKETS, workers=2) as node, Client(node.port) as client:
-        refused = [client.ask(Opcode.GET_FAILOVER_LOG, vbucket=vb).status for vb in range(VBUCKETS)]
-        assert sorted(refused) == [Status.SUCCESS] * 4 + [Status.NOT_MY_VBUCKET] * 4
+        for key in KEYS:
+            vb = vbucket_of(key, VBUCKETS)
+            assert client.ask(Opcode.SET, key=key, vbucket=vb, extras=SET_EXTRAS, value=b"1").status == 0
+            assert client.ask(Opcode.GET_REPLICA, key=key, vbucket=vb).status == Status.NOT_MY_VBUCKET  # it is active
+        for vb in range(VBUCKETS):
+            log = client.ask(Opcode.GET_FAILOVER_LOG, vbucket=vb)
+            assert (log.status, len(log.value)) == (0, 16)
+            seen = client.ask(Opcode.OBSERVE_SEQNO, vbucket=vb, value=log.value[:8])
+            high = seen.value[-8:]
+            assert seen.status == 0 and int.from_bytes(high) > 0
+            assert client.ask(Opcode.SEQNO_PERSISTENCE, vbucket=vb, extras=high).status == 0
+            assert b"key-" in client.ask(Opcode.GET_KEYS, key=b"a", vbucket=vb).value
+            assert client.ask(Opcode.GET_VBUCKET, vbucket=vb).status == 0
         assert client.ask(Opcode.GET, key=b"k", vbucket=VBUCKETS).status == Status.NOT_MY_VBUCKET
+        assert client.ask(Opcode.GET_FAILOVER_LOG, vbucket=VBUCKETS).status == Status.NOT_MY_VBUCKET
+
+
+def test_a_vbucket_that_is_deleted_and_made_again_stays_with_its_worker() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node, Client(node.port) as client:
+        for vb in (0, 1):
+            assert client.ask(Opcode.DEL_VBUCKET, vbucket=vb).status == 0
+            assert client.ask(Opcode.GET_VBUCKET, vbucket=vb).status == Status.NOT_MY_VBUCKET
+            assert client.ask(Opcode.SET_VBUCKET, vbucket=vb, extras=b"\1").status == 0
+        with Client(node.port) as other:
+            for vb in (0, 1):
+                assert other.ask(Opcode.GET_FAILOVER_LOG, vbucket=vb).status == 0
+    for vb in (0, 1):
+        assert f"set vbucket {vb} " not in node.log  # nobody is logged in
+
+
+def test_a_scan_of_another_workers_vbucket_brings_its_documents() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node, Client(node.port) as client:
+        client.ask(Opcode.HELLO, value=int(Feature.JSON).to_bytes(2, "big"))
+        for key in KEYS:
+            vb = vbucket_of(key, VBUCKETS)
+            assert client.ask(Opcode.SET, key=key, vbucket=vb, extras=SET_EXTRAS, value=b"v").status == 0
+        scanned = []
+        for vb in range(VBUCKETS):
+            wish = {"range": {"start": b64encode(b"\0").decode(), "end": b64encode(b"\xff").decode()}, "key_only": True}
+            made = client.ask(Opcode.RANGE_SCAN_CREATE, vbucket=vb, datatype=1, value=json.dumps(wish).encode())
+            assert made.status == 0, made
+            while True:
+                client.send(Frame(0x80, Opcode.RANGE_SCAN_CONTINUE, vbucket=vb, extras=made.value + bytes(12)).encode())
+                answer = client.read()
+                assert answer is not None
+                scanned.append(answer.value)
+                if answer.status == Status.RANGE_SCAN_COMPLETE:
+                    break
+                assert answer.status in (0, Status.RANGE_SCAN_MORE)
+        assert sum(each.count(b"key-") for each in scanned) == len(KEYS)
+
+
+def statistics(client: Client, group: bytes) -> dict[bytes, bytes]:
+    client.send(Frame(0x80, Opcode.STAT, group).encode())
+    told: dict[bytes, bytes] = {}
+    while True:
+        answer = client.read()
+        assert answer is not None and answer.status == 0, answer
+        if not answer.key:
+            return told
+        assert answer.key not in told, "each has one value"
+        told[answer.key] = answer.value
+
+
+def test_seqnos_statistics_and_observed_keys_are_those_of_all_workers() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=3) as node:
+        with Client(node.port) as client:
+            for key in KEYS:
+                vb = vbucket_of(key, VBUCKETS)
+                assert client.ask(Opcode.SET, key=key, vbucket=vb, extras=SET_EXTRAS, value=b"v").status == 0
+        for _ in range(3):
+            with Client(node.port) as client:
+                rows = client.ask(Opcode.GET_ALL_VB_SEQNOS, extras=(1).to_bytes(4)).value
+                seqnos = {rows[at + 1]: int.from_bytes(rows[at + 2 : at + 10]) for at in range(0, len(rows), 10)}
+                assert list(seqnos) == list(range(VBUCKETS)) and sum(seqnos.values()) == len(KEYS)
+                told = statistics(client, b"vbucket-seqno")
+                assert {vb: int(told[b"vb_%d:high_seqno" % vb]) for vb in range(VBUCKETS)} == seqnos
+                assert set(statistics(client, b"vbucket")) == {b"vb_%d" % vb for vb in range(VBUCKETS)}
+                for vb in range(VBUCKETS):
+                    assert set(statistics(client, b"vbucket %d" % vb)) == {b"vb_%d" % vb}
+                general = statistics(client, b"")
+                assert (general[b"curr_items"], general[b"cmd_set"]) == (b"%d" % len(KEYS),) * 2
+                asked = b"".join(
+                    vbucket_of(key, VBUCKETS).to_bytes(2) + len(key).to_bytes(2) + key for key in [*KEYS, b"nobody"]
+                )
+                states = client.ask(Opcode.OBSERVE, value=asked).value
+                assert states.count(b"key-") == len(KEYS) and b"nobody\x80" in states
+                assert client.ask(Opcode.OBSERVE, value=b"?").status == Status.EINVAL
+                client.send(Frame(0x80, Opcode.STAT, b"nothing").encode())
+                refused = client.read()
+                assert refused is not None and refused.status == Status.KEY_ENOENT
+
+
+def test_what_concerns_all_workers_fails_for_now_while_one_is_away_and_the_connection_stays() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node, reaching(node, KEYS[0]) as client:
+        assert client.ask(Opcode.GET_ALL_VB_SEQNOS).status == 0
+        (node.data / "relays" / f"worker-{vbucket_of(KEYS[0], VBUCKETS) % 2}").unlink()
+        with reaching(node, KEYS[0]) as late:
+            assert late.ask(Opcode.GET_ALL_VB_SEQNOS).status == Status.ETMPFAIL
+            assert late.ask(Opcode.STAT, key=b"vbucket").status == Status.ETMPFAIL
+            assert late.ask(Opcode.NOOP).status == 0
+
+
+def test_a_dcp_connection_gets_answers_of_all_workers_too() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node, Client(node.port) as client:
+        assert client.ask(Opcode.DCP_OPEN, key=b"d", extras=bytes(7) + b"\1").status == 0
+        for at, key in enumerate(KEYS):
+            client.send(of_key(Opcode.SET, key, at, extras=SET_EXTRAS, value=b"v").encode())
+        client.send(Frame(0x80, Opcode.NOOP, opaque=END).encode())
+        heard = [client.read() for _ in range(len(KEYS) + 1)]
+        assert [(each.opaque, each.status) for each in heard if each] == [(at, 0) for at in (*range(len(KEYS)), END)]
+        assert len(client.ask(Opcode.GET_ALL_VB_SEQNOS).value) == 10 * VBUCKETS
+        for vb in range(VBUCKETS):
+            assert client.ask(Opcode.GET_FAILOVER_LOG, vbucket=vb).status == 0

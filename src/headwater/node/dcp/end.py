@@ -99,11 +99,13 @@ class DcpEnd(ABC, Generic[End]):
         except NoRoom:
             self._wait_for_room()
         finally:
+            self._kv.end_burst()
             self._answer()
         return offset
 
     def pump(self) -> None:
-        """Send at most an arena's worth of waiting output; nothing if this end streams nothing."""
+        """Send at most an arena's worth of waiting output."""
+        self._kv.pump()
 
     @abstractmethod
     def tick(self, now: float) -> None:
@@ -190,7 +192,7 @@ class DcpEnd(ABC, Generic[End]):
         if status is not None:
             self._refuse(frame, status, "a DCP connection can not do that any more")
         else:
-            self._kv.handle(frame)
+            self._kv.give(frame)
 
     def _may(self, frame: Frame, rule: Rule | None = None) -> bool:
         """Return True if the user may send this (by the rule of its opcode, or `rule`); if not, send the refusal.

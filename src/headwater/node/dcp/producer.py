@@ -105,6 +105,7 @@ class ProducerSession(DcpEnd[Producer]):
 
     def pump(self) -> None:
         """Send at most an arena's worth: the streams take turns; one that fills an arena has it alone."""
+        super().pump()
         relay, self._others_first = self._relay, not self._others_first
         if relay is not None and self._others_first:
             relay.pump()

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headwater.kernels.scan import scan
 from headwater.node.connections.worker_call import WorkerCall
-from headwater.node.kv.relay import ANSWERS, introduction
+from headwater.node.kv.relay import ANSWERS, introduction, path_of
 from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
 from headwater.protocol.dcp.upr import end_status
 from headwater.wire import dcp
@@ -34,7 +34,6 @@ from headwater.wire.header import Frame, Magic, response
 from headwater.wire.json_text import read_json
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status, name_of
-from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,7 +52,6 @@ _OWN_CONTROLS: Final = frozenset({b"connection_buffer_size", b"set_noop_interval
 """The settings that are a matter between the client and this worker."""
 FOR_THE_CLIENT: Final = frozenset({Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM})
 """The requests whose answers are the client's; those to OPEN and CONTROL it has had from here."""
-_HERE: Final = frozenset({State.ACTIVE, State.PENDING, State.REPLICA})
 _NO_SUCH_STREAM: Final = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
 _AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
 
@@ -208,10 +206,7 @@ class StreamRelay:
         for path, call in self._calls.items():
             if call.has_stream_of(vbucket):
                 return path
-        if self._kv.store_bucket.state(vbucket) in _HERE:
-            return None
-        owner = self._kv.server.cluster.owner(vbucket)
-        return None if owner is None else self._kv.relays.get(owner)
+        return path_of(self._kv, vbucket)
 
     def _call(self, path: str) -> _Call | None:
         """Return the connection to a worker; None if it can't be had."""

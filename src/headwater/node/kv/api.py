@@ -245,6 +245,7 @@ class Session(Protocol):
         durability: what the request being handled asks for; None for nothing.
         named_at: the time at which the client's DCP connection took its name, at whichever worker: monotonic
             nanoseconds; 0 as long as it has none.
+        others: the answers of other workers that belong to the request being handled.
         relays: the path at which each other worker is called for this client, by its address; none, unless workers
             share the address at which the client called.
     """
@@ -263,6 +264,7 @@ class Session(Protocol):
     written_gate: int
     durability: DurabilityInfo | None
     named_at: int
+    others: tuple[Frame, ...]
     relays: Mapping[Address, str]
 
     @property
@@ -312,6 +314,15 @@ class Session(Protocol):
 
     def not_my_vbucket(self) -> CommandRefused:
         """Return the refusal that carries the current map, so that the client finds the owner."""
+
+    def give(self, frame: Frame) -> None:
+        """Have whichever workers answer one request; NoRoom when it must be given again."""
+
+    def end_burst(self) -> None:
+        """Send what other workers were asked: no more has come."""
+
+    def pump(self) -> None:
+        """Go on with what other workers answer: the client has taken all."""
 
     def handle(self, frame: Frame) -> None:
         """Answer one request; NoRoom if it must be handled again after the next commit."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headwater.errors import RemoteProtocolError
 from headwater.node.kv import documents
 from headwater.node.kv.command import handles
+from headwater.node.kv.gathering import KeyStates, states_in
 from headwater.node.kv.vbuckets import vbucket
 from headwater.node.process.run_queue import Slices
 from headwater.node.refused import CommandRefused
@@ -72,20 +73,24 @@ def observe(session: Session, request: meta.Observe) -> meta.ObserveResponse | A
     """Return the state and CAS of keys. A change that is not durable is reported as such at once, which is the
     command's purpose.
     """
+    others = states_in(session.others)
     if len(request.keys) > AT_ONCE:
-        return _observe_many(session, request)
-    return meta.ObserveResponse(states=[_observed(session, vb, key) for vb, key in request.keys])
+        return _observe_many(session, request, others)
+    return meta.ObserveResponse(states=[_observed(session, vb, key, others) for vb, key in request.keys])
 
 
-async def _observe_many(session: Session, request: meta.Observe) -> meta.ObserveResponse:
+async def _observe_many(session: Session, request: meta.Observe, others: KeyStates) -> meta.ObserveResponse:
     states, slices = [], Slices(session.server.loop, session.server.run_queue)
     for vb, key in request.keys:
         await slices.breathe()
-        states.append(_observed(session, vb, key))
+        states.append(_observed(session, vb, key, others))
     return meta.ObserveResponse(states=states)
 
 
-def _observed(session: Session, vb: int, key: bytes) -> tuple[int, bytes, int, int]:
+def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple[int, bytes, int, int]:
+    """`others`: the states of keys that other workers have."""
+    if (vb, key) in others:
+        return vb, key, *others[vb, key]
     bucket = session.store_bucket
     if not key:
         raise CommandRefused(Status.EINVAL, "a key of 0 bytes")

@@ -20,12 +20,14 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.node.connections.worker_call import RECEIVE_BYTES, WorkerCall
 from headwater.node.kv.admission import admit
 from headwater.node.kv.answering import failure_of
 from headwater.node.kv.command import COMMANDS
+from headwater.node.kv.gathering import Gathering, shares_of, vbucket_in
 from headwater.node.refused import CommandRefused
 from headwater.wire.address import Address
 from headwater.wire.features import Feature
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from headwater.node.kv.api import Session
 
-__all__ = ["ANSWERS", "Relay", "introduction", "refusal"]
+__all__ = ["ANSWERS", "Relay", "introduction", "path_of", "refusal"]
 
 HELD_BYTES_MAX: Final = 1 << 20
 """So much of a worker's answers waits here behind another's, until it is not read any more."""
@@ -49,6 +51,7 @@ UNASKED: Final = frozenset({
 """Features by which a node speaks unasked: this one does."""
 _REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
+_HERE = (State.ACTIVE, State.PENDING, State.REPLICA)
 _FLUSHES = (Opcode.FLUSH, Opcode.FLUSHQ)
 _AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
 
@@ -116,6 +119,7 @@ class Relay:
         self._calls: dict[str, _Call] = {}
         self._waiting: deque[_Place | tuple[bytes, int]] = deque()
         self._flush: _Flush | None = None
+        self._gathering: Gathering | None = None
         self._is_stale = False
         self._held_bytes = 0
 
@@ -140,15 +144,17 @@ class Relay:
     def holds_back(self, frame: Frame) -> bool:
         """Return True if a request has to wait until the other workers have answered.
 
-        Such a request is about no document, so it may change the user or the bucket; or it deletes all documents, which
-        the other workers do first.
+        Such a request is about no vbucket, so it may change the user or the bucket; or it deletes all documents, which
+        the other workers do first; or they have a share in the answer.
         """
-        command = COMMANDS.get(frame.opcode)
         if self._waiting:
-            return command is None or not command.document
-        if frame.opcode not in _FLUSHES or frame.magic not in _REQUESTS or not self._may_ask:
+            return not _is_of_a_vbucket(frame)
+        if frame.magic not in _REQUESTS or not self._may_ask:
             return False
-        self._go_on_flushing(frame)
+        if frame.opcode in _FLUSHES:
+            self._go_on_flushing(frame)
+        elif self._gathering is None:
+            self._gather(frame)
         return bool(self._waiting)
 
     def takes(self, frame: Frame) -> bool:
@@ -162,6 +168,8 @@ class Relay:
             self._flush = None
             self._relaying.turn_down(frame, refused)
             return True
+        if self._gathering is not None:
+            return self._is_refused(frame, self._gathering)
         path = self._path_of(frame)
         if path is None:
             return False
@@ -176,7 +184,8 @@ class Relay:
         """Note that this worker has carried out a request. A FLUSH may be handled again before, for lack of room; the
         other workers, which have carried it out, are not asked again.
         """
-        self._flush = None
+        self._flush = self._gathering = None
+        self._session.others = ()
 
     def flush(self) -> None:
         """End the burst: send the requests, and read no more before they are answered."""
@@ -193,17 +202,36 @@ class Relay:
 
     def _path_of(self, frame: Frame) -> str | None:
         """Return the socket path of the worker that owns a request's vbucket; None if this worker does."""
-        command = COMMANDS.get(frame.opcode)
-        if command is None or not command.document or not self._may_ask or frame.magic not in _REQUESTS:
+        if not self._may_ask or frame.magic not in _REQUESTS:
             return None
-        session = self._session
-        if frame.opcode == Opcode.GET_REPLICA or session.store_bucket.state(frame.vbucket) in (
-            State.ACTIVE,
-            State.PENDING,
-        ):
+        if (vbucket := vbucket_in(frame)) is not None:
+            return path_of(self._session, vbucket)
+        command, session = COMMANDS.get(frame.opcode), self._session
+        if command is None or not command.document:
+            return None
+        if session.store_bucket.state(frame.vbucket) in (State.ACTIVE, State.PENDING):
             return None
         owner = session.server.cluster.owner(frame.vbucket)
         return None if owner is None else self._paths.get(owner)
+
+    def _gather(self, frame: Frame) -> None:
+        """Ask the others for what they have to add to the answer, if anything."""
+        shares = shares_of(frame, self._paths.values(), partial(path_of, self._session))
+        if not shares or self._path_of(frame) is not None:
+            return
+        self._gathering = Gathering()
+        if not self._ask_all(shares):
+            self._gathering.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
+        self.flush()
+
+    def _is_refused(self, frame: Frame, gathering: Gathering) -> bool:
+        """Refuse a request that another worker refused its share of; else have that ready for who answers it."""
+        if (refused := gathering.outcome()) is None:
+            self._session.others = tuple(gathering.answers)
+            return False
+        self._gathering = None
+        self._relaying.turn_down(frame, refused)
+        return True
 
     def _go_on_flushing(self, frame: Frame) -> None:
         """Take the next step of a FLUSH: it is checked here, then all others say that they are there, then
@@ -219,7 +247,7 @@ class Relay:
         else:
             flush.are_there, request = True, Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
         flush.statuses.clear()
-        if flush.refused is None and not self._ask_all(request):
+        if flush.refused is None and not self._ask_all(dict.fromkeys(self._paths.values(), request)):
             flush.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
         self.flush()
 
@@ -230,15 +258,15 @@ class Relay:
             return refused
         return None
 
-    def _ask_all(self, request: Frame) -> bool:
-        """Send a request of this worker's own to all others; return False, and send none, if one of them can't be
+    def _ask_all(self, requests: Mapping[str, Frame]) -> bool:
+        """Send requests of this worker's own to others, by path; return False, and send none, if one of them can't be
         called.
         """
-        calls = [self._call(path) for path in self._paths.values()]
-        there = [call for call in calls if call is not None]
+        calls = {path: self._call(path) for path in requests}
+        there = {path: call for path, call in calls.items() if call is not None}
         if len(there) < len(calls):
             return False
-        self._waiting.extend([call.ask(request, is_inner=True) for call in there])
+        self._waiting.extend([call.ask(requests[path], is_inner=True) for path, call in there.items()])
         return True
 
     def _call(self, path: str) -> _Call | None:
@@ -304,6 +332,8 @@ class Relay:
                 self._relaying.pass_on(each)
             elif self._flush is not None:
                 self._flush.statuses.append(Frame.decode(each).status)
+            elif self._gathering is not None:
+                self._gathering.answers.append(Frame.decode(each))
 
     def turned_away(self, call: _Call) -> None:
         """Fail the requests of a call for now: the worker could not take it, and has carried out none of them."""
@@ -402,6 +432,19 @@ class _Call(WorkerCall):
         """Keep an answer at its place until all answers before it have left."""
         place.answers.append(answer)
         self.held_bytes += len(answer)
+
+
+def _is_of_a_vbucket(frame: Frame) -> bool:
+    command = COMMANDS.get(frame.opcode)
+    return command is not None and (command.document or vbucket_in(frame) is not None)
+
+
+def path_of(session: Session, vbucket: int) -> str | None:
+    """Return the path at which a worker is called that has a vbucket by the map; None if this one has it, or none."""
+    if session.store_bucket.state(vbucket) in _HERE:
+        return None
+    holders = session.server.cluster.holders(vbucket)
+    return next((session.relays[each] for each in holders if each in session.relays), None)
 
 
 def introduction(session: Session) -> bytes:

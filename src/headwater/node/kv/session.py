@@ -93,6 +93,7 @@ class KvSession:
         self._states: dict[type, object] = {}
         self._fast: TakeRequests | None = None
         self.named_at: int = 0
+        self.others: tuple[Frame, ...] = ()
         self.relays: Mapping[Address, str] = relays
         self.relay: Relay | None = Relay(self, self, relays) if relays else None
         self.refresh_access()
@@ -228,6 +229,19 @@ class KvSession:
         elif not self.relay.takes(frame):
             self.handle(frame)
             self.relay.handled()
+
+    def give(self, frame: Frame) -> None:
+        """Have whichever workers answer a request that came over another kind of connection. Raises NoRoom: it is to be
+        given again."""
+        if self.relay is not None and self.relay.holds_back(frame):
+            self.relay.flush()
+            raise NoRoom
+        self.answer(frame)
+
+    def end_burst(self) -> None:
+        """Send what other workers were asked."""
+        if self.relay is not None:
+            self.relay.flush()
 
     def handle(self, frame: Frame) -> None:
         """Answer one request. DCP sessions call this too, for frames that are not DCP.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import OptionError
 from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.kv.command import handles
+from headwater.node.kv.gathering import merged
 from headwater.node.refused import CommandRefused
 from headwater.wire.bootstrap import Stat, StatResponse
 from headwater.wire.privilege import EVERYTHING
@@ -31,7 +32,7 @@ def stat(session: Session, request: Stat) -> Iterator[StatResponse]:
     """Answer one group; the key is its name and arguments, separated by blanks."""
     name, *arguments = request.key.decode("latin-1").split(" ") if request.key else ("",)
     pairs = _group(session, name, [each for each in arguments if each])
-    for key, value in pairs:
+    for key, value in merged(pairs, session.others) if session.others else pairs:
         yield StatResponse(key=key.encode("latin-1", "replace"), value=value.encode())
     yield StatResponse()
 

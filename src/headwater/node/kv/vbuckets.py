@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import StorageError
 from headwater.node.kv.access import check_collection
 from headwater.node.kv.command import handles
+from headwater.node.kv.gathering import seqnos_in
 from headwater.node.refused import CommandRefused
 from headwater.node.vbucket.collection_events import PLAIN, Wanted
 from headwater.wire import admin
@@ -154,7 +155,10 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
             cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
             raise CommandRefused(Status.ETMPFAIL, cause)
         chosen = [each for each in chosen if each.id not in bucket.fenced]
-    return admin.GetAllVbSeqnosResponse(seqnos=[(each.id, _high_seqno(bucket, each, wanted)) for each in chosen])
+    seqnos = [(each.id, _high_seqno(bucket, each, wanted)) for each in chosen]
+    if session.others:
+        seqnos = sorted({**dict(seqnos_in(session.others)), **dict(seqnos)}.items())
+    return admin.GetAllVbSeqnosResponse(seqnos=seqnos)
 
 
 def undecided(server: Services) -> list[int]:

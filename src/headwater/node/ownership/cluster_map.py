@@ -69,10 +69,22 @@ class ServedMap:
 
         Without such a map it is only known that this node is not the owner.
         """
+        read = self._readable
+        return None if read is None else read.owner(vbucket)
+
+    def holders(self, vbucket: int) -> tuple[Address, ...]:
+        """The nodes that have a vbucket by a map that was set, its owner first; none if that can not be read."""
+        read = self._readable
+        if read is None or vbucket >= read.vbuckets:
+            return ()
+        return tuple(each for each in read.chain(vbucket) if each is not None)
+
+    @property
+    def _readable(self) -> ClusterMap | None:
         if self._read is None and self._set is not None:
             with suppress(RemoteProtocolError):  # a map that is only handed out may be anything
                 self._read = ClusterMap.from_json(self._set[2])
-        return None if self._read is None else self._read.owner(vbucket)
+        return self._read
 
     def replace(self, epoch: int, revision: int, config: bytes) -> None:
         """Take a newer map; CommandRefused(KEY_EEXISTS) for an older one."""

@@ -86,12 +86,16 @@ class DcpHub:
                 session.connection.drop("another operator began to change who owns what", fault=False)
 
     def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
-        """Return STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat."""
-        yield "ep_dcp_count", str(len(self.sessions))
-        producers = sum(session.is_producer for session in self.sessions.values())
+        """Return STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat.
+
+        Calls of other workers are left out: the worker that has the client's connection reports it.
+        """
+        sessions = {key: each for key, each in self.sessions.items() if not each.connection.is_inner}
+        yield "ep_dcp_count", str(len(sessions))
+        producers = sum(session.is_producer for session in sessions.values())
         yield "ep_dcp_producer_count", str(producers)
-        yield "ep_dcp_consumer_count", str(len(self.sessions) - producers)
-        for key, session in tuple(self.sessions.items()):
+        yield "ep_dcp_consumer_count", str(len(sessions) - producers)
+        for key, session in sessions.items():
             prefix = f"eq_dcpq:{key.decode('latin-1')}"
             for name, value in tuple(session.stats()):
                 yield f"{prefix}:{name}", value

@@ -1,0 +1,128 @@
+"""Requests that one worker can't answer alone, of a client at the address that workers have in common.
+
+Some name a vbucket and no document, and go to the worker that has it. Others are about all vbuckets, or about documents
+of several: each of the other workers is asked its share first, and who answers adds what they said to its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from headwater.errors import BadMessage
+from headwater.node.refused import CommandRefused
+from headwater.wire import admin, meta
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+
+OF_VBUCKETS: Final = frozenset({
+    Opcode.GET_REPLICA, Opcode.OBSERVE_SEQNO, Opcode.GET_FAILOVER_LOG, Opcode.SEQNO_PERSISTENCE, Opcode.GET_KEYS,
+    Opcode.SET_VBUCKET, Opcode.GET_VBUCKET, Opcode.DEL_VBUCKET, Opcode.COMPACT_DB,
+    Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.RANGE_SCAN_CANCEL,
+})  # fmt: skip
+"""Requests that are about the vbucket in their header, in whatever state it is."""
+_GROUPS: Final = frozenset({
+    "vbucket", "vbucket-seqno", "vbucket-details", "vbucket-copies", "failovers", "checkpoint", "durability-monitor",
+    "range-scans", "collections", "dcp", "",
+})  # fmt: skip
+"""The groups of statistics that are the node's, not a worker's."""
+_ONE_VBUCKET: Final = _GROUPS - {"vbucket-copies", "dcp", ""}
+"""Those that take the number of a vbucket."""
+_SUMMED: Final = frozenset({
+    "curr_items", "curr_connections", "total_connections", "rejected_connections", "cmd_get", "get_hits", "get_misses",
+    "cmd_set", "cmd_delete", "cmd_flush", "expired", "ep_commit_num", "ep_commit_failures", "ep_removed_bytes_held",
+    "ep_damaged_batches", "ep_damaged_vbuckets", "ep_prepares_waiting", "ep_range_scans", "ep_unsure_files",
+    "ep_connections_memory", "ep_connections_memory_max", "ep_connections_dropped_for_memory", "ep_kernel_memory",
+    "ep_strangers_memory", "ep_strangers_memory_max", "ep_strangers_dropped_for_memory", "ep_queue_size",
+    "ep_dcp_count", "ep_dcp_producer_count", "ep_dcp_consumer_count",
+})  # fmt: skip
+"""The statistics that are a sum over the workers; of others with one name each worker has its own, and one is told."""
+_SUMMED_ENDS: Final = (":items", ":data_size", ":tombstones")
+
+
+def vbucket_in(frame: Frame) -> int | None:
+    """Return the vbucket that a request is about which names no document of an active one; None for none."""
+    if frame.opcode in OF_VBUCKETS:
+        return frame.vbucket
+    if frame.opcode == Opcode.STAT:
+        group, _, argument = frame.key.partition(b" ")
+        if group.decode("latin-1") in _ONE_VBUCKET and argument.isdigit() and len(argument) < 6:
+            return int(argument)
+    return None
+
+
+def shares_of(frame: Frame, paths: Iterable[str], path_of: Callable[[int], str | None]) -> dict[str, Frame]:
+    """Return what has to be asked of other workers before a request is answered, by the path at which each is called.
+
+    Args:
+        paths: of all others. path_of: returns that of the worker that has a vbucket; None for this one.
+    """
+    if frame.opcode == Opcode.GET_ALL_VB_SEQNOS or (frame.opcode == Opcode.STAT and _is_of_node(frame)):
+        return dict.fromkeys(paths, frame)
+    return _observed_shares(frame, path_of) if frame.opcode == Opcode.OBSERVE else {}
+
+
+def _is_of_node(frame: Frame) -> bool:
+    return vbucket_in(frame) is None and frame.key.partition(b" ")[0].decode("latin-1") in _GROUPS
+
+
+def _observed_shares(frame: Frame, path_of: Callable[[int], str | None]) -> dict[str, Frame]:
+    try:
+        keys = meta.Observe.decode(frame).keys
+    except BadMessage:
+        return {}  # which is for the handler to say
+    shares: dict[str, list[tuple[int, bytes]]] = {}
+    for vbucket, key in keys:
+        if (path := path_of(vbucket)) is not None:
+            shares.setdefault(path, []).append((vbucket, key))
+    return {path: replace(frame, value=meta.Observe(keys=share).frame().value) for path, share in shares.items()}
+
+
+KeyStates: TypeAlias = dict[tuple[int, bytes], tuple[int, int]]
+"""The state and CAS of keys, by vbucket and key."""
+
+
+@dataclass(slots=True)
+class Gathering:
+    """The answers of other workers to their shares of a request.
+
+    Attributes:
+        refused: why they were not asked; None if they were.
+    """
+
+    refused: CommandRefused | None = None
+    answers: list[Frame] = field(default_factory=list)
+
+    def outcome(self) -> CommandRefused | None:
+        """Return why the request is refused, if one of them refuses its share."""
+        if self.refused is not None:
+            return self.refused
+        status = next((each.status for each in self.answers if each.status), Status.SUCCESS)
+        return CommandRefused(status, "another process has refused it") if status else None
+
+
+def seqnos_in(answers: Iterable[Frame]) -> list[tuple[int, int]]:
+    """Return the seqnos that others answered to GET_ALL_VB_SEQNOS."""
+    return [pair for each in answers for pair in admin.GetAllVbSeqnosResponse.decode(each).seqnos]
+
+
+def states_in(answers: Iterable[Frame]) -> KeyStates:
+    """Return what others answered to OBSERVE: the state and CAS of keys, by vbucket and key."""
+    rows = (row for each in answers for row in meta.ObserveResponse.decode(each).states)
+    return {(vbucket, key): (state, cas) for vbucket, key, state, cas in rows}
+
+
+def merged(own: Iterable[tuple[str, str]], answers: Iterable[Frame]) -> Iterable[tuple[str, str]]:
+    """Yield the statistics of all workers: sums where they are sums, else each, or this one's of the same name."""
+    others: dict[str, list[str]] = {}
+    for each in answers:
+        if each.key:
+            others.setdefault(each.key.decode("latin-1"), []).append(each.value.decode())
+    for name, value in own:
+        theirs = others.pop(name, [])
+        is_sum = name in _SUMMED or name.endswith(_SUMMED_ENDS)
+        yield name, str(sum(map(int, (value, *theirs)))) if is_sum else value
+    for name, values in others.items():
+        yield name, values[0]
