@@ -1,16 +1,15 @@
-"""The operator's side of several nodes: what stands outside them and decides where each vbucket lives.
+"""The operator's side of several nodes: programs outside of the nodes that decide where each vbucket lives.
 
-admin.py      one node, administered: states, seqnos, failover logs, maps; answers.py reads what it says
+admin.py      the administration of one node: states, seqnos, failover logs, maps; answers.py parses its answers
 mover.py      vbuckets moved from one node to another: copied, taken over, put right when that broke off
-recovery.py   what a move that broke off has left, and what to do about it, pure; settling.py asks and does it
+recovery.py   the state after a broken move, and its repair, without I/O; settling.py asks the nodes and repairs
 transfer.py   one vbucket's way, in the steps of the specification
 proxied.py    a proxied connection between two nodes; proxy.py and pipe.py pass its frames
 
-map.py        who holds what; balance.py says who should, with few moves
-survey.py     what all nodes are and have, and what that means; members.py asks them, and sends them maps
-plan.py       what a rebalance is going to do; rebalance.py does it, with publisher.py (the map), watch.py (are copies
-              level?) and repair.py (what an earlier run left open)
-founding.py   the first map; failover.py: a member is dead, refusals.py: why not; promotion.py: a pair without a map
-status.py     how a cluster is; streams.py: who reads from its nodes, and how far behind
-work/         what operators do with all this: each kind declared once, for commands and the console's forms
+map.py the nodes of each vbucket; balance.py plans better ones, with few moves survey.py the state of all nodes, and its
+meaning; members.py asks them, and sends them maps plan.py the plan of a rebalance; rebalance.py carries it out, with
+publisher.py (the map), watch.py (waits for level copies) and repair.py (finishes an earlier run) founding.py the first
+map; failover.py: a member is dead, refusals.py: reasons against it; promotion.py: a pair without a map status.py the
+state of a cluster; streams.py: the readers of its nodes, and their lag work/ operators' work with all this: each kind
+declared once, for commands and the console's forms
 """

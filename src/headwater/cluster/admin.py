@@ -1,10 +1,10 @@
-"""One key-value connection to ONE node, for an administrator: nothing is routed, nothing is retried behind one's back.
+"""One key-value connection to ONE node, for an administrator: it routes no request, and retries none unseen.
 
     async with await NodeAdmin.connect(Endpoint(Address("127.0.0.1", 11210))) as node:
         states = await node.states()
         await node.set_state(7, State.REPLICA)
 
-A connection that broke is opened again by the next call; the call that it broke under fails. All calls but
+After a connection broke, the call under way fails, and the next call opens it again. All calls but
 `set_config` can be repeated without harm. Many tasks may call at the same time. Source: kv.md 3, failover.md 5.
 """
 
@@ -88,7 +88,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A bucket on one node, and as whom to log in (None: the node lets everybody in).
+    """A bucket on one node, and the user to log in as (None: the node lets everybody in).
 
     `address` is the node's name in maps; with `tls` it is called by TLS on the same host, on `tls_port` (None: the
     address is the one for TLS).
@@ -109,7 +109,7 @@ class Endpoint:
 
     @property
     def dialled(self) -> Address:
-        """The address to call it at."""
+        """The address at which to call the node."""
         return Address(self.address.host, self.address.port if self.tls_port is None else self.tls_port)
 
     def __str__(self) -> str:
@@ -123,26 +123,27 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The operator who wants to be alone at work on nodes: a run, which no two have in common, and who that is in
-    words."""
+    """The operator who wants to be the only one at work on nodes: a run, with a unique id, and its description in
+    words.
+    """
 
     run: str
     by: str
 
     @classmethod
     def of(cls, work: str) -> Operator:
-        """This process, with a piece of work."""
+        """Return this process as an operator, with a piece of work."""
         return cls(uuid.uuid4().hex, f"{work} (process {os.getpid()} on {socket.gethostname()})"[:TEXT_MAX])
 
 
 class NodeAdmin:
-    """Administration of one node; made by `connect`. A server of before 5.5 is asked in the forms of its time.
+    """Administration of one node; made by `connect`. A server older than 5.5 gets requests in older forms.
 
     Every call raises TransportError when there is no connection or no answer in time, and StatusError when the node
-    says no. A vbucket is its number.
+    refuses. A vbucket is given by its number.
 
     Args:
-        timeout_seconds: for connecting, and for each answer.
+        timeout_seconds: the timeout of connecting, and of each answer.
     """
 
     def __init__(
@@ -196,7 +197,7 @@ class NodeAdmin:
 
     @property
     def waited_seconds(self) -> float:
-        """For how long the node has been owing an answer, or the connection; 0 if it owes none."""
+        """The seconds for which the node has been owing an answer, or the connection; 0 if it owes none."""
         return self._clock() - min(self._begun_at) if self._begun_at else 0.0
 
     def close(self) -> None:
@@ -208,26 +209,26 @@ class NodeAdmin:
     # --- being alone at work ------------------------------------------------------------------------------------------
 
     def bind(self, uuids: frozenset[str]) -> None:
-        """Ask only a bucket that has one of these uuids, before the first call.
+        """Allow only a bucket that has one of these uuids; to be called before any other call.
 
-        A node closes the connections of a bucket that is dropped. So each connection is asked once, when it is opened:
-        what is requested on it can't reach a bucket of that name that was made since. Calls then raise ClusterError.
+        A node closes the connections of a dropped bucket. So the uuid is checked once, when a connection is opened:
+        later requests on it can't reach a newer bucket of that name. Calls to another bucket raise ClusterError.
         """
         self._uuids = uuids
 
     async def bucket_uuid(self) -> str:
-        """The uuid of our bucket, new for each that is made; empty from a server that tells none."""
+        """Return the uuid of our bucket, new for each that is made; empty if the server reports none."""
         return _uuid_in(await self.config())
 
     async def lease(self, operator: Operator, *, again: bool = False) -> None:
         """Be the only operator at work on the node, together with others of the same run, until `release` or `close`.
 
-        From then on each request is asked by who has the lease, or fails: on a connection that is opened again it is
-        taken again first, and that is refused if another operator was at work meanwhile. A node that knows of no
-        leases is worked on without.
+        From then on each request is made under the lease, or fails: a connection that is opened again takes the lease
+        again first, which is refused if another operator was at work meanwhile. A node without leases is worked on
+        without one.
 
         Args:
-            again: the run had it before, by us or by others, and goes by what it knows from then.
+            again: the run had the lease before, through this connection or another, and relies on what it saw then.
 
         Raises:
             ClusterError: another operator is at work, or (again) was since.
@@ -240,8 +241,9 @@ class NodeAdmin:
         await self._open()
 
     async def release(self, *, over: bool = False) -> None:
-        """Let others work on the node; nothing if we have no lease. `over`: the run has come to its end, and what it
-        let go may follow as the map says."""
+        """Let others work on the node; do nothing without a lease. `over`: the run has come to its end, so the vbuckets
+        that it let go may follow the map.
+        """
         operator, self._operator = self._operator, None
         self._stop_renewing()
         if operator is not None and self._link.is_open:
@@ -251,7 +253,9 @@ class NodeAdmin:
                 self._link.close()  # which ends it, too
 
     async def _lease_on(self, link: Pipeline, operator: Operator) -> None:
-        """Take the lease on a connection; one that does not get it is closed, so that nothing is asked without."""
+        """Take the lease on a connection; close the connection if it is refused, so that no request is made
+        without it.
+        """
         try:
             await self._ask_lease(link, operator, again=self._had_lease)
         except NO_LEASES:
@@ -288,7 +292,7 @@ class NodeAdmin:
     # --- buckets ------------------------------------------------------------------------------------------------------
 
     async def buckets(self) -> list[str]:
-        """The buckets that our user may do something in, the node's first one first."""
+        """Return the buckets in which our user has any right, the node's first one first."""
         answer = await self._ask(ListBuckets(), "ask for the buckets")
         return answer.value.decode("utf-8", "replace").split()
 
@@ -298,14 +302,14 @@ class NodeAdmin:
         """Make a bucket; on return it is durable and served. `is_empty`: without any vbucket.
 
         Raises:
-            KeyExists: it is there.
+            KeyExists: it exists already.
         """
         options = f"quota_mib={quota_mib}" + (f";vbuckets={vbuckets}" if vbuckets else "") + ";state=none" * is_empty
         request = CreateBucket(key=name.encode(), value=b"\0" + options.encode())
         await self._ask(request, f'make bucket "{name}"', LONG_SECONDS_MAX)
 
     async def drop_bucket(self, name: str) -> None:
-        """Drop a bucket and all that is in it.
+        """Drop a bucket with all of its documents.
 
         Raises:
             KeyNotFound: there is none.
@@ -313,10 +317,10 @@ class NodeAdmin:
         await self._ask(DeleteBucket(key=name.encode()), f'drop bucket "{name}"', LONG_SECONDS_MAX)
 
     async def set_quota(self, quota_mib: int) -> None:
-        """Let the files of our bucket take so much, MiB, 0 for no limit; on return that is durable and in force.
+        """Limit the files of our bucket to `quota_mib`, 0 for no limit; on return that is durable and in force.
 
         Raises:
-            InvalidArguments: they take more already, or it is less than there can be.
+            InvalidArguments: the files take more already, or the quota is too small.
         """
         value = str(quota_mib << 20).encode()
         what = f'give bucket "{self.endpoint.bucket}" a quota of {quota_mib} MiB'
@@ -329,7 +333,7 @@ class NodeAdmin:
     # --- users --------------------------------------------------------------------------------------------------------
 
     async def users(self) -> UserList:
-        """The users that the node keeps, with their verifiers; for administrators of all buckets."""
+        """Return the users that the node keeps, with their verifiers; for administrators of all buckets."""
         answer = await self._ask(wire.IoctlGet(key=b"users"), "ask for the users")
         try:
             return UserList.decode(answer.value)
@@ -337,13 +341,13 @@ class NodeAdmin:
             raise RemoteProtocolError(f"{self.address}: {error}") from None
 
     async def set_users(self, users: UserList) -> None:
-        """Give the node a list of users; it becomes one with what the node has, durably, before this returns."""
+        """Give the node a list of users, which it merges with its own; the result is durable on return."""
         await self._ask(wire.IoctlSet(key=b"users", value=users.encode()), "give it the users")
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
 
     async def state(self, vbucket: int) -> State | None:
-        """The state of a vbucket; None if it is not on this node."""
+        """Return the state of a vbucket; None if it is not on this node."""
         try:
             answer = await self._ask(wire.GetVbucket(vbucket=vbucket), f"ask for the state of vbucket {vbucket}")
         except NotMyVbucket:
@@ -351,17 +355,18 @@ class NodeAdmin:
         return State(wire.GetVbucketResponse.decode(answer).state)
 
     async def states(self) -> dict[int, State]:
-        """The state of every vbucket that is on this node."""
+        """Return the state of every vbucket on this node."""
         return answers.states(await self.stats("vbucket"))
 
     async def set_state(self, vbucket: int, state: State, *, force: bool = False) -> None:
-        """Set a vbucket's state, making the vbucket if it is not here; returns when that is durable.
+        """Set a vbucket's state, and make the vbucket if it is not here; on return that is durable.
 
         Args:
-            force: also if it lacks changes that it refused, or has damaged ones. For nodes that tell of those.
+            force: True to set it even if the vbucket lacks refused changes or has damaged ones, on nodes that report
+                those.
 
         Raises:
-            KeyExists: it lacks some, or has some.
+            KeyExists: it lacks changes, or has damaged ones.
         """
         what = f"make vbucket {vbucket} {state.name.lower()}"
         if force:
@@ -376,7 +381,7 @@ class NodeAdmin:
         self._states_are_old = True
 
     async def delete(self, vbucket: int) -> bool:
-        """Delete a vbucket and all that is in it; False if it was not here."""
+        """Delete a vbucket with all of its documents; return False if it was not here."""
         try:
             await self._ask(wire.DelVbucket(vbucket=vbucket), f"delete vbucket {vbucket}")
         except NotMyVbucket:
@@ -384,13 +389,16 @@ class NodeAdmin:
         return True
 
     async def seqnos(self, state: State | None = None) -> dict[int, int]:
-        """High seqno of every vbucket in a state; without one, of every vbucket that is active, replica or pending."""
+        """Return the high seqno of every vbucket in a state; without one, of every vbucket that is active, replica or
+        pending.
+        """
         # 4.6 refuses the 0 that newer servers take for "all".
         answer = await self._ask(wire.GetAllVbSeqnos(vb_state=state), "ask for the seqnos")
         return dict(wire.GetAllVbSeqnosResponse.decode(answer).seqnos)
 
     async def complete(self, vbucket: int | None = None) -> dict[int, int]:
-        """Up to which seqno each vbucket, or one, is complete on disk: a failover to it takes nothing back up to there.
+        """Return the seqno up to which each vbucket, or one, is complete on disk: a failover to it takes nothing back
+        up to there.
 
         A server without such statistics is taken to be complete up to its high seqnos.
         """
@@ -403,10 +411,10 @@ class NodeAdmin:
             return await self.seqnos()
 
     async def copies(self, vbuckets: Iterable[int]) -> dict[int, CopyReport]:
-        """Return the copies of these vbuckets that are here: state, history, and how far each is.
+        """Return this node's copies of these vbuckets: state, history and seqnos.
 
-        Each is as it was at one moment. Of a server without such statistics the state comes first, then the history,
-        then how far it is: a seqno that was seen before the copy rolled back would say too much.
+        Each copy is reported as of one moment. A server without such statistics is asked for the state first, then for
+        the history, then for the seqnos: a seqno read before a rollback would be too high.
         """
         wanted = sorted(vbuckets)
         if not self._copies_are_old:
@@ -435,17 +443,19 @@ class NodeAdmin:
         raise ClusterError(f"vbucket {vbucket} of {self.address} changes its state all the time", "type this again")
 
     async def _details(self, vbucket: int) -> dict[str, str]:
-        """STAT vbucket-details of a vbucket; empty where it is not here, or the server has no such statistics."""
+        """Return STAT vbucket-details of a vbucket; empty if it is not here, or the server has no such
+        statistics.
+        """
         try:
             return await self.stats(f"vbucket-details {vbucket}")
         except (NotMyVbucket, *NO_SUCH_GROUP):
             return {}
 
     async def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
-        """A vbucket's failover log, newest history first, as (vb uuid, seqno).
+        """Return a vbucket's failover log, newest history first, as (vb uuid, seqno).
 
-        A server of before 5.5, which does not grant JSON, hangs up on GET_FAILOVER_LOG outside of DCP, and with that on
-        all that is under way; it has the same as statistics.
+        A server older than 5.5, which does not grant JSON, closes the connection after GET_FAILOVER_LOG outside of DCP,
+        with all requests under way; it reports the log as statistics.
         """
         if Feature.JSON in (await self._open()).greeting.features and not self._logs_are_statistics:
             try:
@@ -466,7 +476,7 @@ class NodeAdmin:
         """Return when the vbucket has `seqno` on disk.
 
         Raises:
-            PeerSilent: not within the timeout.
+            PeerSilent: it had not within the timeout.
         """
         # The node answers nothing else on a connection that waits for its disk: so this is one of its own.
         began = self._clock()
@@ -504,7 +514,7 @@ class NodeAdmin:
     # --- following another node ---------------------------------------------------------------------------------------
 
     async def replicate(self, source: Endpoint, vbuckets: Iterable[int], *, takeover: bool = False) -> None:
-        """Tell the node to follow `source` by calls of its own; vbuckets that are not here are made, as replicas.
+        """Let the node follow `source` by calls of its own; vbuckets that are not here are made, as replicas.
 
         Raises:
             InvalidArguments: one of them is active here, or there is no such vbucket; nothing happened.
@@ -517,7 +527,9 @@ class NodeAdmin:
         await self._control("replicate", options, f"let it follow {source}")
 
     async def stop_replicating(self, source: Endpoint, vbuckets: Iterable[int] | None = None) -> bool:
-        """Tell the node to follow `source` no more, in all vbuckets or some; False if it did not follow it at all."""
+        """Let the node stop following `source`, in all vbuckets or some; return False if it did not follow it
+        at all.
+        """
         options: dict[str, Any] = {"from": str(source)}
         if vbuckets is not None:
             options["vbuckets"] = vbucket_list(vbuckets)
@@ -533,12 +545,15 @@ class NodeAdmin:
         return answers.following(await self.stats("replication" if vbucket is None else f"replication {vbucket}"))
 
     async def refused(self) -> dict[int, int]:
-        """Return the vbuckets that refused changes of their producer and lack them, and how many."""
+        """Return the vbuckets that refused changes of their producer and lack them, with the number of these
+        changes.
+        """
         return answers.refused(await self.stats("vbucket-details"))
 
     async def flaw(self, vbucket: int) -> str:
-        """Return the flaw of a copy, for people: it refused changes, or is damaged; empty for a sound one, and where a
-        server tells of no such thing."""
+        """Return the flaw of a copy, for people: refused changes, or damage; empty for a sound copy, or if the server
+        reports no flaws.
+        """
         try:
             return answers.flaw(vbucket, await self.stats(f"vbucket-details {vbucket}"))
         except NO_SUCH_GROUP:
@@ -554,7 +569,7 @@ class NodeAdmin:
     # --- collections --------------------------------------------------------------------------------------------------
 
     async def manifest(self) -> CollectionsManifest:
-        """The scopes and collections that the node knows of."""
+        """Return the scopes and collections that the node knows."""
         answer = await self._ask(wire.GetManifest(), "ask for the collections manifest")
         try:
             return CollectionsManifest.decode(answer.value)
@@ -562,18 +577,18 @@ class NodeAdmin:
             raise RemoteProtocolError(f"{self.address}: {error}") from None
 
     async def next_ids(self) -> tuple[int, int]:
-        """The lowest ids of a collection and of a scope that the node never gave."""
+        """Return the lowest ids of a collection and of a scope that the node never used."""
         stats = await self.stats("scopes")
         return int(stats.get("next_collection", "8"), 16), int(stats.get("next_scope", "8"), 16)
 
     async def set_manifest(self, manifest: CollectionsManifest) -> None:
-        """Give the node a newer manifest; returns when it is durable in every vbucket that is active there."""
+        """Give the node a newer manifest; on return it is durable in every vbucket that is active there."""
         await self._ask(wire.SetManifest(value=manifest.encode()), f"give it manifest {manifest.uid:x}")
 
     # --- the map, and the rest ----------------------------------------------------------------------------------------
 
     async def config(self) -> bytes | None:
-        """The cluster map as the node hands it out; None if it has none, or knows of none."""
+        """Return the cluster map as the node hands it out; None if it has none, or supports none."""
         try:
             return (await self._ask(GetClusterConfig(), "ask for the cluster map")).value or None
         except StatusError as error:
@@ -591,7 +606,7 @@ class NodeAdmin:
         await self._ask(request, f"give it map {epoch}:{rev}")
 
     async def stats(self, group: str = "") -> dict[str, str]:
-        """A group of statistics."""
+        """Return a group of statistics."""
         link, what = await self._open(), f'ask for the statistics "{group}"'
         request = Stat(key=group.encode()).frame()
         with _telling(what):
@@ -610,7 +625,7 @@ class NodeAdmin:
         return _check(f"{self.address}: {what}", answer)
 
     async def _open(self) -> Pipeline:
-        """The connection, opened now if there is none."""
+        """Return the connection, opened now if there is none."""
         async with self._opening:
             if not self._link.is_open or self._link.is_stale:
                 self._link.close()
@@ -622,7 +637,7 @@ class NodeAdmin:
         return self._link
 
     async def _check_bucket(self, link: Pipeline, uuids: frozenset[str]) -> None:
-        """Close a connection to a bucket that is not the one we are bound to."""
+        """Close a connection to another bucket than the allowed one."""
         try:
             answer = await self._run(link.call(GetClusterConfig().frame(), self._clock() + self._timeout))
             if answer.status not in NO_MAP:
@@ -658,7 +673,7 @@ def _uuid_in(config: bytes | None) -> str:
 
 
 def vbucket_list(vbuckets: Iterable[int]) -> str:
-    """The numbers as a list of ranges such as 0-3,7."""
+    """Return the numbers as a list of ranges such as 0-3,7."""
     parts: list[list[int]] = []
     for vb in sorted(set(vbuckets)):
         if parts and parts[-1][1] == vb - 1:
@@ -670,7 +685,7 @@ def vbucket_list(vbuckets: Iterable[int]) -> str:
 
 @contextmanager
 def _telling(what: str) -> Iterator[None]:
-    """Let an error say what was asked when the node hung up: it may be why."""
+    """Add the request to an error if the node hung up on it: it may be the reason."""
     try:
         yield
     except ConnectionLost as error:
@@ -684,5 +699,5 @@ def _check(what: str, answer: Frame) -> Frame:
 
 
 def _ends_stats(frame: Frame) -> bool:
-    """STAT answers end with one that has neither key nor value, or with a failure (kv.md 1.7)."""
+    """Return True for the last answer to STAT: one without key and value, or a failure (kv.md 1.7)."""
     return bool(frame.status) or not (frame.key or frame.value)

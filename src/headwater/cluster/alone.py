@@ -1,8 +1,8 @@
-"""Being the only operator at work: the lease of several nodes, or of none.
+"""The lease of several nodes, by which an operator is the only one at work on them.
 
-Two operators may ask at the same time. Both ask the nodes in the same order, so one of them is first, and the other
-waits a while, for what is at work may be just about to end: a run that was killed, whose connections the nodes have
-yet to miss. Then it gives up and says who is there. Why leases: decision 0064.
+Two operators may ask at the same time. Both ask the nodes in the same order, so one of them is first. The other waits a
+while, for the first may be about to end: it may be a killed run whose connections the nodes have not missed yet. Then
+the other gives up and names the first. Why leases: decision 0064.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PAUSE_SECONDS = 0.1
 
 
 async def lease_all(nodes: Sequence[NodeAdmin], operator: Operator, wait_seconds: float = WAIT_SECONDS) -> None:
-    """Have the lease of all of these nodes that answer, given in the order that everybody uses.
+    """Take the lease of all of these nodes that answer; all operators pass them in the same order.
 
     Args:
-        wait_seconds: how long to wait for another operator to end.
+        wait_seconds: the longest wait for another operator to end.
 
     Raises:
         ClusterError: another operator is at work on one, and goes on; no lease is held then.

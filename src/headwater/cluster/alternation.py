@@ -1,10 +1,10 @@
-"""Copying and handing over take turns: while a vbucket changes hands, nothing else happens between the two nodes.
+"""Copies and hand-overs take turns: while a vbucket changes hands, nothing else happens between the two nodes.
 
 A hand-over is a handful of messages, each of which waits for a disk or an event loop of one of the nodes; a copy keeps
-both busy, with megabytes on their way in the queues. So those that are copied are brought near together, then change
-hands one by one, and the next ones begin. One by one, because four at the same time made each of them refuse writes for
-five times as long (43 ms instead of 8, in the median, on a machine with two busy cores). Who waits to hand over lets no
-new copy begin, so none waits for ever.
+both busy, with megabytes on their way in the queues. So several vbuckets are copied nearly to the end together, then
+change hands one by one, and the next ones begin. One by one, because four at the same time made each of them refuse
+writes for five times as long (43 ms instead of 8, in the median, on a machine with two busy cores). While a hand-over
+waits no new copy begins, so none waits for ever.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 
 
 class Alternation:
-    """Either any number copies, or one hands over. Nothing but waiting for a turn can be cancelled half-way.
+    """Lets either any number of copies run, or one hand-over. Only the wait for a turn can be cancelled half-way.
 
     Args:
-        quiet_seconds: how long after the last hand-over of a turn nothing is copied: the clients are just learning who
-            owns their vbuckets now, and what was refused is written then. Behind a copy it would wait for its commits.
+        quiet_seconds: the time after the last hand-over of a turn in which nothing is copied: the clients just learn
+            the new owners, and repeat refused writes, which would wait for the commits of a copy.
     """
 
     def __init__(self, quiet_seconds: float = 0.0) -> None:
@@ -31,7 +31,9 @@ class Alternation:
 
     @asynccontextmanager
     async def copying(self) -> AsyncIterator[None]:
-        """Enclose one copy; wait first for hand-overs that are under way or due, and a while after the last one."""
+        """Enclose one copy; wait first for hand-overs that are under way or due, and for a while after the
+        last one.
+        """
         while self._handing_over or self._due or self._quiet_timer is not None:
             await self._change()
         self._copying += 1
@@ -43,7 +45,9 @@ class Alternation:
 
     @asynccontextmanager
     async def handing_over(self) -> AsyncIterator[None]:
-        """Enclose a hand-over; wait first for the copies that are under way, and for those that came before."""
+        """Enclose a hand-over; wait first for the copies that are under way, and for those that were queued
+        before.
+        """
         self._due += 1
         try:
             while self._copying or self._handing_over:

@@ -34,12 +34,12 @@ class TakeoverStats:
 
     @property
     def is_streaming(self) -> bool:
-        """True if there is such a stream, and it lives."""
+        """True if there is such a stream, and it is alive."""
         return self.status not in NO_STREAM
 
     @classmethod
     def of(cls, stats: Mapping[str, str]) -> TakeoverStats:
-        """Read the group; a value that is missing counts as 0."""
+        """Read the group; a missing value counts as 0."""
         return cls(
             stats.get("status", "does_not_exist"),
             number(stats.get("estimate", "0"), "dcp-vbtakeover estimate"),
@@ -52,10 +52,10 @@ class FollowingReport:
 
     Attributes:
         source: the producer, host:port/bucket.
-        connected: whether the connection is open. connects: how often it was opened.
-        problem: why the last attempt failed; empty after a success.
-        vbuckets: the state of each vbucket's stream; "waiting" for one that has none now.
-        problems: why vbuckets that wait do so.
+        connected: True if the connection is open. connects: the number of times that it was opened.
+        problem: the failure of the last attempt; empty after a success.
+        vbuckets: the state of each vbucket's stream; "waiting" for a vbucket without one.
+        problems: the reasons why vbuckets wait.
         takeovers: the vbuckets that are to be taken over from the producer.
     """
 
@@ -70,13 +70,13 @@ class FollowingReport:
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """A node's copy of one vbucket, as it was at one moment (STAT vbucket-copies).
+    """A node's copy of one vbucket, as of one moment (STAT vbucket-copies).
 
     Attributes:
         state: its state. log: its failover log, newest branch first: (vb uuid, seqno).
-        seqno: how far it is on disk. complete: up to where it lacks nothing.
-        refused, damaged: how many changes it refused, and how many are damaged on disk.
-        bytes: of what it holds; None from a server that does not tell.
+        seqno: its seqno on disk. complete: the seqno up to which it lacks nothing.
+        refused, damaged: the numbers of changes that it refused, and that are damaged on disk.
+        bytes: the bytes of its documents; None if the server does not report them.
     """
 
     state: State
@@ -94,7 +94,7 @@ class CopyReport:
 
     @property
     def flaw(self) -> str:
-        """The flaw for people; empty for a sound copy."""
+        """The copy's flaw, for people; empty for a sound copy."""
         return IS_DAMAGED if self.damaged else HAS_GAP if self.refused and self.complete < self.seqno else ""
 
 
@@ -173,10 +173,11 @@ def seqnos(stats: Mapping[str, str]) -> dict[int, int]:
 
 
 def complete(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details up to where each copy is complete: a failover to it takes back nothing of that.
+    """Read out of STAT vbucket-details the seqno up to which each copy is complete: a failover to it takes nothing back
+    up to there.
 
-    Of a node that does not tell, a snapshot that it persisted in part counts up to its beginning (failover.md 1), and
-    one that does not tell of snapshots either is assumed to be complete up to its high seqno.
+    If a node does not report it, a partly persisted snapshot counts up to its beginning (failover.md 1); a node that
+    reports no snapshots either is assumed to be complete up to its high seqno.
     """
     return {
         vb: _complete({name: number(stats[f"vb_{vb}:{name}"], name) for name in _ENDS if f"vb_{vb}:{name}" in stats})
@@ -196,12 +197,12 @@ def _complete(seqnos_by_name: Mapping[str, int]) -> int:
 
 
 def refused(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details how many changes of its producer a vbucket refused, where it did."""
+    """Read out of STAT vbucket-details the number of changes that each vbucket refused, for those that did."""
     return _counts(stats, "refused_changes")
 
 
 def damaged(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details how many changes of a vbucket are damaged on the node's disk, where some are."""
+    """Read out of STAT vbucket-details the number of damaged changes of each vbucket, for those that have some."""
     return _counts(stats, "damaged_changes")
 
 

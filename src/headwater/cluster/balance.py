@@ -1,19 +1,20 @@
-"""The plan of who holds what: a balanced map with as few moves as can be, and the moves that lead there.
+"""The plan of the owners and replicas: a balanced map with as few moves as possible, and the moves that lead
+there.
 
 Four rules hold in the result: nodes own the same number of vbuckets within one; no node is twice in a chain; no group
 of nodes (a failure domain: a rack, a machine) has more copies of a vbucket than the number of groups makes necessary;
 and nodes hold the same number of replicas within one, as far as the rule of groups allows. Copies that exist are worth
 keeping, so the plan is made in this order:
 
-1. Owners. Each node keeps what it owns up to its share; the larger shares go to those that own most now. Exactly the
-   surplus moves, and first to nodes that have a replica already: they only change their role.
-2. Replicas. Copies that exist stay, where no other copy is in their group. What is missing goes to a group with few
-   copies of the vbucket, in that to the node with the fewest replicas, and among equals to the one that shares the
-   fewest vbuckets with the same owner: when a node fails, its work falls on all others.
-3. Levelling. While one node has two replicas more than another, one goes over: directly if some vbucket allows it, else
-   along a chain of nodes. Of the vbuckets that could go, one is taken that is not yet copied, if there is one.
+1. Owners. Each node keeps its vbuckets up to its share; the larger shares go to the nodes that own most now. Only the
+   surplus moves, first to nodes that have a replica already: they only change their role. 2. Replicas. Copies that
+   exist stay if no other copy is in their group. A missing copy goes to a group with few copies of the vbucket, there
+   to the node with the fewest replicas, and among equals to the one that shares the fewest vbuckets with the same
+   owner: so the work of a failed node falls on all others. 3. Levelling. While one node has two replicas more than
+   another, one goes over: directly if some vbucket allows it, else along a chain of nodes. Of the vbuckets that could
+       move, one that is not copied yet is preferred.
 
-The same map gives the same plan, so a plan that was cut short is made again and only its rest is left.
+The same map gives the same plan, so after an interruption a new plan has only the rest of the old one.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ REPLICAS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One vbucket's change of place.
+    """The change of one vbucket's nodes.
 
     Attributes:
-        before, after: the nodes that hold it, the owner first; None in front: nobody owns it.
+        before, after: its nodes, the owner first; None in front: it has no owner.
     """
 
     vbucket: int
@@ -53,17 +54,17 @@ class Move:
 
     @property
     def changes_owner(self) -> bool:
-        """True if it is handed over."""
+        """True if the vbucket is handed over."""
         return self.source != self.target
 
     @property
     def copied_to(self) -> tuple[Address, ...]:
-        """Nodes that have no copy yet."""
+        """The nodes that have no copy yet."""
         return tuple(node for node in self.after if node is not None and node not in self.before)
 
     @property
     def dropped_from(self) -> tuple[Address, ...]:
-        """Nodes whose copy is deleted in the end."""
+        """The nodes whose copy is deleted in the end."""
         return tuple(node for node in self.before if node is not None and node not in self.after)
 
 
@@ -78,7 +79,7 @@ def _nodes(map_: ClusterMap, vb: int) -> tuple[Address | None, ...]:
 
 
 def checked_replicas(count: int) -> int:
-    """Return a number of replicas; ValueError if it can't be."""
+    """Return a number of replicas; ValueError if it is invalid."""
     if not 0 <= count <= REPLICAS_MAX:
         raise ValueError(f"{count} replicas, 0 to {REPLICAS_MAX} are possible")
     return count
@@ -91,19 +92,20 @@ def balance(
     *,
     groups: Mapping[Address, str] | None = None,
 ) -> ClusterMap:
-    """The map to strive for.
+    """Return the balanced map.
 
     Args:
-        before: the map as it is.
+        before: the present map.
         servers: the nodes that shall be members; at least one.
-        replicas: of each vbucket; None keeps the number. Fewer are planned where there are too few nodes.
-        groups: the failure domains of the nodes; None keeps those of the map. A node in none is one of its own.
+        replicas: the replicas of each vbucket; None keeps the number. Fewer are planned if there are too few nodes.
+        groups: the failure domains of the nodes; None keeps those of the map. A node without one is a domain of its
+            own.
 
-    Returns: a map with the next revision. A vbucket without an owner counts as its first replica's, which would have to
-        be promoted before anything moves; without any copy it begins anew.
+    Returns: a map with the next revision. A vbucket without an owner counts as owned by its first replica, which would
+    have to be promoted before any move; without any copy it begins anew.
 
     Raises:
-        ValueError: no servers, or one twice, or a number of replicas that can't be.
+        ValueError: no servers, or one twice, or an invalid number of replicas.
     """
     count = checked_replicas(before.replica_count if replicas is None else replicas)
     empty = replace(
@@ -123,7 +125,7 @@ def balance(
 
 
 def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
-    """The chains in positions of the new members; who leaves is left out, an owner that leaves is -1."""
+    """Return the chains as positions of the new members; leaving nodes are left out, a leaving owner is -1."""
     place = {old: servers.index(address) for old, address in enumerate(before.servers) if address in servers}
     kept = []
     for chain in before.chains:
@@ -136,13 +138,13 @@ def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
 
 
 def _numbered(map_: ClusterMap) -> list[int]:
-    """The group of each node, as a number; a node without a group has one of its own."""
+    """Return the group of each node, as a number; a node without a group has one of its own."""
     names = [map_.groups.get(server) or server for server in map_.servers]
     return list(map(list(dict.fromkeys(names)).index, names))
 
 
 def crowded(map_: ClusterMap) -> list[int]:
-    """The vbuckets of which one group has more copies than the number of groups makes necessary."""
+    """Return the vbuckets of which one group has more copies than the number of groups makes necessary."""
     groups = _numbered(map_)
     limits: dict[int, int] = {}
     crowds = []
@@ -157,7 +159,7 @@ def crowded(map_: ClusterMap) -> list[int]:
 
 
 def _copies_of_group_max(groups: Sequence[int], copies: int) -> int:
-    """The least number of copies of one vbucket that some group must have, of this many."""
+    """Return the least number of copies of one vbucket that some group must have, of `copies` in all."""
     sizes = Counter(groups).values()
     return next(most for most in itertools.count(1) if sum(min(size, most) for size in sizes) >= copies)
 
@@ -166,7 +168,7 @@ def _copies_of_group_max(groups: Sequence[int], copies: int) -> int:
 
 
 def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
-    """The owner of each vbucket: within one of each other, with as few changes as the numbers allow."""
+    """Return the owner of each vbucket: nodes own the same number within one, with as few changes as possible."""
     owned = Counter(index for index in now if index != NOBODY)
     share, larger = divmod(len(now), nodes)
     by_count = sorted(range(nodes), key=lambda index: -owned[index])
@@ -190,8 +192,9 @@ def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
 
 
 def _can_change_role(chain: Chain, owned: Counter[int], room: dict[int, int]) -> bool:
-    """Return True if a vbucket has a replica on a node that owns too few: it is kept last, so it is given away
-    first."""
+    """Return True if a vbucket has a replica on a node that owns too few: its owner keeps it last, so it is given away
+    first.
+    """
     return any(owned[index] < room[index] for index in chain[1:])
 
 
@@ -204,7 +207,7 @@ def _give(vb: int, node: int, owners: list[int], room: dict[int, int]) -> None:
 
 
 class _Replicas:
-    """The replicas of all vbuckets while they are dealt out; nodes are positions, `groups` has the group of each."""
+    """The replicas of all vbuckets while they are assigned; nodes are positions, `groups` has the group of each."""
 
     def __init__(
         self, owners: Sequence[int], held: Sequence[Sequence[int]], groups: Sequence[int], wanted: int
@@ -218,12 +221,12 @@ class _Replicas:
         self.shared: Counter[tuple[int, int]] = Counter()  # (owner, replica): vbuckets
 
     def chains(self) -> Iterator[Chain]:
-        """The result."""
+        """Yield the resulting chains."""
         for owner, chosen in zip(self.owners, self.chosen, strict=True):
             yield (owner, *chosen)
 
     def keep(self) -> None:
-        """Copies stay where they are; where there are too many, those on the emptier nodes do."""
+        """Keep copies where they are; if there are too many, keep those on the emptier nodes."""
         for vb in sorted(range(len(self.owners)), key=lambda vb: max(0, len(self.held[vb]) - self.wanted)):
             spare = len(self.held[vb]) > self.wanted
             order = sorted(self.held[vb], key=self._load) if spare else self.held[vb]
@@ -239,7 +242,7 @@ class _Replicas:
                 self._put(vb, min(free, key=lambda node: self._worth(vb, owner, node)))
 
     def level(self) -> None:
-        """Move copies until no node has two more than another, as far as chains allow."""
+        """Move copies until no node has two more than another, as far as the rules of chains allow."""
         while (path := self._path()) is not None:
             for giver, taker in itertools.pairwise(path):
                 vb = self._cheapest(giver, taker)
@@ -250,16 +253,20 @@ class _Replicas:
         return len(self.on[node])
 
     def _worth(self, vb: int, owner: int, node: int) -> tuple[int, int, int, int]:
-        """The smallest gets a copy: of a group that has few of this vbucket, with few replicas, few of this owner."""
+        """Return a rank; the node with the lowest gets a copy: its group has few of this vbucket, and it has few
+        replicas, few of this owner.
+        """
         neighbours = self._copies(vb).count(self.groups[node]) if self._has_groups else 0
         return neighbours, self._load(node), self.shared[owner, node], node
 
     def _copies(self, vb: int) -> list[int]:
-        """The groups of the owner and of the replicas that are dealt out."""
+        """Return the groups of the owner and of the replicas assigned so far."""
         return [self.groups[node] for node in (self.owners[vb], *self.chosen[vb])]
 
     def _may(self, vb: int, node: int, giver: int | None = None) -> bool:
-        """True if a node may have a copy, in the place of the giver's; no group then has more than it must."""
+        """Return True if a node may have a copy, in the place of the giver's, so that no group has more than
+        it must.
+        """
         if node == self.owners[vb] or vb in self.on[node]:
             return False
         if not self._has_groups or (giver is not None and self.groups[giver] == self.groups[node]):
@@ -283,7 +290,9 @@ class _Replicas:
         self.shared[self.owners[vb], taker] += 1
 
     def _path(self) -> list[int] | None:
-        """Nodes from one that has too many to one that has two fewer, each able to give to the next; the shortest."""
+        """Return the shortest path of nodes from one with too many copies to one with two fewer, each able to give to
+        the next.
+        """
         by_load = sorted(range(self.nodes), key=lambda node: (-self._load(node), node))
         for start in by_load:
             if self._load(start) - self._load(by_load[-1]) < 2:
@@ -301,12 +310,12 @@ class _Replicas:
         return None
 
     def _cheapest(self, giver: int, taker: int) -> int | None:
-        """The vbucket that is best taken from one node and given to another."""
+        """Return the vbucket that is best taken from one node and given to another."""
         able = [vb for vb in self.on[giver] if self._may(vb, taker, giver)]
         return min(able, key=lambda vb: (*self._cost(vb, giver, taker), vb)) if able else None
 
     def _cost(self, vb: int, giver: int, taker: int) -> tuple[int, int]:
-        """Copies that would have to be made; then how much of the same owner comes together at the taker."""
+        """Return the number of copies to be made, then the number of vbuckets of the same owner at the taker."""
         owner = self.owners[vb]
         copies = (giver in self.held[vb]) - (taker in self.held[vb])
         return copies, self.shared[owner, taker] - self.shared[owner, giver]

@@ -1,8 +1,10 @@
-"""The buckets of a node, or of all nodes of a cluster: each of those gets a bucket, without vbuckets at first, and then
-the bucket is given its first map as any other (founding.py).
+"""The buckets of a node, or of all nodes of a cluster.
 
-Which nodes there are is what the map of a bucket says that is there already. Each step may be done again: a bucket that
-is there is left as it is, and one that is gone is gone.
+Each node of a cluster gets a new bucket, without vbuckets at first; then the bucket is given its first map as any other
+(founding.py).
+
+The nodes are those in the map of an existing bucket. Each step may be repeated: an existing bucket is left as it is,
+and a missing one needs no drop.
 
 Source: kv.md 1.6.
 """
@@ -27,8 +29,9 @@ __all__ = ["BucketWish", "create", "drop", "names", "quotas", "set_quota", "uuid
 
 @dataclass(frozen=True, slots=True)
 class BucketWish:
-    """A bucket to be made: `vbuckets`, None for as many as the first bucket has; `quota_mib`, of each node, 0 for none;
-    `replicas`, None for as many as the bucket has that is there."""
+    """A bucket to be made: `vbuckets`, None for as many as the first bucket has; `quota_mib` on each node, 0 for none;
+    `replicas`, None for as many as the existing bucket has.
+    """
 
     name: str
     vbuckets: int | None = None
@@ -37,18 +40,19 @@ class BucketWish:
 
 
 async def names(members: Members, seeds: Sequence[Address]) -> list[str]:
-    """The buckets of a member that our user may do something in, its first bucket first."""
+    """Return the buckets of a member in which our user has any right, its first bucket first."""
     first, _ = await known_map(members, seeds)
     return await members.of("").admin(first).buckets()
 
 
 async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -> int:
-    """Make a bucket on all nodes that `seeds` lead to; on return it is durable on each. Returns how many those are.
+    """Make a bucket on all nodes that `seeds` lead to; on return it is durable on each. Returns the number of
+    nodes.
 
     Raises:
-        KeyExists: it is there (on a node that is alone).
-        ClusterError: not all nodes made it; the same again goes on.
-        StatusError, TransportError: a node refused, or did not answer the question what there is.
+        KeyExists: it exists (on a node that is alone).
+        ClusterError: not all nodes made it; repeat the call to go on.
+        StatusError, TransportError: a node refused, or did not answer the first question.
     """
     nodes, replicas = await _nodes(members, seeds)
     if len(nodes) == 1:
@@ -66,11 +70,12 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
 
 async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     """Drop a bucket on all nodes that `seeds` lead to, and on all its members; on return it is gone for good on each.
-    Returns how many.
+    Returns the number of nodes.
 
     Raises:
-        KeyNotFound: none of them has it.
-        ClusterError: a node still has it; the same again goes on. Or (`members.of(name)` is bound) it is another one.
+        KeyNotFound: no node has it.
+        ClusterError: a node still has it; repeat the call to go on. Or (`members.of(name)` is bound) it is another
+            bucket of this name.
     """
     nodes, _ = await _nodes(members, seeds)
     known = members.of(name)
@@ -98,17 +103,17 @@ async def _members_of(bucket: Members, nodes: Sequence[Address]) -> list[Address
 
 
 async def uuids(members: Members, seeds: Sequence[Address], name: str) -> frozenset[str]:
-    """The uuids of a bucket on the nodes that `seeds` lead to; raises as `Members.uuids`."""
+    """Return the uuids of a bucket on the nodes that `seeds` lead to; raises as `Members.uuids`."""
     nodes, _ = await _nodes(members, seeds)
     return await members.of(name).uuids(nodes)
 
 
 async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota_mib: int) -> int:
-    """Give a bucket another quota, of each node, on all nodes that `seeds` lead to; 0 for none. Returns how many.
+    """Set a bucket's quota on each node that `seeds` lead to; 0 for none. Returns the number of nodes.
 
     Raises:
-        BucketNotFound: there is none.
-        ClusterError: a node did not take it, and has the quota of before.
+        BucketNotFound: there is no such bucket.
+        ClusterError: a node did not take it, and keeps the old quota.
     """
     nodes, _ = await _nodes(members, seeds)
     given = (members.of(name).admin(each).set_quota(quota_mib) for each in nodes)
@@ -117,7 +122,7 @@ async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota
 
 
 async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, int]:
-    """The quota of a bucket on each node, MiB; 0 for none."""
+    """Return the quota of a bucket on each node, MiB; 0 for none."""
     nodes, _ = await _nodes(members, seeds)
     quotas = await asyncio.gather(*(members.of(name).admin(each).quota_mib() for each in nodes))
     return dict(zip(nodes, quotas, strict=True))
@@ -126,7 +131,9 @@ async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[
 async def _everywhere(
     nodes: Sequence[Address], results: Sequence[object], fine: type[StatusError] | tuple[()], what: str
 ) -> None:
-    """Raise what a node said that is not `fine`: by itself where there is one node, else with all that are left."""
+    """Raise the errors of nodes that are not `fine`: the error itself for one node, else a summary with the nodes that
+    are left.
+    """
     failed = {
         node: result
         for node, result in zip(nodes, results, strict=True)
@@ -141,6 +148,8 @@ async def _everywhere(
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> tuple[list[Address], int]:
-    """The nodes of the cluster, and the replicas of its vbuckets, by the newest map that names several; or the node."""
+    """Return the nodes of the cluster, and the replicas of its vbuckets, by the newest map with several nodes; or the
+    one node.
+    """
     first, known = await known_map(members, seeds)
     return ([first], 0) if known is None else (list(known.servers), known.replica_count)

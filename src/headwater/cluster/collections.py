@@ -1,10 +1,10 @@
-"""Scopes and collections of a bucket on one node or several: all of them get the same manifest.
+"""Scopes and collections of a bucket on one node or several: all nodes get the same manifest.
 
-The newest manifest that any node knows is the one that is changed, and ids are taken above all that any node ever gave.
-The first member of the map decides: it is told before the others, so of two operators at once one is refused there,
-looks again and goes on from what the other made. Without that each node would take whichever comes first, and an id
-would have two names for good. Then the others are told. One that is told in vain knows less than the first until the
-same is done again, or until a vbucket brings it the news: nothing contradicts.
+The newest manifest that any node knows is changed, and new ids are above all that any node ever used. The first member
+of the map decides: it gets the manifest before the others, so of two operators at once one is refused there, looks
+again and goes on from the other's manifest. Otherwise each node would take the manifest that comes first, and an id
+would have two names for good. Then the others get it. A node that can't take it knows less than the first until the
+change is repeated, or until a vbucket brings the news: it contradicts nothing.
 
 Nodes that contradict each other all the same are brought together by the next change (manifests.py).
 
@@ -65,14 +65,14 @@ class CollectionPath:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A scope or a collection that a bucket does not have; `max_ttl` are seconds, None for none."""
+    """A missing scope or collection of a bucket; `max_ttl` in seconds, None for none."""
 
     path: CollectionPath
     max_ttl: int | None = None
 
 
 def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
-    """The edit that makes a scope, or a collection and its scope if need be; what is there already stays."""
+    """Return the edit that makes a scope, or a collection and its scope if need be; existing ones stay."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         manifest_with_scope = manifest if manifest.scope(path.scope) else manifest.with_scope(path.scope, ids[1])
@@ -90,7 +90,7 @@ def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
 
 
 def additions(wanted: Sequence[Lacking]) -> Edit:
-    """The edit that makes all of these; what is there by now stays as it is."""
+    """Return the edit that makes all of these; existing ones stay as they are."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         collection_id, scope_id = ids
@@ -107,7 +107,7 @@ def additions(wanted: Sequence[Lacking]) -> Edit:
 
 
 def removals(paths: Sequence[CollectionPath]) -> Edit:
-    """The edit that drops all of these that are still there."""
+    """Return the edit that drops all of these that still exist."""
 
     def edit(manifest: CollectionsManifest, _: tuple[int, int]) -> CollectionsManifest:
         for path in paths:
@@ -119,19 +119,19 @@ def removals(paths: Sequence[CollectionPath]) -> Edit:
 
 
 def removal(path: CollectionPath) -> Edit:
-    """The edit that drops a collection, or a scope and all that is in it."""
+    """Return the edit that drops a collection, or a scope with its collections."""
     if path.collection:
         return lambda manifest, _: manifest.without_collection(path.scope, path.collection)
     return lambda manifest, _: manifest.without_scope(path.scope)
 
 
 async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lacking]) -> CollectionsManifest:
-    """Make what a bucket lacks, on all of its nodes at once; errors as `change`."""
+    """Make the missing scopes and collections of a bucket, on all of its nodes at once; errors as `change`."""
     return await change(members, seeds, additions(wanted))
 
 
 async def current(members: Members, seeds: Sequence[Address]) -> CollectionsManifest:
-    """The newest manifest of the nodes that `seeds` lead to."""
+    """Return the newest manifest of the nodes that `seeds` lead to."""
     manifests = await asyncio.gather(*(members.admin(each).manifest() for each in await bucket_nodes(members, seeds)))
     return max(manifests, key=lambda each: each.uid)
 
@@ -140,10 +140,10 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
     """Change the manifest on all nodes that `seeds` lead to; on return it is durable on each.
 
     Raises:
-        ManifestRefused: it can't be changed like that.
+        ManifestRefused: the change is not allowed.
         ClusterError: nodes contradict each other, or the first refuses: nothing was changed. Or not all others took it;
-            the same again goes on.
-        TransportError, StatusError: a node did not answer the question what there is; nothing was changed.
+            repeat the call to go on.
+        TransportError, StatusError: a node did not answer the first question; nothing was changed.
     """
 
     def edited(answers: Sequence[NodeManifest]) -> CollectionsManifest:
@@ -159,7 +159,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
 
 
 def _is_edited(edit: Edit, manifest: CollectionsManifest, ids: tuple[int, int]) -> bool:
-    """Return True if a node with this manifest has what an edit is about."""
+    """Return True if a node with this manifest has the scope or collection that an edit changes."""
     try:
         edit(manifest, ids)
     except ManifestRefused:
@@ -168,7 +168,7 @@ def _is_edited(edit: Edit, manifest: CollectionsManifest, ids: tuple[int, int]) 
 
 
 async def drop_everywhere(members: Members, seeds: Sequence[Address], path: CollectionPath) -> CollectionsManifest:
-    """Drop what has this name on any node, by its id: with all that has the same id by another name on others.
+    """Drop the collection that has this name on any node, by its id: also under another name on other nodes.
 
     Raises: as `change`; ManifestRefused: no node has it.
     """
@@ -213,7 +213,7 @@ async def _change(
 
 
 async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:
-    """Give a node what the first one took; one that knows of a later change that goes on from it has it."""
+    """Give a node the manifest that the first one took; a node with a later change of it has it already."""
     try:
         await node.set_manifest(manifest)
     except StatusError as error:
@@ -237,11 +237,11 @@ def _free_ids(manifests: Sequence[NodeManifest]) -> tuple[int, int]:
 
 
 async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
-    """See to it that vbuckets of one node may go to another (protocol/one_bucket.py).
+    """Check that vbuckets of one node may go to another (protocol/one_bucket.py).
 
     Raises:
-        ClusterError: documents would be dropped by that, or stand in a collection of another name.
-        TransportError, StatusError: a node did not tell.
+        ClusterError: this would drop documents, or put them into a collection of another name.
+        TransportError, StatusError: a node did not answer.
     """
     ours, theirs = await asyncio.gather(_manifest_of(source), _manifest_of(target))
     problem = why_not_from(ours, theirs)
@@ -253,9 +253,9 @@ async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
 
 
 async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdmin] = ()) -> None:
-    """See to it that vbuckets may go between the members of a cluster, and to nodes that join it.
+    """Check that vbuckets may go between the members of a cluster, and to nodes that join it.
 
-    A member may be behind: it was away when the manifest changed, and hears of it. One that joins may not be ahead in
+    A member may be behind: it was away when the manifest changed, and will learn it. A joining node may not be ahead in
     such a way that collections of the cluster would be dropped; it has no documents of its own to lose.
 
     Raises: as `refuse_strangers`.
@@ -274,11 +274,11 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
 async def refuse_joining(
     members: Sequence[NodeAdmin], joining: Sequence[NodeAdmin], former: Container[Address] = ()
 ) -> None:
-    """See to it that the members of a cluster are of one bucket, and that joining nodes can take its collections.
+    """Check that the members of a cluster are of one bucket, and that joining nodes can take its collections.
 
-    A node that was failed over may know of changes that the cluster never heard of, and may have given an id that the
-    cluster gave to another collection since. It has no documents of its own to lose: its copies are rolled back to
-    where the histories parted. It is given the manifest of the cluster before it joins (`outrank`).
+    A node that was failed over may know changes that the cluster never learned, and may have used an id that the
+    cluster has used for another collection since. It has no documents of its own to lose: its copies are rolled back to
+    the point where the histories parted. It gets the manifest of the cluster before it joins (`outrank`).
 
     Args:
         former: joining nodes that were members of this cluster; in others no id may have two names.
@@ -303,7 +303,7 @@ async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[
     failed over would drop it again in each vbucket that it comes to own.
 
     Raises:
-        ClusterError, TransportError, StatusError: a node did not take it; nothing joined, and the same again goes on.
+        ClusterError, TransportError, StatusError: a node did not take it; no node joined, and the call may be repeated.
     """
     manifests = await asyncio.gather(*(_manifest_of(members.admin(each)) for each in joining))
     known = {node: theirs for node, theirs in zip(joining, manifests, strict=True) if theirs.uid}
@@ -325,7 +325,9 @@ def _above(manifest: CollectionsManifest, uid: int) -> CollectionsManifest:
 
 
 def _in_both(theirs: CollectionsManifest, newest: CollectionsManifest) -> CollectionsManifest:
-    """Return the manifest that follows `theirs`, without what is not in the newest one under the same id and name."""
+    """Return the manifest that follows `theirs`, without scopes and collections that the newest one lacks under the
+    same id and name.
+    """
     named = {(scope.id, scope.name) for scope in newest.scopes}
     known = {(scope.id, each) for scope, each in newest.each_collection()}
     return CollectionsManifest(
@@ -347,7 +349,7 @@ def _of_two_buckets(first: Address, second: Address, problem: str) -> ClusterErr
 
 
 async def _manifest_of(node: NodeAdmin) -> CollectionsManifest:
-    """The manifest of a node; that of a bucket without collections where it knows nothing of them."""
+    """Return the manifest of a node; that of a bucket without collections if the node supports none."""
     try:
         return await node.manifest()
     except StatusError as error:

@@ -1,7 +1,7 @@
-"""TLS among the nodes of a cluster: the map says whether they speak it, and each node obeys the map it has.
+"""TLS among the nodes of a cluster: the map says whether they use it, and each node obeys the map it has.
 
-A node that has heard of it calls the others by TLS only; one that has not goes on without until it has. Nobody stops
-listening without TLS for it: that is each node's own option, --without-tls.
+A node with such a map calls the others by TLS only; another goes on without until it gets the map. No node stops
+listening without TLS because of it: that is each node's own option, --without-tls.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["check_encryption", "set_encryption"]
 async def set_encryption(members: Members, seeds: Sequence[Address], *, encrypted: bool) -> ClusterMap:
     """Let the nodes of a cluster speak TLS with each other, or without; return the new map, which all of them have.
 
-    It also takes up the ports for TLS as they are now.
+    The map gets the present ports for TLS as well.
 
     Raises:
-        ClusterError: a node does not answer, or speaks no TLS; somebody else changes the cluster.
+        ClusterError: a node does not answer, or speaks no TLS; or another operator changes the cluster.
         TransportError, StatusError: a node did not take the map.
     """
     survey = await members.survey(seeds)
@@ -36,7 +36,7 @@ async def set_encryption(members: Members, seeds: Sequence[Address], *, encrypte
 
 
 def check_encryption(wanted: ClusterMap) -> None:
-    """Raise ClusterError if nodes are to speak TLS with one that speaks none."""
+    """Raise ClusterError if nodes are to use TLS with a node that does not support it."""
     silent = [server for server in wanted.servers if server not in wanted.tls_ports]
     if wanted.encrypted and silent:
         raise ClusterError(

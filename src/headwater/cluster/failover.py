@@ -1,30 +1,28 @@
 """Taking a dead node out: its vbuckets go on from their best replicas.
 
-    1. look at all other nodes: they must answer, and the dead one must not
-    2. send the map without the dead node, in which nobody owns what it did: nobody follows it any more, and it finds
-       out when it is back
-    3. ask all copies of those vbuckets how far they are, and choose the one of the newest history that is complete
-       furthest
-    4. send the map with the chosen ones as owners
-    5. make them active: each begins a new branch of history at its last whole snapshot (failover.md 5)
-    6. send the map to the dead node as well, if it answers by now
+    1. look at all other nodes: they must answer, and the dead one must not 2. send the map without the dead node, in
+       which its vbuckets have no owner: no node follows it any more, and it learns this when it is back 3. ask all
+       copies of those vbuckets for their seqnos, and choose the one of the newest history that is complete up to the
+       highest seqno 4. send the map with the chosen copies as owners 5. make them active: each begins a new branch of
+       history at its last whole snapshot (failover.md 5) 6. send the map to the dead node as well, if it answers by now
 
-A copy that is behind its owner when another one of the vbucket is taken out may lack what those two acknowledged. The
-map says from then on how far it must come to be promoted (decision 0133).
+A copy that is behind its owner when another copy is taken out may lack changes that those two acknowledged. From then
+on the map has the seqno that it must reach to be promoted (decision 0133).
 
-The copies are asked when nobody follows the dead node any more. It may be alive, and out of the operator's sight alone:
-with each replica that has not heard yet it is a majority, and what the two acknowledge is to be found by step 3.
+The copies are asked when no node follows the dead one any more. It may be alive, and only unreachable for the operator:
+with each replica that does not have the map yet it is a majority, and step 3 must find the changes that the two
+acknowledge.
 
-The map goes first: a dead node that comes back asks the others before it serves, and from step 2 on they know better.
-Killed after that, the next run finds vbuckets without an owner, and goes on with step 3. What the dead node had
-acknowledged and no replica had received yet is lost. Where step 3 finds what the operator must decide first, as damage
-that step 1 did not see, nobody was promoted: these vbuckets have the owner of before again in one more map, and the
-dead node may be started. Vbuckets whose owner lives keep it, and how far their copies must be is not known until the
-next look: they may have gone on without the dead node's copy.
+The map goes first: a dead node that comes back asks the others before it serves, and from step 2 on they have a newer
+map. Killed after that, the next run finds vbuckets without an owner, and goes on with step 3. Changes that the dead
+node had acknowledged and no replica had received yet are lost. If step 3 finds something that the operator must decide
+first, as damage that step 1 did not see, no copy is promoted: one more map gives these vbuckets back to their former
+owner, and the dead node may be started. Vbuckets whose owner lives keep it, and the seqno that their copies must reach
+is unknown until the next look: they may have gone on without the dead node's copy.
 
-One that came back between steps 1 and 2 asked when they did not know better yet. It serves what it owned until it
-hears, and of two members it could take over from the other, without all that this one acknowledged alone. So step 6
-tells it.
+A node that came back between steps 1 and 2 asked before the others had the newer map. It serves its vbuckets until it
+gets that map, and in a cluster of two members it could take over from the other, without the changes that this one
+acknowledged alone. So step 6 sends it the map.
 """
 
 from __future__ import annotations
@@ -55,15 +53,15 @@ def _refusal_of(flaw: str) -> FailoverRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One vbucket: who owned it (None: nobody), who is to, and up to which seqno that copy has it.
+    """The promotion of one vbucket: the former owner (None: none), the new one, and the seqno of its copy.
 
     Attributes:
-        flaw: what is wrong with that copy, for people: it refused changes, is damaged, lacks what a damaged one of the
-            former owner has or that of a replica may have acknowledged, or was never whole; empty if nothing is.
-        rival: who has another history of it, with changes that the chosen one lacks.
-        complete: up to where that copy is complete. needed: the seqno up to which it had to be.
-        unasked: who had a copy and can't be asked for it, though an earlier failover was cut off before it had asked
-            them all. emptied: those of them that answer, and have no copy now.
+        flaw: the flaw of that copy, for people: it refused changes, is damaged, lacks changes that a damaged copy of
+            the former owner has or that a damaged replica may have acknowledged, or was never whole; empty for none.
+        rival: the node with another history of it, with changes that the chosen copy lacks.
+        complete: the seqno up to which that copy is complete. needed: the seqno that it had to reach.
+        unasked: the nodes that had a copy and can't be asked for it, although an earlier failover was cut off before it
+            had asked them all. emptied: those of them that answer, and have no copy now.
     """
 
     vbucket: int
@@ -79,7 +77,7 @@ class Promotion:
 
     @property
     def losses(self) -> dict[FailoverRefusal, str]:
-        """The losses that it may bring, in words, by the refusal that has to be accepted."""
+        """The possible losses, in words, by the refusal that the operator has to accept."""
         losses = {}
         if self.flaw:
             losses[_refusal_of(self.flaw)] = f"{self.flaw}, and is complete up to seqno {self.complete} of {self.seqno}"
@@ -98,10 +96,10 @@ class FailoverPlan:
 
     Attributes:
         before, after: the map with the dead nodes, and without.
-        promotions: whom the vbuckets of the dead go to.
-        anew: vbuckets of which nobody has a copy, and on which node they begin anew, empty.
-        shrunk: vbuckets of which the dead have copies, and those that have an owner which the map does not name.
-        accepted: refusals that were overridden, and what each said.
+        promotions: the new owners of the dead nodes' vbuckets.
+        anew: vbuckets without any copy, with the node on which each begins anew, empty.
+        shrunk: vbuckets of which the dead have copies, and those with an owner that the map does not name.
+        accepted: the overridden refusals, each with its text.
     """
 
     before: ClusterMap
@@ -113,15 +111,16 @@ class FailoverPlan:
 
     @property
     def losses(self) -> dict[int, Promotion]:
-        """The vbuckets that may lose something beyond what no replica had received, and whom they go to."""
+        """The vbuckets that may lose more than changes without a replica, with their promotions."""
         return {each.vbucket: each for each in self.promotions if each.losses}
 
     @property
     def ownerless(self) -> ClusterMap:
-        """The map without the dead, in which nobody owns what is to be promoted, and how far copies must be is unknown.
+        """The map without the dead, in which the vbuckets to promote have no owner, and the seqno that copies must
+        reach is unknown.
 
-        Until it is everywhere, a dead node that is only out of sight is part of majorities. Who finds this map, since
-        the run was cut off, asks all copies again, or can't know what the missing one has.
+        Until all nodes have it, a dead node that is only unreachable is part of majorities. A later run that finds this
+        map, since this one was cut off, asks all copies again, or can't know what a missing one has.
         """
         chains = {each.vbucket: (None, *self.after.copies(each.vbucket)) for each in self.promotions}
         least = {**self.after.needed, **{vb: self.before.needed_at_least(vb) for vb in chains}}
@@ -148,21 +147,21 @@ def plan_failover(
     shrunk: Collection[int] = (),
     before: Survey | None = None,
 ) -> FailoverPlan:
-    """Decide who takes over from the dead.
+    """Decide which copies replace the dead nodes.
 
     Args:
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
-        force: take a majority out, too. Nodes that come back serve as soon as a majority of the map they have agrees
-            (decision 0030), so the dead must not be one. Go on with survivors that wait for the dead themselves. And
-            promote copies with a flaw, and one of two histories: all refusals are accepted.
+        force: accept all refusals. Take a majority out, too (nodes that come back serve as soon as a majority of their
+            map agrees, decision 0030, so the dead must not be one); go on with survivors that wait for the dead
+            themselves; promote copies with a flaw, and one of two histories.
         accept: the refusals that are overridden one by one.
-        lose_data: begin vbuckets anew of which no copy is left; without it they are a reason to refuse.
-        begun: where that was decided already, and is in the map.
-        shrunk: vbuckets of which the dead had copies by the map before. before: the survey that this map goes by.
+        lose_data: begin vbuckets without any copy anew; otherwise they are a reason to refuse.
+        begun: the nodes on which vbuckets begin anew by an earlier decision that is in the map.
+        shrunk: vbuckets of which the dead had copies by the map before. before: the survey with that map.
 
     Raises:
         ClusterError: copies are missing and `lose_data` was not given; or there are refusals that are not accepted.
-        OptionError: nobody would be left.
+        OptionError: no node would be left.
     """
     gone = [node for node in survey.map.servers if node in dead]
     left = [node for node in survey.map.servers if node not in dead]
@@ -189,8 +188,9 @@ def plan_failover(
 
 
 def _unnamed(survey: Survey, after: ClusterMap) -> dict[int, Address]:
-    """The vbuckets that have one owner, and by the map another or none: they were handed over, and whoever was to say
-    so was killed before. The new owner alone may have what it and the former one acknowledged."""
+    """Return the vbuckets with one owner that the map does not name: they were handed over, and the run was killed
+    before it could send the map. Only the new owner may have the changes that it and the former one acknowledged.
+    """
     owners_by_vbucket = {vb: survey.in_state(vb, State.ACTIVE) for vb in range(after.vbuckets)}
     return {
         vb: owners[0] for vb, owners in owners_by_vbucket.items() if len(owners) == 1 and after.owner(vb) != owners[0]
@@ -215,7 +215,8 @@ def _checks(
 def needed_seqnos(
     survey: Survey, after: ClusterMap, shrunk: Collection[int], begun: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return how far the replicas of some vbuckets must come to be promoted, those included that an owner gets next.
+    """Return the seqnos that replicas of some vbuckets must reach to be promoted, including those of the next
+    owner.
 
     Args:
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
@@ -237,7 +238,9 @@ def needed_seqnos(
 def _spread(
     survey: Survey, vbuckets: Sequence[int], nodes: Sequence[Address], begun: Mapping[int, Address]
 ) -> dict[int, Address]:
-    """Return who begins each vbucket anew: the node that was to, else the one with the fewest vbuckets."""
+    """Return the node that begins each vbucket anew: the one chosen before, else the one with the fewest
+    vbuckets.
+    """
     counts = {node: len(survey.map.held_by(node)[0]) for node in nodes}
     chosen = {}
     for vb in vbuckets:
@@ -247,8 +250,11 @@ def _spread(
 
 
 def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
-    """Refuse to go on without a majority. And without half, where all survivors are behind their fences: the others may
-    have gone on without them, by a map that they have not heard of, and what was acknowledged then is at those alone.
+    """Refuse to go on without a majority, or with half of the nodes if all survivors are behind their fences.
+
+    The other half may have gone on without them, by a map that they do not have, and changes that it acknowledged then
+    are only there.
+
 
     Raises:
         ClusterError: it is so.
@@ -274,7 +280,7 @@ def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
     it is back.
 
     Raises:
-        ClusterError: it is so.
+        ClusterError: the copy may be the only whole one.
     """
     for owner in survey.map.servers:
         damaged = sorted(survey.nodes[owner].damaged)
@@ -293,7 +299,9 @@ def _names(nodes: Sequence[Address]) -> str:
 
 
 def orphans(survey: Survey, dead: Sequence[Address]) -> dict[int, list[Address]]:
-    """Vbuckets without a living owner, and the living members that have a copy: those of the map's chain first."""
+    """Return the vbuckets without a living owner, each with the living members that have a copy: those of the map's
+    chain first.
+    """
     copies_by_vbucket = {}
     for vb in range(survey.map.vbuckets):
         if not survey.in_state(vb, State.ACTIVE):
@@ -326,16 +334,16 @@ def promotion(
     bare: Iterable[Address] = (),
     running: Container[Address] = (),
 ) -> Promotion:
-    """Choose among the copies of a vbucket that nobody owns any more.
+    """Choose among the copies of a vbucket without an owner.
 
-    A damaged copy is complete up to the damage only, and has all that it acknowledged behind it: as the owner, or as a
-    replica before the damage was found. A copy that is complete up to nothing never had a whole snapshot: it is being
-    made, for instance by a rebalance.
+    A damaged copy is complete only up to the damage; changes that it acknowledged, as the owner, or as a replica before
+    the damage was found, lie behind it. A copy that is complete up to 0 never had a whole snapshot: it is being made,
+    for instance by a rebalance.
 
     Args:
-        known: the map, which tells the former owner and how far the copy must be.
-        copies: all copies that can be asked. bare: who of the chain had none when this failover began. running: the
-            members that answer.
+        known: the map, which has the former owner and the seqno that the copy must reach.
+        copies: all copies that can be asked. bare: the nodes of the chain without a copy when this failover began.
+            running: the members that answer.
     """
     lost, needed = known.owner(vbucket), known.needed_at_least(vbucket)
     chosen, other = best(copies), rival(copies)
@@ -353,7 +361,9 @@ def promotion(
 
 
 def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | None) -> Address | None:
-    """Return who has a damaged copy with changes that may have been acknowledged, and that the chosen one lacks."""
+    """Return the node with a damaged copy whose changes may have been acknowledged, and that the chosen copy
+    lacks.
+    """
     alive = current(copies)
     for each in copies:
         upto = each.seqno if each.address == owner else each.acknowledged if each in alive else 0
@@ -363,7 +373,7 @@ def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | No
 
 
 def check_asked(promotions: Sequence[Promotion]) -> None:
-    """See to it that no copy is promoted while it can't be known how far it must have come.
+    """Check that no copy is promoted while the seqno that it must have reached can't be known.
 
     Raises:
         ClusterError: one would be.
@@ -384,10 +394,11 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
 
 
 def check_needed(promotions: Sequence[Promotion]) -> None:
-    """See to it that no copy is promoted that has not come as far as it must have.
+    """Check that each promoted copy has reached the seqno that it must have.
 
     Raises:
-        ClusterError: one would be: it was added, or was behind when another copy was taken out, and has not caught up.
+        ClusterError: a copy has not: it was added, or was behind when another copy was taken out, and has not caught
+            up.
     """
     behind = [each for each in promotions if each.complete < each.needed]
     if behind:
@@ -402,7 +413,7 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
 
 
 def check_flaws(promotions: Sequence[Promotion]) -> None:
-    """See to it that no copy with a flaw is promoted.
+    """Check that no copy with a flaw is promoted.
 
     Raises:
         ClusterError: one would be: no other is complete as far.
@@ -421,7 +432,7 @@ def check_flaws(promotions: Sequence[Promotion]) -> None:
 
 
 def check_rivals(promotions: Sequence[Promotion]) -> None:
-    """See to it that no copy is promoted while another one has a history of its own.
+    """Check that no copy is promoted while another one has a history of its own.
 
     Raises:
         ClusterError: one would be.
@@ -439,10 +450,11 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
 
 
 def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
-    """Return the map of before for the vbuckets that the ownerless map left to nobody, and all members of before.
+    """Return the former map for the vbuckets without an owner in the ownerless map, with all former members.
 
-    What has an owner keeps it, also one that the map of before does not name. How far copies must be stays unknown
-    there: by the ownerless map an owner acknowledged without the dead, whose copies count again.
+    A vbucket with an owner keeps it, also one that the former map does not name. The seqno that its copies must reach
+    stays unknown: under the ownerless map an owner acknowledged changes without the dead nodes, whose copies count
+    again.
 
     Args:
         survey: the nodes as they are now, with the ownerless map.
@@ -458,12 +470,12 @@ def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
 
 
 class Failover:
-    """One run.
+    """One run of a failover.
 
     Args:
-        seeds: nodes to start from. dead: who is to be taken out; nobody, where vbuckets without an owner are to go on.
-        force: all refusals are accepted. accept: those that are; with FailoverRefusal.ALIVE, a dead node that answers
-            is fenced first.
+        seeds: nodes to start from. dead: the nodes to take out; empty to go on with vbuckets without an owner.
+        force: all refusals are accepted. accept: the accepted refusals; with FailoverRefusal.ALIVE, a dead node that
+            answers is fenced first.
         lose_data: as `plan_failover`.
     """
 
@@ -482,19 +494,19 @@ class Failover:
 
     @property
     def _may_live(self) -> bool:
-        """The dead may answer, and are fenced first."""
+        """True if the dead may answer, and are fenced first."""
         return FailoverRefusal.ALIVE in self._accepted
 
     async def plan(self) -> FailoverPlan:
-        """Look at the nodes and decide; touches nothing.
+        """Look at the nodes and decide, without changing anything.
 
         Raises:
-            ClusterError, OptionError: a node that should answer does not, or the other way round; `plan_failover`.
+            ClusterError, OptionError: a node that should answer does not, or a dead node does; or as `plan_failover`.
         """
         return (await self._look())[0]
 
     async def run(self) -> FailoverPlan:
-        """Carry it out; returns what was done.
+        """Carry the failover out; return the plan.
 
         Raises:
             ClusterError, TransportError, StatusError: a node does not do its part, or another operator is at work; run
@@ -533,18 +545,17 @@ class Failover:
         return plan
 
     async def _tell(self, node: Address, wanted: ClusterMap) -> None:
-        """Give a node the map, if it answers as one of this cluster; if not, it hears when it asks."""
+        """Give a node the map, if it answers as a member of this cluster; otherwise it gets it when it asks."""
         view = await self._members.view(node)
         if view.map is not None and view.map.is_same_bucket(wanted):
             with suppress(ClusterError, TransportError, StatusError):
                 await self._members.tell(node, wanted)
 
     async def _chosen_now(self, first: FailoverPlan, before: Survey) -> tuple[FailoverPlan, Survey]:
-        """Plan again, when no copy changes any more. Where the dead node was the owner, it is said to have been.
+        """Plan again, once no copy changes any more; the dead node counts as the owner of its vbuckets.
 
         Raises:
-            ClusterError: what is found now is refused, and the map is that of before again; or a member does not
-                answer.
+            ClusterError: the new plan is refused, and the former map holds again; or a member does not answer.
         """
         survey, logs = await self._sighting(is_out=True)
         try:
@@ -557,15 +568,17 @@ class Failover:
         return replace(plan, before=first.before, promotions=lost, accepted=accepted), survey
 
     async def _take_back(self, first: FailoverPlan, survey: Survey) -> None:
-        """Send the members of before once more: nobody was promoted, so who has what the copies lack may come back.
+        """Send the former members once more: no copy was promoted, so a node with the changes that the copies lack may
+        come back.
 
-        A node that does not take it is told by the others; if none does, the next run finds vbuckets without an owner.
+        A node that does not take the map gets it from the others; if none takes it, the next run finds vbuckets without
+        an owner.
         """
         wanted = taken_back(first, survey).after(survey.latest_rev())
         await asyncio.gather(*(self._tell(node, wanted) for node in dict.fromkeys((*wanted.servers, *self._dead))))
 
     async def _fence(self) -> None:
-        """A node that answers gives up what it owns before anybody takes it: its vbuckets are dead, on its disk."""
+        """Make the vbuckets of a dead node that answers dead, on its disk, before another node takes them."""
         for node in self._dead:
             try:
                 states = await self._members.admin(node).states()
@@ -580,8 +593,9 @@ class Failover:
         return self._planned(survey, logs), survey
 
     async def _sighting(self, *, is_out: bool = False) -> tuple[Survey, dict[tuple[Address, int], Log]]:
-        """Survey all that live, and the logs of what nobody owns; `is_out`: the dead are out of the map, and may answer
-        again by now."""
+        """Survey all living nodes, and read the logs of vbuckets without an owner; `is_out`: the dead are out of the
+        map, and may answer again by now.
+        """
         seeds = [node for node in self._seeds if node not in self._dead]
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")

@@ -1,11 +1,11 @@
-"""The first map: nodes that know nothing of each other become a cluster.
+"""The first map: nodes without a common map become a cluster.
 
-Nodes without data are equal: they get their vbuckets dealt out, replicas included, and can serve at once. If one node
-has data, it owns everything at first, and a rebalance spreads it. Two with data can't be one cluster.
+Nodes without data are equal: the vbuckets are spread over them, replicas included, and they can serve at once. If one
+node has data, it owns everything at first, and a rebalance spreads it. Two with data can't be one cluster.
 
 The map goes out first, then the vbuckets are made active where it says: a vbucket has never two owners, and a run that
-was killed finds its own map in the nodes and goes on with it. A cluster that has taken documents meanwhile is changed
-no more: a node that lacks what the map gives it may be one that lost its disk, and the others have the only copies.
+was killed finds its own map in the nodes and goes on with it. A cluster that has taken documents meanwhile is not
+changed any more: a node that lacks a vbucket of the map may have lost its disk, and the others have the only copies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Founded:
     """The new cluster.
 
     Attributes:
-        map: as every node has it now.
+        map: the map that every node has now.
         data_on: the node that had data and owns everything; None if all were empty.
     """
 
@@ -44,7 +44,7 @@ class Founded:
 def first_map(
     views: Sequence[NodeView], bucket: str, replicas: int, *, encrypted: bool = False
 ) -> tuple[ClusterMap, Address | None]:
-    """The map for nodes that have none, and the node that has data.
+    """Return the map for nodes that have none, and the node that has data.
 
     Raises:
         ClusterError: a node does not answer or is in a cluster; numbers of vbuckets differ; two nodes have data.
@@ -106,7 +106,9 @@ def _check(views: Sequence[NodeView]) -> None:
 
 
 def _check_unused(cluster_map: ClusterMap, views: Sequence[NodeView]) -> None:
-    """Refuse to make active, or to delete, what has a history in any node: `rebalance` asks first who has most."""
+    """Refuse to activate or delete a vbucket with a history on any node: `rebalance` first asks which copy is
+    newest.
+    """
     used = {vb for view in views for vb, seqno in view.seqnos.items() if seqno}
     for view in views:
         owned, replicas = cluster_map.held_by(view.address)
@@ -121,11 +123,11 @@ def _check_unused(cluster_map: ClusterMap, views: Sequence[NodeView]) -> None:
 async def found_cluster(
     members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False
 ) -> Founded:
-    """Make a cluster of these nodes; `encrypted`: which speak TLS with each other.
+    """Make a cluster of these nodes; `encrypted`: they use TLS with each other.
 
     Raises:
         ClusterError, OptionError: as `first_map`; or the collections of two of them are not of one bucket.
-        TransportError, StatusError: a node does not do its part; call it again to go on.
+        TransportError, StatusError: a node failed; call this again to go on.
     """
     addresses = await members.identified(nodes)
     async with members.alone("init", addresses):
@@ -133,7 +135,7 @@ async def found_cluster(
 
 
 async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
-    """Return what `found_cluster` would make, and change nothing; raises what it raises."""
+    """Return the result of `found_cluster` without changing anything; raises the same errors."""
     _, founded = await _looked_at(members, await members.identified(nodes), replicas, encrypted=encrypted)
     return founded
 
@@ -141,7 +143,9 @@ async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, 
 async def _looked_at(
     members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool
 ) -> tuple[Sequence[NodeView], Founded]:
-    """The nodes as they are, and what they would become; their collections fit together."""
+    """Return the present state of the nodes, and the cluster that they would become; check that their collections fit
+    together.
+    """
     views = await asyncio.gather(*(members.view(node) for node in nodes))
     first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)
     owners = [node for node in nodes if data_on in (None, node)]

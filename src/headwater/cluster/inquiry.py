@@ -1,7 +1,7 @@
-"""Questions about copies of vbuckets, put to each node for many vbuckets at once.
+"""Questions about copies of vbuckets, sent to each node for many vbuckets at once.
 
-A node has one such question at a time; vbuckets that are asked about meanwhile wait and go with the next one, together
-(as the changes of the map do in publisher.py). An answer is never older than its question.
+A node has one such question at a time; questions about further vbuckets wait and go together with the next one (as the
+changes of the map do in publisher.py). An answer is never older than its question.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Inquiry:
         self._waiting: dict[Address, tuple[set[int], asyncio.Task[dict[int, CopyReport]]]] = {}
 
     async def copy(self, node: Address, vbucket: int) -> CopyReport | None:
-        """Return a node's copy of a vbucket as it is now; None if it has none.
+        """Return a node's present copy of a vbucket; None if it has none.
 
         Raises:
             TransportError, StatusError: it does not answer.
@@ -49,7 +49,7 @@ class Inquiry:
         return (await asyncio.shield(task)).get(vbucket)
 
     async def owned_seqno(self, owner: Address, vbucket: int) -> int:
-        """Return how far the owner of a vbucket is, on disk.
+        """Return the seqno on disk of a vbucket at its owner.
 
         Raises:
             ClusterError: it is not the owner any more.
@@ -67,11 +67,11 @@ class Inquiry:
 
 
 def lost(owner: Address, vbucket: int) -> ClusterError:
-    """Return the error for a node that owned a vbucket and does so no more."""
+    """Return the error for a node that owns a vbucket no more."""
     return ClusterError(f"{owner} does not own vbucket {vbucket} any more", "type this again")
 
 
 def _read(task: asyncio.Task[dict[int, CopyReport]]) -> None:
-    """Take a task's error from it, so that it is not complained about when everybody who waited has gone."""
+    """Take a task's error from it, so that asyncio does not complain about it when no caller waits any more."""
     if not task.cancelled():
         task.exception()

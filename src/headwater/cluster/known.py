@@ -3,9 +3,6 @@
 An operator names some nodes; the maps that they hold name others, and so on. A node that left the cluster, or that was
 away when it was left out, answers as any other, so the first node named may be no member any more. Therefore a map
 counts only when none of its nodes has a newer one.
-
-A node that left the cluster, or that was away when it was left out, answers as any other, and so may one that is no
-member any more be the first that is named. So a map counts only when none of its nodes has a newer one.
 """
 
 from __future__ import annotations
@@ -27,13 +24,13 @@ __all__ = ["bucket_nodes", "known_map"]
 async def known_map(
     members: Members, seeds: Sequence[Address], *, of_first_bucket: bool = False
 ) -> tuple[Address, ClusterMap | None]:
-    """A member, and the newest map of the first bucket that has one with several nodes; None without one.
+    """Return a member, and the newest map of the first bucket whose map has several nodes; None without one.
 
-    `seeds` are asked in turn. One that does not answer, or refuses, is passed over; so is one that is alone, if another
-    is a member. Where the map has one node left, the member is that one.
+    `seeds` are asked in turn. A seed that does not answer, or refuses, is passed over; so is one that is alone, if
+    another is a member. If the map has one node left, the member is that node.
 
     Args:
-        of_first_bucket: look at the map of the node's first bucket alone, as nodes do to know whose users they have.
+        of_first_bucket: look at the map of the node's first bucket only, by which nodes share users.
 
     Raises:
         StatusError, TransportError: no seed answers; the error is that of the first.
@@ -51,7 +48,9 @@ async def known_map(
 
 
 async def bucket_nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
-    """The nodes of the members' bucket, by its newest map: all operators find the same first. Errors as `known_map`."""
+    """Return the nodes of the members' bucket, by its newest map: all operators find the same first node. Errors as
+    `known_map`.
+    """
     first, known = await _first(members, seeds, lambda seed: _newest(members, seed))
     return [first] if known is None else list(known.servers)
 
@@ -59,7 +58,9 @@ async def bucket_nodes(members: Members, seeds: Sequence[Address]) -> list[Addre
 async def _first(
     members: Members, seeds: Sequence[Address], ask: Callable[[Address], Awaitable[ClusterMap | None]]
 ) -> tuple[Address, ClusterMap | None]:
-    """The first map that one of the seeds leads to, with a member of it; without one a seed that answered."""
+    """Return the first map that one of the seeds leads to, with a member of it; without a map a seed that
+    answered.
+    """
     alone: Address | None = None
     lost: list[StatusError | TransportError] = []
     for seed in await members.identified(seeds):
@@ -78,7 +79,7 @@ async def _first(
 
 
 async def _newest(members: Members, node: Address) -> ClusterMap | None:
-    """The newest map of a bucket that a node's own leads to; None for a node that is alone."""
+    """Return the newest map of a bucket that a node's own map leads to; None for a node that is alone."""
     known = await _map(members, node)
     if known is None or (len(known.servers) == 1 and (known.this is not None or node in known.servers)):
         return None

@@ -2,8 +2,9 @@
 
 One node decides about a change of collections (cluster/collections.py), so the others know as much as it does, or less.
 But nodes were changed one by one, by two operators at once, or while they did not hear of each other: then an id may
-have two names, or each node collections that the other never had. What has no id twice is put together here. Where an
-id has two names, or one node has what another has dropped, nothing is: whose documents would go, only people can tell.
+have two names, or each node collections that the other never had. Manifests without a doubly used id are merged here.
+If an id has two names, or one node has a collection that another has dropped, they are not: only people can decide
+which documents to give up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["NodeManifest", "together"]
 
 @dataclass(frozen=True, slots=True)
 class NodeManifest:
-    """One node, its manifest, and the lowest ids of a collection and of a scope that it never gave."""
+    """One node, its manifest, and the lowest ids of a collection and of a scope that it never used."""
 
     node: Address
     manifest: CollectionsManifest
@@ -34,22 +35,22 @@ class NodeManifest:
     next_scope: int
 
     def gave(self, collection: int) -> bool:
-        """Return True if it gave this id to a collection that it has no more; it never takes it again."""
+        """Return True if the node used this id for a collection that it dropped; it never takes the id again."""
         return collection < self.next_collection and not self.manifest.has(collection)
 
     def gave_scope(self, scope: int) -> bool:
-        """Return True if it gave this id to a scope that it has no more."""
+        """Return True if the node used this id for a scope that it dropped."""
         return scope < self.next_scope and self.manifest.scope_by_id(scope) is None
 
 
 def together(
     manifests: Sequence[NodeManifest], dropping: Collection[int] = (), scopes: Collection[int] = ()
 ) -> CollectionsManifest:
-    """The manifest that all of these can come to: the newest if they only know less than it does, else one that is
-    newer than all, with what each has.
+    """Return the manifest that all of these can take: the newest if the others only know less, else one that is newer
+    than all, with the collections of each.
 
     Args:
-        dropping, scopes: ids that are to go, whatever their names; then it is always a newer one.
+        dropping, scopes: ids to drop, under any name; then the result is always a newer manifest.
 
     Raises:
         ClusterError: an id has two names, a name two ids, or one node has what another dropped.
@@ -74,7 +75,9 @@ def together(
 
 
 def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
-    """Return True if a node can go on to the newest manifest: it contradicts nothing, and brings nothing back."""
+    """Return True if a node can go on to the newest manifest, which then contradicts nothing and brings
+    nothing back.
+    """
     if contradiction(each.manifest, newest):
         return False
     again = any(each.gave(collection.id) for _, collection in newest.each_collection())
@@ -82,8 +85,9 @@ def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
 
 
 def _has_unknown(manifests: Sequence[NodeManifest], uid: int) -> bool:
-    """Return True if a node has what none of those with the newest manifest was ever told of: by that it would be
-    dropped."""
+    """Return True if a node has a collection or scope that no node with the newest manifest ever knew: that manifest
+    would drop it.
+    """
     newest = [each for each in manifests if each.manifest.uid == uid]
     collection, scope = max(each.next_collection for each in newest), max(each.next_scope for each in newest)
     return any(

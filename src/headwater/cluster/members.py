@@ -1,11 +1,11 @@
-"""The nodes of a cluster, connected: asked what they have, and sent the map.
+"""The nodes of a cluster, connected: Members asks them for their state, and sends them the map.
 
     async with Members("default", user, password) as members:
         survey = await members.survey([Address("10.0.0.1", 11210)])
         await members.send(survey.map.after(survey.latest_rev()))
 
-The first nodes lead to the others: whoever the newest map names is asked, too. One connection a node; a node that does
-not answer is a fact of the survey, not an error of it.
+The first nodes lead to the others: all nodes in the newest map are asked, too. There is one connection to each node; a
+silent node is part of the survey's result, not an error of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AT_ONCE = 64
 
 
 class NewerMap(ClusterError):  # noqa: N818 -- says what is there
-    """A node has a newer map than the one that was to be its."""
+    """A node has a newer map than the one that it was to get."""
 
     def __init__(self, node: Address, wanted: ClusterMap) -> None:
         super().__init__(
@@ -49,13 +49,13 @@ class Members:
     """Connections to the nodes of one bucket.
 
     Args:
-        bucket, user, password: the same for all nodes; no user where nodes let everybody in.
-        tls: how to speak TLS to them; None for none. Addresses are then given by the nodes' ports for TLS, and become
-            those of the map (`identified`, `named`).
-        timeout_seconds: for connecting, and for each answer.
+        bucket, user, password: the same for all nodes; no user if nodes let everybody in.
+        tls: the TLS settings; None for no TLS. With TLS addresses are given with the nodes' ports for TLS, and
+            translated to those of the map (`identified`, `named`).
+        timeout_seconds: the timeout of connecting, and of each answer.
 
     Attributes:
-        operator: as whom we are alone at work, inside of `alone`.
+        operator: the operator who holds the leases, inside of `alone`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Members:
             await other.__aexit__()
 
     def of(self, bucket: str) -> Members:
-        """The same nodes with the same login, and a bucket; "" for none. Closed together with this."""
+        """Return the same nodes with the same login, and another bucket; "" for none. Closed together with this."""
         if bucket == self.bucket:
             return self
         if bucket not in self._others:
@@ -98,26 +98,28 @@ class Members:
         return self._others[bucket]
 
     def endpoint(self, address: Address) -> Endpoint:
-        """The bucket on one node, with our login."""
+        """Return the bucket on one node, with our login."""
         port = self._tls_ports.get(address) if self._tls is not None else None
         return Endpoint(address, self.bucket, self._user, self._password, self._tls, port)
 
     def name_of(self, address: Address) -> Address:
-        """The name in the map of a node that was given by its port for TLS; the address itself if it is none."""
+        """Return a node's name in the map, if the address has its port for TLS; else the address itself."""
         names = (name for name, port in self._tls_ports.items() if (name.host, port) == address)
         return address if self._tls is None else next(names, address)
 
     async def identified(self, addresses: Iterable[Address]) -> list[Address]:
-        """The names in maps of nodes that are given by their ports for TLS: each is asked. One that does not answer
-        keeps the name it was given; without TLS all do."""
+        """Return the names in maps of nodes that are given by their ports for TLS, by asking each. A silent node keeps
+        its address; without TLS all do.
+        """
         given = list(dict.fromkeys(addresses))
         if self._tls is not None:
             await asyncio.gather(*(self._identify(each) for each in given if self.name_of(each) == each))
         return list(dict.fromkeys(map(self.name_of, given)))
 
     async def _identify(self, address: Address) -> None:
-        """Ask a node for its map, and learn by which port the nodes in it speak TLS; one that is not in it, since it
-        was taken out, says so itself."""
+        """Ask a node for its map, and learn the TLS ports of the nodes in it; a node that was taken out, and is not in
+        it, reports its own.
+        """
         if address in self._tls_ports:
             return
         async with NodeAdmin(
@@ -131,11 +133,11 @@ class Members:
                     self._tls_ports[name] = answers.number(stats["tls_port"], "cluster tls_port")
 
     def learn(self, known: ClusterMap) -> None:
-        """Take down by which port each node of a map speaks TLS."""
+        """Note the TLS port of each node of a map."""
         self._tls_ports.update(known.tls_ports)
 
     def admin(self, address: Address) -> NodeAdmin:
-        """The administration of one node; it connects with its first call."""
+        """Return the administration of one node; it connects with its first call."""
         if address not in self._admins:
             self._admins[address] = admin = NodeAdmin(self.endpoint(address), self._timeout)
             if self._uuids is not None:
@@ -144,18 +146,19 @@ class Members:
 
     @property
     def is_bound(self) -> bool:
-        """True if only the bucket that was looked at is asked, and none of its name that was made since."""
+        """True if requests only reach the bucket that was looked at, and no newer one of its name."""
         return self._uuids is not None
 
     def bind(self, uuids: Iterable[str]) -> None:
-        """Ask only a bucket that has one of these uuids (`NodeAdmin.bind`); before the first call."""
+        """Allow only a bucket that has one of these uuids (`NodeAdmin.bind`); to be called before any other call."""
         self._uuids = frozenset(uuids)
 
     async def uuids(self, nodes: Iterable[Address]) -> frozenset[str]:
-        """The uuids of the bucket on these nodes, which is one once it has a map; of those that answer and have it.
+        """Return the uuids of the bucket on these nodes, of those that answer and have it; a bucket with a
+        map has one.
 
         Raises:
-            StatusError: a node refused to tell.
+            StatusError: a node refused the request.
         """
         uuids = await asyncio.gather(*(self.admin(each).bucket_uuid() for each in nodes), return_exceptions=True)
         for each in uuids:
@@ -164,7 +167,7 @@ class Members:
         return frozenset(each for each in uuids if isinstance(each, str))
 
     def waited_for(self, seconds: float) -> list[tuple[Address, float]]:
-        """The nodes that owe an answer for longer than `seconds`, and for how long."""
+        """Return the nodes that have owed an answer for longer than `seconds`, each with its time."""
         owing = [(address, admin.waited_seconds) for address, admin in self._admins.items()]
         return sorted(each for each in owing if each[1] > seconds)
 
@@ -172,12 +175,12 @@ class Members:
     async def alone(
         self, work: str, addresses: Iterable[Address], *, wait_seconds: float = WAIT_SECONDS
     ) -> AsyncIterator[None]:
-        """Inside of this no other operator changes who owns what on these nodes; what they had before is to be looked
-        at again. Nodes that do not answer are left out.
+        """Keep other operators from changing the owners of vbuckets on these nodes within a block. Look at the nodes
+        again in it: earlier knowledge may be outdated. Nodes that do not answer are left out.
 
         Args:
-            work: what is being done, told to whoever comes meanwhile.
-            wait_seconds: how long to wait for another operator to end.
+            work: the work in words, for operators who come meanwhile.
+            wait_seconds: the longest wait for another operator to end.
 
         Raises:
             ClusterError: another operator is at work.
@@ -197,7 +200,7 @@ class Members:
         """Ask the nodes that `seeds` lead to, and the seeds.
 
         Args:
-            without: not to be asked (they are known to be dead); they count as silent.
+            without: nodes not to ask (they are known to be dead); they count as silent.
 
         Raises:
             ClusterError: none of the seeds answered, or they have no map.
@@ -223,7 +226,7 @@ class Members:
         return Survey.of(newest, nodes)
 
     async def view(self, address: Address) -> NodeView:
-        """Ask one node for all that a survey wants to know."""
+        """Ask one node for all facts of a survey."""
         return await self._view(address)
 
     async def _view(self, address: Address, *, ask: bool = True) -> NodeView:
@@ -268,9 +271,9 @@ class Members:
         )
 
     async def _seqnos(self, admin: NodeAdmin) -> dict[int, int] | None:
-        """Ask for the high seqnos, of dead vbuckets, too; None for a user who may only look at statistics.
+        """Ask for the high seqnos, of dead vbuckets, too; return None for a user who may only look at statistics.
 
-        Such a user is not sent to ask again: a node writes down each time that somebody tried what he may not.
+        For such a user the request is not repeated: a node logs each attempt without the right.
         """
         if admin.address in self._watched_only:
             return None
@@ -294,11 +297,11 @@ class Members:
         """Give all members the map, each its own copy: those in `first` before the others.
 
         Args:
-            also: nodes that are no members (any more) and get it all the same.
-            instead: the maps of nodes that get another one.
+            also: nodes that are no members (any more) and get the map all the same.
+            instead: the maps of nodes that get another map.
 
         Raises:
-            NewerMap: a node has a newer one: somebody else is at work.
+            NewerMap: a node has a newer map: another operator is at work.
             TransportError, StatusError: a node did not take it; all others have it then.
         """
         maps = {**dict.fromkeys((*wanted.servers, *also), wanted), **instead}
@@ -312,7 +315,7 @@ class Members:
         return [result for result in results if result is not None]
 
     async def tell(self, address: Address, wanted: ClusterMap) -> None:
-        """Give one node the map, whether it is a member or not; as `send`."""
+        """Give one node the map, member or not; as `send`."""
         try:
             config = wanted.to_json(address if address in wanted.servers else None)
             await self.admin(address).set_config(wanted.epoch, wanted.rev, wanted.bucket, config)
@@ -327,7 +330,7 @@ class Members:
     async def set_states(
         self, address: Address, wanted: dict[int, State], *, forced: Container[int] = frozenset()
     ) -> None:
-        """Set the states of many vbuckets of one node; of those `forced` also if they have a flaw."""
+        """Set the states of many vbuckets of one node; for those in `forced` even if they have a flaw."""
         admin = self.admin(address)
         await self._each(address, wanted, lambda vb: admin.set_state(vb, wanted[vb], force=vb in forced))
 
@@ -336,7 +339,7 @@ class Members:
         await self._each(address, vbuckets, lambda vb: self.admin(address).delete(vb))
 
     async def logs(self, address: Address, vbuckets: Iterable[int]) -> dict[int, list[tuple[int, int]]]:
-        """The failover logs of many vbuckets of one node."""
+        """Return the failover logs of many vbuckets of one node."""
         wanted = list(vbuckets)
         return dict(zip(wanted, await self._each(address, wanted, self.admin(address).failover_log), strict=True))
 
@@ -356,7 +359,7 @@ def _newest(nodes: Iterable[NodeView]) -> ClusterMap | None:
 
 
 def _fence(stats: Mapping[str, str]) -> str:
-    """Return STAT cluster's text about waiting for the other nodes; empty when the node serves."""
+    """Return the text of STAT cluster about the wait for other nodes; empty if the node serves."""
     if stats.get("fence") != "closed":
         return ""
     if member := stats.get("copy_of"):
@@ -365,7 +368,7 @@ def _fence(stats: Mapping[str, str]) -> str:
 
 
 def _tls_port(stats: Mapping[str, str], by_map: int | None) -> int | None:
-    """Return where a node speaks TLS, as it says itself; as its map says where it does not tell.
+    """Return a node's TLS port, as it reports it itself; if it does not, as its map has it.
 
     A node that was taken out of the cluster is not in the map that it has, and one may be started with another port.
     """

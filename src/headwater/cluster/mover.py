@@ -3,19 +3,20 @@
     async with Mover(source, target, on_owned=push_the_map) as mover:
         await asyncio.gather(*(mover.move(vb) for vb in range(512)))
 
-Every attempt at a vbucket begins by looking what is there: a move that was killed, cut off or refused half-way is
-found (recovery.py), finished or taken back, and gone on with. So "again" is all that ever has to be done, by this
-object while it has patience, and by whoever runs it after that. Nothing is kept but in the nodes.
+Every attempt at a vbucket begins with a look at both nodes: a move that was killed, cut off or refused half-way is
+found (recovery.py), finished or taken back, and continued. So a repetition is always enough, by this object while it
+has patience, and by the operator after that. All state is in the nodes.
 
-A target that follows the source by a call of its own, as members of a cluster do, is filled by that, and let go when
-its turn to take over has come (decision 0121). For any other the mover passes on what the two say to each other.
+A target that follows the source by a call of its own, as members of a cluster do, is filled by that stream, which ends
+when its turn to take over has come (decision 0121). For any other target the mover passes the frames between the two
+nodes.
 
 Two proxied connections are used: on one the vbuckets are copied, on the other they change hands, so that the few
-messages of a hand-over, during which nobody takes writes, do not queue behind somebody else's backfill; and copying and
-handing over take turns (alternation.py).
+messages of a hand-over, during which no node takes writes, do not queue behind the backfill of another vbucket; and
+copying and handing over take turns (alternation.py).
 
-While it looks and changes states it is the only operator at work on both nodes (alone.py): it, or the run that it is
-part of. To look and then to act is one step only as long as nobody else acts in between.
+While it looks and changes states it, or the run that it is part of, is the only operator at work on both nodes
+(alone.py). A look and the action after it are one step only as long as no other operator acts in between.
 
 Source: failover 4 and 5. Steps 7 and 8 of failover 5 (the new map, the old copy) are the caller's: `on_owned`.
 """
@@ -82,7 +83,7 @@ class MoveStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MoveEvent:
-    """A vbucket has come to a stage; `problem` is why it must be tried again."""
+    """A vbucket has come to a stage; `problem` is the reason for another attempt."""
 
     vbucket: int
     stage: MoveStage
@@ -94,9 +95,9 @@ class Moved:
     """The result of a move.
 
     Attributes:
-        vbucket: which. changes, bytes: what passed through the mover for it, in all attempts.
-        seconds: from the first look to the end. attempts: how many it took.
-        ownerless_seconds: while neither node served it, as it looked from here; 0 if the hand-over was not seen.
+        vbucket: its number. changes, bytes: the totals that passed through the mover for it, in all attempts.
+        seconds: the time from the first look to the end. attempts: their number.
+        ownerless_seconds: the time in which neither node served it, as seen from here; 0 if the hand-over was not seen.
     """
 
     vbucket: int
@@ -108,7 +109,8 @@ class Moved:
 
 
 async def copying_peer(source: NodeAdmin, target: Endpoint) -> str | None:
-    """The address from which somebody copies vbuckets between two nodes now, as the source tells; None if nobody does.
+    """Return the address of a mover that copies vbuckets between two nodes now, as the source reports; None if there is
+    none.
 
     Movers that take vbuckets over wait for each other's lease; those that copy end each other's connections.
     """
@@ -124,15 +126,16 @@ class Mover:
 
     Args:
         source, target: the nodes.
-        concurrency: how many vbuckets are under way at the same time.
-        limits: how long to wait for what.
-        on_owned: awaited with a vbucket as soon as the target owns it: this is when the map must go out. It may be
-            awaited again for a vbucket that was moved before. Its errors are those of `move`.
+        concurrency: the number of vbuckets under way at the same time.
+        limits: the timeouts.
+        on_owned: awaited with a vbucket as soon as the target owns it, so that the map is sent now. It may be awaited
+            again for a vbucket that was moved before. `move` raises its errors.
         progress: called with every event.
-        operator: the run that it is part of, which holds the leases of both nodes already; None: one of its own.
+        operator: the run that this mover is part of, which holds the leases of both nodes already; None for a run of
+            its own.
 
     Attributes:
-        lags: how many changes the target lacked when that was asked last, about, by vbucket.
+        lags: about how many changes the target lacked at the last look, by vbucket.
     """
 
     def __init__(
@@ -175,7 +178,7 @@ class Mover:
         await self.close()
 
     async def close(self) -> None:
-        """Let the hand-overs that are under way finish, a few seconds at most; then hang up."""
+        """Let the hand-overs under way finish, for a few seconds at most; then close the connections."""
         if self._handovers:
             await asyncio.wait(self._handovers, timeout=FINISH_SECONDS_MAX)
         for connection in self._connections.values():
@@ -191,35 +194,35 @@ class Mover:
         return _COPY in self._connections and self._connections[_COPY].is_open
 
     def passed(self, vbucket: int | None = None) -> tuple[int, int]:
-        """Changes and bytes that passed, of one vbucket or of all."""
+        """Return the changes and bytes that passed, for one vbucket or for all."""
         connections = [connection.proxy.down for connection in self._connections.values()]
         at = slice(None) if vbucket is None else slice(vbucket, vbucket + 1)
         changes = int(self._changes[at].sum()) + sum(int(down.changes[at].sum()) for down in connections)
         return changes, int(self._bytes[at].sum()) + sum(int(down.change_bytes[at].sum()) for down in connections)
 
     async def move(self, vbucket: int, *, takeover: bool = True) -> Moved:
-        """Move a vbucket, or copy it: without `takeover` the target has it as a replica, and follows until `close`.
+        """Move a vbucket, or copy it: without `takeover` the target has a replica, which follows until `close`.
 
         Raises:
-            MoveError: it can't be moved, or patience is at its end.
-            ClusterError: another operator is at work on one of the nodes, and patience is at its end.
+            MoveError: it can't be moved, or the time limit is reached.
+            ClusterError: another operator is at work on one of the nodes, and the time limit is reached.
             StatusError: a node refuses for good: a wrong password, no such bucket.
         """
         async with self._slots, self._alone() if takeover else nullcontext():
             return await self._persistently(vbucket, takeover=takeover)
 
     async def recover(self, vbucket: int) -> bool:
-        """Put right what a hand-over that broke off has left; True if the target owns the vbucket now.
+        """Repair a hand-over that broke off; return True if the target owns the vbucket now.
 
         Raises:
-            MoveError: who owns it can't be told, or it is not between these two nodes.
+            MoveError: its owner is unknown, or it is not between these two nodes.
         """
         async with self._alone():
             await self._open_connections()
             return await self._settling.settle(vbucket)
 
     async def release(self, vbucket: int) -> None:
-        """End the copying of a vbucket; what the target has stays."""
+        """End the copying of a vbucket; the target keeps its documents."""
         await self._leave(vbucket)
 
     # --- attempts -----------------------------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ class Mover:
     async def _gives_up(
         self, vb: int, problem: HeadwaterError, backoff: Backoff, patience: Patience, *, passed: bool
     ) -> HeadwaterError | None:
-        """Wait before the next attempt; or return why there is none."""
+        """Wait before the next attempt; or return the error if there is none."""
         if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
             return problem
         held = await self._settling.held(vb)
@@ -258,12 +261,12 @@ class Mover:
         return None
 
     async def _put_right(self, vb: int, problem: HeadwaterError) -> None:
-        """Before a move is given up: a hand-over that broke off leaves nobody to serve the vbucket. Return if the
-        target owns it after all.
+        """Repair a broken hand-over before a move is given up, for it leaves the vbucket without an owner; return if
+        the target owns it after all.
 
         Raises:
             HeadwaterError: `problem`. The vbucket has an owner then, unless a node can't be asked: then the next run
-                sees to it.
+                repairs it.
         """
         if vb in self._settling.active_sent:
             with suppress(TransportError, ProtocolError, StatusError, ClusterError):
@@ -273,9 +276,9 @@ class Mover:
         raise problem
 
     async def _attempt(self, vb: int, patience: Patience, *, takeover: bool, follows: bool) -> float:
-        """One way through all steps; returns how long the vbucket had no owner.
+        """Make one attempt with all steps; return the time for which the vbucket had no owner.
 
-        With `follows`, a target that follows the source by itself does so until the vbucket changes hands.
+        With `follows`, a target that follows the source by itself goes on doing so until the vbucket changes hands.
         """
         async with self._alone():
             if await self._is_moved(vb, follows=follows):
@@ -290,7 +293,7 @@ class Mover:
             raise
 
     async def _is_moved(self, vb: int, *, follows: bool = False) -> bool:
-        """Look at both nodes, and put right what an earlier hand-over left; whether the target owns the vbucket."""
+        """Look at both nodes, and repair an earlier hand-over; return True if the target owns the vbucket."""
         try:
             await self._open_connections()
         except TransportError as error:
@@ -354,7 +357,7 @@ class Mover:
         return transfer.ownerless_seconds
 
     async def _settled(self, vb: int) -> float:
-        """The target owns it: say so at once."""
+        """Call `on_owned` at once, for the target owns the vbucket."""
         failpoint("move.owned")
         self.lags[vb] = 0
         if self._on_owned is not None:
@@ -367,7 +370,9 @@ class Mover:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Inside of this nobody else changes states on the two nodes, or it is noticed before anything is done."""
+        """Keep other operators from changing states on the two nodes within a block, or find out before anything is
+        done.
+        """
         self._at_work += 1
         try:
             async with self._leasing:
@@ -398,7 +403,9 @@ class Mover:
     # --- connections --------------------------------------------------------------------------------------------------
 
     async def _open_connections(self) -> None:
-        """Have both connections open; that of the hand-overs first: from then on no older mover's hand-over goes on."""
+        """Open both connections, that of the hand-overs first: from then on no hand-over of an older mover
+        goes on.
+        """
         async with self._opening:
             self._learn()
             for purpose in (_HAND_OVER, _COPY):
@@ -413,7 +420,7 @@ class Mover:
                     self._connections[purpose] = opened
 
     def _learn(self) -> None:
-        """A target that refused a deletion because of its time is sent none with one any more."""
+        """Send no deletions with a time any more to a target that refused one."""
         if self._delete_times and any(connection.refuses_delete_times for connection in self._connections.values()):
             self._delete_times = False
             for connection in self._connections.values():
@@ -421,7 +428,7 @@ class Mover:
                     connection.close()
 
     async def _leave(self, vb: int) -> None:
-        """Close the vbucket's streams, whatever connection they are on; if that is not possible, the connection."""
+        """Close the vbucket's streams, on either connection; if that is not possible, close the connection."""
         for connection in tuple(self._connections.values()):
             if connection.stop_listening(vb) and connection.is_open:
                 try:

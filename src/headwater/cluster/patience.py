@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 
 class Held(NamedTuple):
-    """The progress of a copy: the newest vb uuid of its failover log, and its high seqno."""
+    """The state of a copy: the newest vb uuid of its failover log, and its high seqno."""
 
     vb_uuid: int
     high_seqno: int
 
 
 class Patience:
-    """Of one vbucket, from `now` on.
+    """The patience with one vbucket, from `now` on.
 
     Args:
-        seconds: how long nothing need be gained.
+        seconds: the longest time without progress.
         now: monotonic seconds.
     """
 
@@ -36,22 +36,22 @@ class Patience:
         self._is_copied = self._hands_over = self._is_unsure = False
 
     def begin(self) -> None:
-        """The next attempt begins."""
+        """Begin the next attempt."""
         self._hands_over = False
 
     def copied(self, now: float) -> None:
-        """The target has nearly everything: from now on it is handed over."""
+        """Note that the target has nearly everything: from now on it is handed over."""
         self._hands_over = True
         if not self._is_copied:
             self._is_copied = True
             self._until = now + self._seconds
 
     def failed(self, now: float, held: Held | None, *, passed: bool) -> bool:
-        """An attempt failed; returns whether something was gained.
+        """Note that an attempt failed; return True if it made progress.
 
         Args:
-            held: what the target holds now; None if it can't be asked.
-            passed: whether changes were sent to it. While it can't be asked that counts as a gain, but only once.
+            held: the state of the target's copy now; None if it can't be asked.
+            passed: True if changes were sent to it. While it can't be asked that counts as progress, but only once.
         """
         if self._hands_over:
             return False
@@ -62,7 +62,7 @@ class Patience:
         return gained
 
     def is_over(self, at: float) -> bool:
-        """Return True if it will be at its end by then."""
+        """Return True if the patience will be at its end at that time."""
         return at >= self._until
 
     def _is_more(self, held: Held) -> bool:

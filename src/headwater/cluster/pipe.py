@@ -2,10 +2,10 @@
 
     room() -> fill it -> received(n) -> piece() -> send it -> sent(n) -> ... until piece() is None -> room() again
 
-Frames are found by a kernel, so that what passes by the hundred thousand costs no Python. Only those of a few opcodes
-are looked at before they are passed on, and may be kept back (the answers to what the mover itself has asked). What the
-mover inserts goes out between two frames. The buffer has a fixed size and is refilled only when it is sent: who does
-not take stops the reading, and so the other end. Lengths are judged before they are believed (wire.md 1.3).
+A kernel finds the frames, so that hundreds of thousands pass without Python. Only those of a few opcodes are looked at
+before they are passed on, and may be kept back (the answers to the mover's own requests). The mover's requests go out
+between two frames. The buffer has a fixed size and is refilled only when it is sent: a slow receiver stops the reading,
+and so the other end. Lengths are checked before they are used (wire.md 1.3).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Pipe:
     """One direction.
 
     Args:
-        opcodes: which frames to look at.
-        look: called with each of them, before anything behind it is passed on; False keeps the frame back.
+        opcodes: the opcodes of the frames to look at.
+        look: called with each of these frames, before later ones are passed on; False keeps the frame back.
 
     Attributes:
-        changes, change_bytes: how much was passed of each vbucket.
-        passed_bytes: of everything.
+        changes, change_bytes: the totals passed of each vbucket.
+        passed_bytes: the total of all frames.
     """
 
     def __init__(self, opcodes: Iterable[int], look: Callable[[Frame], bool], buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -65,15 +65,15 @@ class Pipe:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def room(self) -> memoryview:
-        """The memory to receive into; empty while something waits to be sent."""
+        """Return the memory to receive into; empty while output waits to be sent."""
         return self._buffer[:0] if self._pieces else self._buffer[self._end :]
 
     def received(self, count: int) -> None:
         """Count bytes that were put into `room`.
 
         Raises:
-            BadFrame: they are no frames. Nothing of what was received now is passed on.
-            RemoteProtocolError: a frame that must be looked at is too large for that.
+            BadFrame: they are no frames. None of these bytes is passed on.
+            RemoteProtocolError: a frame that must be looked at is too large.
         """
         self._end += count
         if self._open_frame:
@@ -96,7 +96,7 @@ class Pipe:
             self._pieces.append(memoryview(data))
 
     def _cut(self) -> None:
-        """Find the frames in what is new, look at some, pass them on."""
+        """Find the frames in the new bytes, look at some, and pass them on."""
         begin, unread = self._scanned, self._buffer[self._scanned : self._end]
         frames = scan(unread)
         if frames.stop.refused:
@@ -119,7 +119,7 @@ class Pipe:
             self._scanned = at + size
 
     def _begin_large(self, needed: int) -> None:
-        """The last frame is not whole: pass on what is there of it, if it is large."""
+        """Pass on the first part of a large last frame that is incomplete."""
         have = self._end - self._scanned
         if have < HEADER_BYTES or needed <= HELD_BYTES_MAX:
             return
@@ -131,7 +131,7 @@ class Pipe:
         self._scanned, self._open_frame = self._end, needed - have
 
     def _count(self, offsets: NDArray[np.int64], consumed: int, opcodes: NDArray[np.uint8]) -> None:
-        """Add up the changes of each vbucket."""
+        """Add the changes of each vbucket to the totals."""
         are_changes = self._is_change[opcodes]
         if not are_changes.any():
             return
@@ -167,14 +167,14 @@ class Pipe:
             self._pieces.append(memoryview(self._inserts.popleft()))
 
     def _compact(self) -> None:
-        """Move what is left, less than a small frame, to the front once all is sent."""
+        """Move the rest, less than a small frame, to the front once all is sent."""
         left = bytes(self._buffer[self._scanned : self._end])
         self._buffer[: len(left)] = left
         self._scanned, self._end = 0, len(left)
 
 
 def _table(opcodes: Iterable[int]) -> NDArray[np.bool_]:
-    """A look-up table: which of the 256 opcodes are meant."""
+    """Return a look-up table with True for these of the 256 opcodes."""
     table = np.zeros(256, np.bool_)
     table[list(opcodes)] = True
     return table

@@ -1,7 +1,7 @@
-"""The plan of a rebalance, decided from a survey before anything is touched. No I/O.
+"""The plan of a rebalance, made from a survey before anything is changed. No I/O.
 
-A plan is refused when a member does not answer: it may hold the only copy of something, and it could not be told the
-new map. A node that joins must be empty, or a member of this very cluster that was away.
+A plan is refused when a member does not answer: it may hold the only copy of something, and could not get the new map.
+A joining node must be empty, or a member of this very cluster that was away.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Plan:
     """The steps of a rebalance.
 
     Attributes:
-        before: the map as it is, once what an earlier run left open is settled.
-        after: the map to come to.
-        moves: vbucket by vbucket.
-        settlement: what an earlier run left open.
-        strays: copies that belong to nobody's chain, by node; they are deleted in the end.
+        before: the present map, once the open ends of an earlier run are settled.
+        after: the map to reach.
+        moves: the moves, one for each vbucket.
+        settlement: the open ends of an earlier run.
+        strays: copies that belong to no chain, by node; they are deleted in the end.
         behind: members that have an older map.
     """
 
@@ -75,19 +75,19 @@ def make_plan(
     replicas: int | None = None,
     strangers: Mapping[Address, NodeView] = MappingProxyType({}),
 ) -> Plan:
-    """Decide what to do.
+    """Make the plan.
 
     Args:
-        survey: of all members and of the nodes in `add`.
-        add, remove: who is to join and to leave; a node that is a member already, or none any more, is no mistake.
-        replicas: of each vbucket; None keeps the number.
-        strangers: what the nodes in `remove` that are no members say of themselves.
+        survey: the survey of all members and of the nodes in `add`.
+        add, remove: the nodes that join and leave; a node that is a member already, or none any more, is no mistake.
+        replicas: the replicas of each vbucket; None keeps the number.
+        strangers: the views of the nodes in `remove` that are no members.
 
     Raises:
-        ClusterError: a member does not answer, or is none any more, the nodes are not of one cluster, a vbucket is
-            lost or has two owners, a node that joins has data, a node that is to leave was never a member, a copy that
-            stays is damaged.
-        OptionError: a node is to join and to leave, or nobody would be left.
+        ClusterError: a member does not answer, or is none any more, the nodes are not of one cluster, a vbucket is lost
+            or has two owners, a joining node has data, a leaving node was never a member, or a copy that stays is
+            damaged.
+        OptionError: a node is to join and to leave, or no node would be left.
     """
     both = set(add) & set(remove)
     if both:
@@ -116,14 +116,14 @@ def make_plan(
 
 
 def settled(known: ClusterMap, settlement: Settlement) -> ClusterMap:
-    """The map once the settlement is carried out; a takeover that was cut counts as not begun."""
+    """Return the map after the settlement; a takeover that was cut counts as not begun."""
     owners = {**settlement.handed_over, **{vb: copies[0] for vb, copies in settlement.unowned.items()}}
     changed = {vb: chain_with_owner(known.copies(vb), owner) for vb, owner in owners.items()}
     return known.with_chains(changed) if changed else known
 
 
 def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
-    """A node that is to leave and is no member has left before, or its name is wrong: then nobody must stop it now."""
+    """Check a leaving node that is no member: it has left before and may be stopped, or its name is wrong."""
     if node.this in survey.map.servers and node.map is not None and node.map.uuid == survey.map.uuid:
         raise ClusterError(f"{address} is the member {node.this}", "use that address")
     if node.map is None or node.map.uuid != survey.map.uuid:
@@ -133,8 +133,11 @@ def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
 
 
 def _check_cluster(survey: Survey, add: Sequence[Address]) -> None:
-    """Refuse nodes that lead to two clusters, or to none. By the newest map those of the other one own what is not
-    theirs, as if they had been taken out, and would be made dead there."""
+    """Refuse nodes that lead to two clusters, or to none.
+
+    By the newest map the nodes of the other cluster would own vbuckets that are not theirs, as if they had been taken
+    out, and these would be made dead there.
+    """
     members = " and ".join(map(str, survey.map.servers))
     for node in survey.nodes.values():
         is_named = node.address not in survey.map.servers and node.address not in add
@@ -202,8 +205,9 @@ def _check_settles(settlement: Settlement) -> None:
 
 
 def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
-    """A damaged copy must not become the owner, whose changes would be out of reach; and no copy is deleted because it
-    is level, which it never is."""
+    """Check that no damaged copy becomes the owner, which would lose its changes, and that no copy is deleted only
+    because another is level with a damaged one.
+    """
     for address, node in survey.nodes.items():
         spoiled = [
             vb
@@ -220,7 +224,7 @@ def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
 
 
 def _check_strays(survey: Survey, after: ClusterMap) -> None:
-    """Keep each copy that the map does not give its node while that has what the disk of the owner lost."""
+    """Keep each copy outside of the map that has changes which the disk of the owner lost."""
     for address, vbuckets in strays(survey, after).items():
         if needed := [vb for vb in vbuckets if survey.has_lost_changes(vb, address, after.copies(vb))]:
             owner = survey.in_state(needed[0], State.ACTIVE)[0]
@@ -235,7 +239,7 @@ def _check_strays(survey: Survey, after: ClusterMap) -> None:
 
 
 def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> None:
-    """A damaged owner that stays is not left without the whole copies, which would be deleted."""
+    """Check that a damaged owner that stays keeps the whole copies of its vbucket, which would be deleted."""
     only = [
         vb
         for vb in sorted(survey.nodes[owner].damaged)
@@ -249,7 +253,7 @@ def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> Non
 
 
 def strays(survey: Survey, after: ClusterMap) -> dict[Address, list[int]]:
-    """Return the copies on nodes to which neither the map as it is nor the one to come gives them."""
+    """Return the copies on nodes to which neither the present map nor the new one assigns them."""
     copies = {
         node.address: [
             vb

@@ -1,7 +1,7 @@
-"""Promoting the replicas of one node, for a pair without a cluster map (made by `headwater replicate`).
+"""The promotion of one node's replicas, for a pair without a cluster map (made by `headwater replicate`).
 
 1. the owner must not answer, nor take connections, or must be made dead there first (FailoverRefusal.ALIVE is accepted)
-2. the node follows nobody any more
+2. the node stops following
 3. its replicas become active: each begins a new branch of history at its last whole snapshot (failover.md 1 and 5)
 """
 
@@ -30,12 +30,12 @@ class PromotionPlan:
     """The steps of a promotion.
 
     Attributes:
-        node: who is promoted. sources: whom it follows now, and with which vbuckets.
-        vbuckets: what becomes active, and its seqno.
-        owned: what living sources still own of it, by source; made dead there first, as that is accepted.
-        gaps: vbuckets that lack changes they refused, or have damaged ones, and become active all the same.
-        accepted: refusals that were overridden, and what each said.
-        owners: who has to be dead.
+        node: the node to promote. sources: the nodes that it follows now, each with its vbuckets.
+        vbuckets: the vbuckets that become active, with their seqnos.
+        owned: the vbuckets that living sources still own, by source; made dead there first, if that is accepted.
+        gaps: vbuckets that lack refused changes, or have damaged ones, and become active all the same.
+        accepted: the overridden refusals, each with its text.
+        owners: the nodes that have to be dead.
     """
 
     node: Address
@@ -56,12 +56,12 @@ async def plan_promotion(
     force: bool = False,
     accept: Collection[FailoverRefusal] = (),
 ) -> PromotionPlan:
-    """Look and decide; touches nothing.
+    """Look at the nodes and decide, without changing anything.
 
     Args:
-        source: only what follows this node, and who has to be dead; None: whomever `node` follows.
-        vbuckets: only these; None: all replicas.
-        force: all refusals are accepted. accept: those that are.
+        source: the node that has to be dead, whose followers are promoted; None for all nodes that `node` follows.
+        vbuckets: the vbuckets to promote; None for all replicas.
+        force: accept all refusals. accept: the accepted refusals.
 
     Raises:
         ClusterError: nothing to promote, or the node has a cluster map. Or it is not accepted that a replica refused
@@ -169,10 +169,10 @@ async def _takes_connections(address: Address) -> bool:
 
 
 async def promote(members: Members, plan: PromotionPlan) -> None:
-    """Carry it out; may be repeated.
+    """Carry the plan out; may be repeated.
 
     Raises:
-        TransportError, StatusError: a node does not do its part.
+        TransportError, StatusError: a node failed.
         ClusterError: another operator is at work, or an owner has come back since the plan was made.
     """
     async with members.alone("failover", (plan.node, *plan.owned)):
@@ -181,7 +181,9 @@ async def promote(members: Members, plan: PromotionPlan) -> None:
 
 
 async def _owned_since(members: Members, plan: PromotionPlan) -> dict[Address, list[int]]:
-    """Return what owners have now and had not when the plan was made: people may take their time to agree to it."""
+    """Return the vbuckets that owners have now and had not when the plan was made: people may take time to
+    confirm it.
+    """
     since_by_owner = {owner: await _owned(members, owner, plan.vbuckets) for owner in plan.owners}
     since = {
         owner: [vb for vb in held if vb not in plan.owned.get(owner, ())] for owner, held in since_by_owner.items()

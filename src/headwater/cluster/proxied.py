@@ -1,12 +1,12 @@
-"""A proxied connection between two nodes, opened, and the vbuckets that are under way on it.
+"""A proxied connection between two nodes, and the vbuckets that are under way on it.
 
-Both ends are opened under one name. A name is a fence as well: a node that is asked for a second connection of a name
-ends the first (dcp 2.1), so once both are open nothing of an older mover, dead, hung or cut off, goes on between the
-two nodes.
+Both ends are opened under one name. A name is a fence as well: a node closes the first connection of a name when a
+second one is opened (dcp 2.1), so once both are open no work of an older mover, dead, hung or cut off, goes on between
+the two nodes.
 
-The target is told its name, as the cluster map has it, so the streams carry prepares, commits and aborts of durable
-writes where both nodes know them: a copy without would pass the seqno of a prepare and not have it. Its
-acknowledgements pass as well, so what waits for it at the source goes on. Source: failover 5, step 2; dcp 2.1, 10.
+The target gets its name from the cluster map, so the streams carry prepares, commits and aborts of durable writes if
+both nodes support them: a copy without them would pass the seqno of a prepare without having it. Its acknowledgements
+pass as well, so durable writes at the source go on. Source: failover 5, step 2; dcp 2.1, 10.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ _GONE = frozenset({Status.SUCCESS, Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUN
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The times that the mover waits, in seconds.
+    """The mover's timeouts, in seconds.
 
     Attributes:
-        connect_seconds: for a connection and its greeting, and for each answer of an administrator's question.
-        liveness: when an end of the proxied connection is taken for dead.
-        answer_seconds: for the answer to ADD_STREAM, which comes when the producer has answered.
-        handover_seconds: from asking for the takeover to its end.
-        patience_seconds: how long to go on trying while nothing moves.
-        poll_seconds: how often to look how far a copy is.
+        connect_seconds: the timeout of a connection with its greeting, and of each answer to an administrator's
+            request.
+        liveness: the time after which an end of the proxied connection is taken for dead.
+        answer_seconds: the timeout of the answer to ADD_STREAM, which comes when the producer has answered.
+        handover_seconds: the timeout of a takeover, from its request to its end.
+        patience_seconds: the time of further attempts without progress.
+        poll_seconds: the pause between two looks at the progress of a copy.
     """
 
     connect_seconds: float = 5.0
@@ -62,18 +63,18 @@ class Limits:
 
 
 class Listener(Protocol):
-    """A vbucket under way: what it must hear of the frames that pass."""
+    """A vbucket under way, which is informed of certain frames that pass."""
 
     def observe(self, side: Side, frame: Frame) -> None:
-        """A SET_VBUCKET_STATE, its answer or a STREAM_END is about to be passed on."""
+        """Note a SET_VBUCKET_STATE, its answer or a STREAM_END that is about to be passed on."""
 
 
 class ProxiedConnection:
     """Two connections under one name and the proxy between them, made by `open_proxied`.
 
     Attributes:
-        proxy: what passes the frames. name: of both connections.
-        has_delete_times: whether deletions come with the time of the deletion (dcp 3, the V2 layout).
+        proxy: the proxy that passes the frames. name: the name of both connections.
+        has_delete_times: True if deletions carry their time (dcp 3, the V2 layout).
     """
 
     def __init__(self, name: str, limits: Limits) -> None:
@@ -98,7 +99,7 @@ class ProxiedConnection:
 
     @property
     def refuses_delete_times(self) -> bool:
-        """True if it is over because the consumer would not take a deletion with its time."""
+        """True if the connection is over because the consumer refused a deletion with its time."""
         return self.has_delete_times and self.proxy.refused in (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
 
     def close(self) -> None:
@@ -106,18 +107,18 @@ class ProxiedConnection:
         self.proxy.close()
 
     def listen(self, vbucket: int, listener: Listener) -> None:
-        """Tell a vbucket of what passes."""
+        """Inform a vbucket of frames that pass."""
         self._listeners[vbucket] = listener
 
     def stop_listening(self, vbucket: int) -> bool:
-        """Stop telling a vbucket of what passes; False if nobody was."""
+        """Stop informing a vbucket; return False if none was informed."""
         return self._listeners.pop(vbucket, None) is not None
 
     async def add_stream(self, vbucket: int, flags: int) -> None:
-        """Let the consumer ask the producer for a stream; returns when that was answered.
+        """Let the consumer request a stream from the producer; return when that was answered.
 
         Raises:
-            StatusError: as the consumer, or the producer, answered.
+            StatusError: the consumer, or the producer, refused.
         """
         request = dcp.AddStream(vbucket=vbucket, flags=flags).frame()
         answer = await self.proxy.ask(Side.CONSUMER, request, self._limits.answer_seconds)
@@ -125,9 +126,10 @@ class ProxiedConnection:
             raise refused(f"stream vbucket {vbucket} to the target", answer)
 
     async def close_stream(self, vbucket: int) -> None:
-        """End the stream at both ends; nothing if there is none.
+        """End the stream at both ends; do nothing if there is none.
 
-        The producer first: what it sends before its answer passes before the consumer is told, so nothing comes late.
+        The producer comes first: its frames before its answer pass before the consumer's request, so no frame comes
+        late.
         """
         for side in (Side.PRODUCER, Side.CONSUMER):
             request = dcp.CloseStream(vbucket=vbucket).frame()
@@ -136,7 +138,7 @@ class ProxiedConnection:
                 raise refused(f"close the stream of vbucket {vbucket} at {side.value}", answer)
 
     def observe(self, side: Side, frame: Frame) -> None:
-        """A frame that concerns a vbucket is about to be passed on."""
+        """Note a frame about a vbucket that is about to be passed on."""
         if frame.is_response:
             vb = self._vbuckets_by_opaque.pop(frame.opaque, None)
         else:
@@ -149,7 +151,7 @@ class ProxiedConnection:
 
 
 def connection_name(source: Endpoint, target: Endpoint, purpose: str) -> str:
-    """The name that every mover between two nodes gives its connection for a purpose."""
+    """Return the name that every mover between two nodes gives its connection for a purpose."""
     # The node's own dialler has the name without a purpose; two of one name would end each other for ever.
     end = f":{purpose}"
     return f"replication:{source.address}->{target.address}:{target.bucket}"[: NAME_BYTES_MAX - len(end)] + end
@@ -166,8 +168,9 @@ async def open_proxied(
 ) -> ProxiedConnection:
     """Connect to both nodes and begin to pass frames.
 
-    Deletions carry their times if `delete_times`, and if the target is of an age that takes them: a server of before
-    5.5 ignores the flag as a consumer, and refuses the first deletion that has one. It does not know JSON in HELLO.
+    Deletions carry their times if `delete_times`, and if the target is new enough to take them: a server older than 5.5
+    ignores the flag as a consumer, and refuses the first deletion with a time. Such a server does not know JSON in
+    HELLO.
 
     Raises:
         TransportError, StatusError: a node can't be reached, or refuses.
@@ -197,7 +200,7 @@ async def open_proxied(
 
 
 class _Opener:
-    """The two connections while they are made; `links` has them."""
+    """The two connections while they are opened; `links` has them."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.links: dict[Side, Link] = {}
@@ -205,13 +208,13 @@ class _Opener:
         self._seconds_max = limits.connect_seconds
 
     def close(self) -> None:
-        """Give the opening up: close what is connected so far."""
+        """Give the opening up: close the connections made so far."""
         for link in self.links.values():
             link.close()
         self._waiters.sweep()
 
     async def greet(self, side: Side, endpoint: Endpoint, features: tuple[int, ...]) -> tuple[int, ...]:
-        """Connect to one end, anew if need be; returns the features that it granted of those wanted."""
+        """Connect to one end, anew if need be; return the features that it granted."""
         if side in self.links:
             self.links[side].close()
         link = self.links[side] = Link(endpoint.dialled, self._clock, endpoint.tls)
@@ -219,9 +222,10 @@ class _Opener:
         return tuple(feature for feature in features if feature in link.greeting.features)
 
     async def open(self, side: Side, name: str, flags: int, consumer_name: str = "") -> int:
-        """DCP_OPEN, with the consumer's own name and the flags as far as the server knows them; returns these.
+        """Send DCP_OPEN, with the consumer's own name and the flags that the server knows; return these flags.
 
-        EINVAL does not say which of them it was: a server that knows names, and not the youngest flag, is to keep its.
+        EINVAL does not say which of them was wrong: a server that knows names, but not the newest flag, should still
+        get its name.
         """
         answer = await self._open_named(side, name, flags, consumer_name)
         for younger in YOUNGER:

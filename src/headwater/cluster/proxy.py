@@ -1,11 +1,11 @@
-"""Two connections, a producer's and a consumer's, and what they say to each other passed on unchanged.
+"""Two connections, a producer's and a consumer's, whose frames are passed on unchanged between them.
 
     producer --changes, markers, states--> pipe DOWN --> consumer
     producer <--requests, acknowledgements-- pipe UP <-- consumer
 
-The mover has a word with either end in between: `ask` inserts a request and takes its answer out. Each direction has
-one buffer; while one end does not take, the other is not read. Both ends are sent a no-op every so often: one from
-which nothing comes for `silent_seconds`, though it is being read, is given up, and the proxy with it. So a half-open
+The mover can send requests to either end in between: `ask` inserts a request and takes its answer out. Each direction
+has one buffer; while one end does not take bytes, the other is not read. Both ends get a no-op every so often: an end
+that is being read, and sends nothing for `silent_seconds`, is given up, and the proxy with it. So a half-open
 connection is noticed within `silent_seconds` plus half a `noop_seconds`. Source: failover 5, step 2; dcp 6.
 """
 
@@ -60,8 +60,9 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The time after which an end is taken for dead: nothing came from it for `silent_seconds`, with a no-op every
-    `noop_seconds`."""
+    """The time after which an end is taken for dead: it sent nothing for `silent_seconds`, with a no-op every
+    `noop_seconds`.
+    """
 
     noop_seconds: float = NOOP_SECONDS
     silent_seconds: float = SILENT_SECONDS
@@ -72,12 +73,13 @@ class Proxy:
 
     Args:
         channels: the two connections, greeted and opened (DCP_OPEN); the proxy closes them.
-        listener: called with each SET_VBUCKET_STATE, its answer, and each STREAM_END, before it is passed on, and with
-            the end that it comes from.
+        listener: called with each SET_VBUCKET_STATE, its answer, and each STREAM_END before it is passed on, and with
+            the end that sent it.
 
     Attributes:
-        lost: done when the proxy is over; its result is why. fallen: which end failed, None if the proxy was closed.
-        refused: the opcode of the change that the consumer refused, if that is why it is over.
+        lost: done when the proxy is over; its result is the reason. fallen: the end that failed, None if the proxy was
+            closed.
+        refused: the opcode of the change that the consumer refused, if that ended the proxy.
         down: the direction from producer to consumer.
     """
 
@@ -109,7 +111,7 @@ class Proxy:
         return self._pipes[Side.PRODUCER]
 
     def start(self, leftovers: dict[Side, bytes]) -> None:
-        """Begin to pass on; `leftovers` is what was received already behind the answer to DCP_OPEN."""
+        """Begin to pass frames on; `leftovers` are bytes received behind the answer to DCP_OPEN."""
         for side in Side:
             left = leftovers.get(side, b"")
             self._pipes[side].room()[: len(left)] = left
@@ -118,7 +120,7 @@ class Proxy:
         self._watch()
 
     async def ask(self, side: Side, request: Frame, timeout_seconds: float) -> Frame:
-        """Ask one end something, between the frames that pass; returns its answer, whatever the status.
+        """Send one end a request, between the frames that pass; return its answer, whatever the status.
 
         Raises:
             PeerSilent: no answer in time. TransportError: the proxy is over.
@@ -162,7 +164,7 @@ class Proxy:
         self._guarded(side, lambda: self._read(side))
 
     def _read_on(self, side: Side) -> None:
-        """Read what TLS holds already, of which the loop will not tell."""
+        """Read the bytes that TLS holds already, which the loop does not report."""
         if not self.lost.done() and side.other not in self._blocked and self._channels[side].has_more:
             self._readable(side)
 
@@ -183,7 +185,7 @@ class Proxy:
         self._flush(side)
 
     def _flush(self, side: Side) -> None:
-        """Send on what came from an end; if the other does not take it all, wait for that instead of reading."""
+        """Send on the bytes from an end; if the other does not take them all, wait for that instead of reading."""
         pipe, target = self._pipes[side], self._channels[side.other]
         target.flush()
         while (piece := pipe.piece()) is not None:
@@ -214,7 +216,7 @@ class Proxy:
             self._heard[side] = self._clock()  # nobody listened to it meanwhile
 
     def _read_last(self, side: Side) -> None:
-        """Read an end's last bytes before it hung up: they may say why."""
+        """Read an end's last bytes before it hung up: they may give the reason."""
         pipe = self._pipes[side]
         if len(pipe.room()) and (count := self._channels[side].receive_into(pipe.room())):
             pipe.received(count)
@@ -223,12 +225,12 @@ class Proxy:
         self._guarded(side.other, lambda: self._flush(side))
 
     def _insert(self, side: Side, frame: Frame) -> None:
-        """Put a frame of ours among those that go to an end."""
+        """Put a frame of our own among those that go to an end."""
         self._pipes[side.other].insert(frame)
         self._guarded(side, lambda: self._flush(side.other))
 
     def _guarded(self, side: Side, work: Callable[[], None]) -> None:
-        """Do it; an error of one end is the end of both."""
+        """Run a function; an error of one end is the end of both."""
         if self.lost.done():
             return
         try:
@@ -258,7 +260,9 @@ class Proxy:
         return look
 
     def _check_taken(self, answer: Frame) -> None:
-        """A consumer answers a change only to refuse it; the producer would hang up on that and not say why."""
+        """Note a refused change: a consumer answers changes only to refuse them; the producer would hang up on that
+        without a reason.
+        """
         if answer.is_response and answer.status and answer.status not in _STREAM_GONE:
             self.refused = answer.opcode
             raise refused(f"{self._channels[Side.CONSUMER].peer}: take a {name_of(answer.opcode)}", answer)
@@ -266,7 +270,7 @@ class Proxy:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Every half of a no-op's interval: has each end said something, and should it be asked to?"""
+        """Check every half of a no-op's interval that each end is alive, and send no-ops."""
         now, liveness = self._clock(), self._liveness
         for side in Side:
             # An end whose words the other does not take is not read, so it can't be heard: it is the other's fault.

@@ -1,11 +1,11 @@
 """The publisher of the map: many moves change it at the same time, and every node gets each revision once.
 
 A change that comes while a revision is on its way waits and leaves with the next one, together with all others that
-waited (as the group commits of the nodes do). `change` returns when a map with the change is at every node; so
-whatever must not happen before the nodes know simply comes after it.
+waited (as the group commits of the nodes do). `change` returns when every node has a map with the change; a step that
+needs this simply comes after it.
 
-A change with a question is at its owner alone until that has answered. The owner has maps of its own meanwhile: what
-all others have, with the chains that it is asked about. The other changes don't wait for the answer, nor fail with it.
+Only the owner gets a change with a question, until it has answered. The owner has maps of its own meanwhile: those of
+all others, with the new chains. The other changes don't wait for the answer, nor fail with it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Publisher:
     """Changes the cluster map and publishes each revision to all nodes, in order.
 
     Args:
-        current: what the nodes have, or will have with the first `change`.
-        also: nodes that get every map though they are no members.
+        current: the map that the nodes have, or will have with the first `change`.
+        also: nodes that get every map although they are no members.
 
     Attributes:
-        current: the newest that all nodes have, or that is on its way to them. Its revision is the highest given out.
+        current: the newest map that all nodes have, or that is on its way to them. Its revision is the highest used.
     """
 
     def __init__(self, members: Members, current: ClusterMap, also: Iterable[Address] = ()) -> None:
@@ -65,12 +65,13 @@ class Publisher:
         needed: int | None = None,
         question: Question | None = None,
     ) -> None:
-        """Let a vbucket be held by other nodes, the owner first; return when all nodes have the map that says so.
+        """Assign a vbucket to other nodes, the owner first; return when all nodes have a map with that.
 
         Args:
-            first: told before the others: those for whom something changes.
-            needed: the seqno up to which a replica must be complete to be promoted; 0: any may be, None: as before.
-            question: tells `needed` when the owner has the change, and nobody else does.
+            first: the nodes that get the map before the others: those that it concerns.
+            needed: the seqno up to which a replica must be complete to be promoted; 0 for none, None to keep the
+                present one.
+            question: returns `needed`; called when only the owner has the change.
 
         Raises:
             ClusterError, TransportError, StatusError: as `Members.send`; the change is in `current` all the same, and
@@ -86,7 +87,7 @@ class Publisher:
         await self._sent()
 
     async def need(self, seqnos: Mapping[int, int]) -> None:
-        """Say how far copies must be to be promoted (`ClusterMap.with_needed`); as `change`."""
+        """Set the seqnos that copies must reach to be promoted (`ClusterMap.with_needed`); as `change`."""
         self.current = self.current.with_needed(seqnos)
         await self._sent()
 
@@ -109,9 +110,11 @@ class Publisher:
             await self._sent_to_all(first)
 
     async def _sent_to_all(self, first: set[Address]) -> None:
-        """Send `current`. An owner that is asked gets its own map before others have one that it could take from them.
+        """Send `current`. An owner with an open question gets its own map before others have one that it could take
+        from them.
 
-        Members take newer maps from each other, so one may have taken that of such an owner: then all get newer ones.
+        Members take newer maps from each other, so one may have taken the map of such an owner: then all get newer
+        ones.
         """
         for left in reversed(range(TRIES)):
             wanted, owners = self.current, {chain[0] for chain in self._open.values()}
@@ -128,11 +131,11 @@ class Publisher:
     # ------------------------------------------------------------------ an owner alone
 
     async def _answer(self, vbucket: int, nodes: Nodes, question: Question) -> int:
-        """Give the owner alone the change, and ask; taken back if that fails.
+        """Give only the owner the change, and ask; take the change back if that fails.
 
-        What an owner acknowledged until it had the change lies in copies of the chain before, which is that of all
-        others as long. So if it dies now, it is failed over without a question; and killed now, this leaves an owner
-        with a map by which nobody knows how far copies must be.
+        Changes that the owner acknowledged before it had the map are in copies of the old chain, which all others still
+        have. So if the owner dies now, it is failed over without a question; and if this run is killed now, the owner
+        has a map in which the seqno that copies must reach is unknown.
         """
         if (owner := nodes[0]) is None:
             raise ValueError(f"vbucket {vbucket} has no owner that could be asked")
@@ -154,8 +157,9 @@ class Publisher:
         await asyncio.shield(self._telling[owner])
 
     async def _tell_alone(self, owner: Address) -> None:
-        """Give an owner the chains that wait for it. Maps for all wait for the making of its map, not for its answer;
-        a node gets them in the order in which they are made."""
+        """Give an owner the chains that wait for it. Maps for all nodes wait until its map is made, not until it
+        answers; a node gets maps in the order in which they are made.
+        """
         async with self._sending:
             del self._telling[owner]
             self._open |= self._to_open.pop(owner)
@@ -163,7 +167,9 @@ class Publisher:
         await telling
 
     def _own_map(self, owner: Address) -> ClusterMap:
-        """Return the next map for an owner with open questions: of theirs nobody knows how far copies must be."""
+        """Return the next map for an owner with open questions, in which the seqnos that their copies must reach are
+        unknown.
+        """
         chains = {vb: chain for vb, chain in self._open.items() if chain[0] == owner}
         narrower = self.current.with_chains(chains).with_unknown(chains)
         self.current = replace(self.current, rev=self.current.rev + 1)

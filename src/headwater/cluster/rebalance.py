@@ -1,16 +1,16 @@
-"""Carrying a plan out: from one map to another while clients read and write, without a moment with fewer copies.
+"""Carry a plan out: from one map to another while clients read and write, never with fewer copies.
 
 For each vbucket, several at a time (failover.md 5):
 
 1. New copies, the next owner's among them, join the chain and fill up from the owner, beside the old ones; on until
    they are level (decision 0121).
-2. The owner hands over (a Mover). As soon as the target is active, the map says so: new owner and old one first.
-3. When all copies of the new chain are level with the new owner, the map drops the others. They are deleted when the
-   new chain is level once more: until the map was everywhere they made majorities. As long no copy that stays is
-   promoted which may lack what these acknowledged (decision 0133).
+2. The owner hands over (a Mover). As soon as the target is active, the map says so: new owner and old one first. 3.
+When all copies of the new chain are level with the new owner, the map drops the others. These are deleted when the new
+chain is level once more: until all nodes had the map they counted for majorities. Until then no copy is promoted that
+may lack changes which these acknowledged (decision 0133).
 
-The nodes' maps and states are all that is known of the progress. Whatever kills a run, the next one begins with a
-survey, settles what is open, plans the rest from there, and comes to the same end; so may one that was asked to stop.
+The nodes' maps and states are the only record of the progress. After a run was killed or stopped, the next one begins
+with a survey, settles open ends, plans the rest, and comes to the same end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SMALL_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStep:
-    """News for whoever watches: `done` of `total` vbuckets are where they belong, `now` says what happens."""
+    """News for observers: `done` of `total` vbuckets are in their places, `now` says what happens."""
 
     done: int
     total: int
@@ -61,19 +61,19 @@ Progress = Callable[[RebalanceStep], None]
 
 
 def _silent(_: RebalanceStep) -> None:
-    """Ignore a step: the default when no one watches."""
+    """Ignore a step: the default without an observer."""
 
 
 class Rebalance:
-    """One run.
+    """One run of a rebalance.
 
     Args:
         seeds: nodes to start from.
         add, remove, replicas: as `make_plan`.
-        vbuckets_at_once: how many are under way at the same time; of small ones up to SMALL_AT_ONCE times as many.
-        limits: how long movers wait for what; `patience_seconds` for replicas, too.
+        vbuckets_at_once: the number of vbuckets under way at the same time; SMALL_AT_ONCE times as many small ones.
+        limits: the movers' timeouts; `patience_seconds` for replicas, too.
         progress: called with each piece of news.
-        stopping: asked before each vbucket; True lets those under way come to their end and begins no other.
+        stopping: called before each vbucket; True lets those under way finish and begins no other.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Rebalance:
         self._tls_ports: dict[Address, int] = {}
 
     async def plan(self) -> Plan:
-        """Look at the nodes and decide; touches nothing.
+        """Look at the nodes and make the plan, without changing anything.
 
         Raises:
             ClusterError, OptionError: as `make_plan`; or the collections of two nodes are not of one bucket.
@@ -112,11 +112,11 @@ class Rebalance:
         return (await self._look())[0]
 
     async def run(self) -> ClusterMap | None:
-        """Carry it out; returns the map in the end, None if it was asked to stop before.
+        """Carry the plan out; return the final map, None if the run was stopped before.
 
         Raises:
-            ClusterError, TransportError, StatusError: a node does not do its part. What is under way comes to its end
-                first; run it again to go on. Another operator is at work.
+            ClusterError, TransportError, StatusError: a node failed, or another operator is at work. Moves under way
+                finish first; run it again to go on.
         """
         with span("rebalance") as trace:
             survey = await self._members.survey((*self._seeds, *self._add))
@@ -170,7 +170,7 @@ class Rebalance:
         return plan, survey.latest_rev()
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:
-        """Finish an earlier run's open ends, then survey and plan again."""
+        """Finish the open ends of an earlier run, then survey and plan again."""
         self._tell("settling what an earlier run left open")
         survey = await self._members.survey((*self._seeds, *self._add))
         publisher = Publisher(self._members, survey.map.after(rev))
@@ -180,7 +180,9 @@ class Rebalance:
         return await self._look()
 
     async def _finish(self, plan: Plan) -> ClusterMap:
-        """The last map: only those who stay; then copies that nobody counts are deleted, once all others are level."""
+        """Send the last map, with the staying nodes only; then delete uncounted copies, once all others are
+        level.
+        """
         self._tell("the last map")
         leaving = [node for node in self._publisher.current.servers if node not in plan.after.servers]
         final = self._publisher.current.with_servers(plan.after.servers).with_groups(plan.after.groups)
@@ -198,7 +200,7 @@ class Rebalance:
     # ------------------------------------------------------------------ vbuckets
 
     async def _move_all(self, moves: Sequence[Move], movers: AsyncExitStack) -> bool:
-        """All of them, a few at a time; False if it was asked to stop."""
+        """Move all vbuckets, a few at a time; return False if the run was stopped."""
         waiting, room = deque(_mixed(moves)), Room(self._at_once)
         failures: list[HeadwaterError] = []
 
@@ -260,9 +262,9 @@ class Rebalance:
     async def _narrow(self, move: Move, target: Address, replicas: Sequence[Address]) -> None:
         """Drop copies from the map, and delete them.
 
-        Until the owner has this map they are part of its majorities: what they and the owner alone acknowledged
-        meanwhile goes with them, unless those that stay have it. So the owner has it first and is asked how far it is
-        then, and none of these is promoted before it has come as far.
+        Until the owner has this map these copies are part of its majorities. Changes that only they and the owner
+        acknowledged meanwhile would be deleted with them, unless the staying copies have them. So the owner gets the
+        map first and is asked for its seqno then, and no staying copy is promoted before it has reached that seqno.
         """
         vb, publisher = move.vbucket, self._publisher
         await self._watch.until_level(vb, target, replicas)
@@ -293,9 +295,6 @@ class Rebalance:
         Without this bound an empty new copy would look like an empty vbucket, and it may be the only copy left when
         several nodes die. The copies in the chain reach the bound already. A copy that holds nothing yet, as after the
         loss of its disk, is left out of the comparison.
-
-        It may be the only one left when several nodes die; those that are in the chain now lack no more than before.
-        One that has nothing yet, as after the loss of its disk, is no measure.
         """
         known = self._publisher.current
         others = [node for node in known.copies(vb) if node != owner]
@@ -326,10 +325,11 @@ class Rebalance:
             await self._movers[pair].move(move.vbucket, takeover=True)
 
     async def _owned(self, vbucket: int) -> None:
-        """The target is active: from here on the map says so. The old owner stays as a replica if the plan says so.
+        """Send the map with the new owner, for the target is active. The old owner stays as a replica if the plan says
+        so.
 
-        If not, the target alone may have, in the new chain, what the two of them acknowledged. Other copies must come
-        as far to be promoted.
+        Otherwise only the target may have, in the new chain, the changes that these two acknowledged. Other copies must
+        reach its seqno to be promoted.
         """
         move = self._moves[vbucket]
         copies = self._publisher.current.copies(vbucket)
@@ -347,10 +347,10 @@ class Rebalance:
 
 
 class Room:
-    """The room for vbuckets that are under way.
+    """A limit on the vbuckets under way.
 
     Args:
-        most: how many may be, whatever their size.
+        most: the most vbuckets under way, whatever their size.
     """
 
     def __init__(self, most: int) -> None:
@@ -360,7 +360,7 @@ class Room:
 
     @asynccontextmanager
     async def place(self, size: int | None) -> AsyncIterator[None]:
-        """Enclose the move of a vbucket of so many bytes (None: nobody knows); wait first until there is room."""
+        """Enclose the move of a vbucket of `size` bytes (None: unknown); wait first until there is room."""
         held = self._most * SMALL_BYTES + 1 if size is None else size  # no small one
         async with self._freed:
             await self._freed.wait_for(lambda: self._has_room(held))
@@ -378,7 +378,7 @@ class Room:
 
 
 def _mixed(moves: Sequence[Move]) -> list[Move]:
-    """The moves so that those under way at the same time use different pairs of nodes."""
+    """Return the moves in an order in which those under way at the same time use different pairs of nodes."""
     by_pair: dict[tuple[Address | None, Address | None], list[Move]] = {}
     for move in moves:
         by_pair.setdefault((move.source, move.target), []).append(move)
@@ -387,10 +387,11 @@ def _mixed(moves: Sequence[Move]) -> list[Move]:
 
 
 def _joining(move: Move, copies: int) -> list[Address]:
-    """The new copies that join the chain before the vbucket changes hands: the owner fills them without us.
+    """Return the new copies that join the chain before the vbucket changes hands: the owner fills them without the
+    mover.
 
-    The next owner is not one of them, and is filled by the mover, where its joining made durable writes wait for copies
-    that fill up: a majority would be more than all copies of now, than one without it, and than one in the end.
+    The mover fills the next owner instead, if its joining would make durable writes wait for copies that fill up: if a
+    majority with it is more than all present copies, than a majority without it, and than one in the end.
     """
     others = [node for node in move.copied_to if node != move.target]
     allowed = max(copies, majority_of(copies + len(others)), majority_of(len(move.after)))
@@ -398,5 +399,5 @@ def _joining(move: Move, copies: int) -> list[Address]:
 
 
 def _is_of(map_: ClusterMap | None, other: ClusterMap) -> bool:
-    """Return True if a map is one of the same cluster's."""
+    """Return True if a map is of the same cluster."""
     return map_ is not None and map_.uuid == other.uuid

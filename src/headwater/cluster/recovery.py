@@ -1,6 +1,6 @@
 """The state after a broken hand-over, and the action that repairs it: the failure table of failover 4, pure.
 
-    source     target                        what happened                     what to do
+    source     target                        cause                             repair
     active     not active                    before step 8, or nothing yet     BEGIN: the target is a replica (again)
     dead       pending, has everything       after step 8                      FINISH: the target becomes active
     dead       pending, lacks something      after step 8                      GIVE_BACK: the source becomes active
@@ -12,13 +12,13 @@
     any        active                        after step 11                     DONE
     active     active                        no hand-over does that            REFUSE
 
-The order of what is done keeps the rule that matters, "never two active owners": nobody is made active unless the other
-is known to be dead, on disk, or known never to have been told. "Known" is what this run of the mover has seen pass
-through its own hands; a run that begins asks both nodes.
+The order of the steps keeps the rule "never two active owners": no node is made active unless the other is known to be
+dead, on disk, or known never to have got the order to become active. "Known" means that this run of the mover has
+passed it on itself; a new run asks both nodes.
 
-Nor is a copy with a flaw made active here: "has everything" is said of seqnos, and what was found damaged on a disk
-since has its seqno still. The other copy is whole, or the operator must say. A damaged source gets back what it owned,
-damaged as it was, where the target is sound and lacks changes: those are at the source alone.
+A copy with a flaw is not made active here either: "has everything" only compares seqnos, and changes damaged on a disk
+still have theirs. Either the other copy is whole, or the operator must decide. A damaged source gets its vbucket back,
+damaged as it is, if the target is sound but lacks changes: only the source has those.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One node's copy of the vbucket, as the node tells.
+    """One node's copy of the vbucket, as the node reports it.
 
     Attributes:
         state: None if it is not on that node.
-        high_seqno: of what is durable. failover_log: (vb uuid, seqno), newest first.
-        flaw: of a copy between owners, for people: it refused changes, or is damaged; empty if nothing is wrong.
+        high_seqno: the durable high seqno. failover_log: (vb uuid, seqno), newest first.
+        flaw: the flaw of a copy between owners, for people: it refused changes, or is damaged; empty for none.
     """
 
     state: State | None
@@ -67,13 +67,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that is known of a vbucket.
+    """All known facts about a vbucket.
 
     Attributes:
-        source, target: None while the node can't be asked; `source_problem` and `target_problem` say why.
-        active_sent: whether the target was told to become active (step 10): True or False if this run of the mover
-            had the stream in its hands, None if it can't know.
-        owner: whom the newest cluster map names as owner, if that is neither of the two; else empty.
+        source, target: their copies; None while the node can't be asked, for `source_problem` or `target_problem`.
+        active_sent: True if the target got the order to become active (step 10), False if not; None if this run of the
+            mover can't know, for it did not pass the stream.
+        owner: the owner by the newest cluster map, if that is neither of the two; else empty.
     """
 
     source: Seen | None
@@ -93,7 +93,7 @@ class Verdict:
 
 
 def decide(now: Situation) -> Verdict:
-    """Return what is to be done with a vbucket that is to go from source to target."""
+    """Return the repair for a vbucket that is to go from source to target."""
     if now.source is None:
         return _without_source(now)
     if now.target is None:
@@ -118,7 +118,9 @@ def _with_both(now: Situation, source: Seen, target: Seen) -> Verdict:
 
 
 def _between(source: Seen, target: Seen) -> Verdict:
-    """failover 4, "lost after 8": no active owner. "Finish ... only if B has everything"."""
+    """Return the repair after "lost after 8" (failover 4): no active owner. "Finish ... only if B has
+    everything".
+    """
     if target.high_seqno > source.high_seqno or not _same_history(source, target):
         return Verdict(Action.REFUSE, "the target was being handed it by another node than this source")
     missing = source.high_seqno - target.high_seqno
@@ -131,7 +133,7 @@ def _between(source: Seen, target: Seen) -> Verdict:
 
 
 def _same_history(source: Seen, target: Seen) -> bool:
-    """A hand-over goes on in the source's newest branch: the target's log is the source's."""
+    """Return True if the target's log is the source's: a hand-over goes on in the source's newest branch."""
     return source.failover_log[:1] == target.failover_log[:1]
 
 

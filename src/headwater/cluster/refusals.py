@@ -1,4 +1,5 @@
-"""The reasons for which a failover is refused: named one by one, so that nobody overrides one that they have not seen.
+"""The reasons for which a failover is refused, each with a name, so that an operator overrides only those that they
+have seen.
 
 overridden = judge({FailoverRefusal.BEHIND: lambda: check_needed(promotions), ...}, accepted={FailoverRefusal.BEHIND})
 """
@@ -15,12 +16,12 @@ class FailoverRefusal(StrEnum):
     """A reason; its value is what `--accept` takes.
 
     Attributes:
-        ALIVE: the node that is to be dead answers. MAJORITY: who is left is no majority, or half that may be outdated.
-        DAMAGED: the best copy refused changes, is damaged, or lacks what the former owner's damaged one has.
+        ALIVE: the dead node answers. MAJORITY: the nodes left are no majority, or a half that may be outdated.
+        DAMAGED: the best copy refused changes, is damaged, or lacks changes that the former owner's damaged one has.
         PART: the best copy was never whole. HISTORIES: two copies have histories of their own.
         UNKNOWN: an earlier failover was cut off before it had asked a copy that is missing now.
-        BEHIND: the best copy has not come as far as the map says that it must.
-        LAST_COPY: the dead may have the only whole copies of what a damaged owner has.
+        BEHIND: the best copy has not reached the seqno that the map requires.
+        LAST_COPY: the dead may have the only whole copies of a damaged owner's vbuckets.
     """
 
     ALIVE = "alive"
@@ -34,17 +35,17 @@ class FailoverRefusal(StrEnum):
 
     @property
     def option(self) -> str:
-        """The option that overrides this alone."""
+        """The option that overrides only this reason."""
         return f"--accept {self}"
 
 
 def judge(
     checks: Mapping[FailoverRefusal, Callable[[], None]], accepted: Collection[FailoverRefusal]
 ) -> dict[FailoverRefusal, str]:
-    """Make all checks; returns what was found and is accepted, in words.
+    """Make all checks; return the accepted refusals that were found, in words.
 
     Raises:
-        ClusterError: something was found that is not accepted; all of that is told at once.
+        ClusterError: a refusal is not accepted; the error has all such refusals.
     """
     problems = {refusal: error for refusal, check in checks.items() if (error := _problem(check)) is not None}
     refused = {refusal: error for refusal, error in problems.items() if refusal not in accepted}

@@ -1,7 +1,7 @@
-"""Carrying a settlement out: after this, map and states agree, and every vbucket has one owner.
+"""Carry a settlement out: after this, map and states agree, and every vbucket has one owner.
 
-What is done to a vbucket stands in the table of `survey.py`. Nothing is made active while another node may be: `settle`
-has seen all nodes, and a survey in which a member is silent is not settled by anybody.
+The repairs of a vbucket are in the table of `survey.py`. No copy is made active while another may be: `settle` has seen
+all nodes, and a survey with a silent member is never settled.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headwater.wire.vbucket import State
 
 
 async def repair(members: Members, publisher: Publisher, survey: Survey, settlement: Settlement) -> None:
-    """Settle what an earlier run left open.
+    """Settle the open ends of an earlier run.
 
     Raises:
-        ClusterError, TransportError, StatusError: a node does not do its part; type it again. Or the best copy of a
-            vbucket that nobody owns has a flaw, or two have histories of their own: the operator must say.
+        ClusterError, TransportError, StatusError: a node failed; run the command again. Or the best copy of a vbucket
+            without an owner has a flaw, or two have histories of their own: the operator must decide.
     """
     for vb, nodes in settlement.waiting.items():
         for node in nodes:
@@ -49,10 +49,10 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
 
 
 async def _find_out(members: Members, publisher: Publisher) -> None:
-    """Find out how far copies must be to be promoted, where a failover was cut off before it had asked.
+    """Find the seqnos that copies must reach to be promoted, if a failover was cut off before it had asked.
 
     All nodes have the map without the copy that was taken out, and each vbucket has an owner: no majority counts that
-    copy any more, and the owner has all that one acknowledged.
+    copy any more, and the owner has all acknowledged changes.
     """
     known = publisher.current
     survey = await members.survey(known.servers)
@@ -62,7 +62,7 @@ async def _find_out(members: Members, publisher: Publisher) -> None:
 
 
 async def _recover(members: Members, publisher: Publisher, vb: int, source: Address, target: Address) -> None:
-    """A takeover that was cut: one of the two becomes the owner, by the failure table of failover 4."""
+    """Repair a takeover that was cut: one of the two becomes the owner, by the failure table of failover 4."""
     async with Mover(members.endpoint(source), members.endpoint(target), operator=members.operator) as mover:
         await mover.recover(vb)
     if await members.admin(target).state(vb) is State.ACTIVE:
@@ -72,13 +72,13 @@ async def _recover(members: Members, publisher: Publisher, vb: int, source: Addr
 async def _promote(
     members: Members, publisher: Publisher, known: ClusterMap, unowned: Mapping[int, Sequence[Address]]
 ) -> None:
-    """Vbuckets that nobody owns, with copies: the best of them, a copy of the map's chain if they are equal.
+    """Promote the best copy of each vbucket without an owner, a copy of the map's chain among equals.
 
-    How far the copies are is asked when nobody follows anybody any more: who followed an owner that is out of sight may
-    have come on since the survey, and been part of its majorities.
+    The seqnos are asked for when no copy follows any more: a copy that followed an unreachable owner may have advanced
+    since the survey, and been part of its majorities.
 
     Raises:
-        ClusterError: the operator must say; the map names who it named before, and the next run finds what this found.
+        ClusterError: the operator must decide; the map is unchanged, and the next run finds the same.
     """
     before = {vb: _chain(publisher.current, vb) for vb in unowned}
     await asyncio.gather(*(publisher.change(vb, (None, *publisher.current.copies(vb))) for vb in unowned))
@@ -106,7 +106,7 @@ def _chain(known: ClusterMap, vb: int) -> tuple[Address | None, ...]:
 
 
 async def copies_on(members: Members, node: Address, vbuckets: Sequence[int]) -> dict[int, Copy]:
-    """The copies of some vbuckets on a node, as they are now.
+    """Return a node's present copies of some vbuckets.
 
     Raises:
         ClusterError: it does not answer.

@@ -1,8 +1,7 @@
-"""Asks both nodes what they have of a vbucket, lets recovery.py decide, and does what it says.
+"""Asks both nodes for their copies of a vbucket, lets recovery.py decide, and carries the decision out.
 
-What is asked about a vbucket that is between owners is asked behind a barrier: setting the state that it has anyway is
-answered once all that was written before is durable, so a write that is being acknowledged can't be overlooked.
-Source: failover 4.
+Questions about a vbucket between owners come after a barrier: to set the state that it has anyway is answered once all
+earlier writes are durable, so a write that is being acknowledged can't be overlooked. Source: failover 4.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _ADVICE = {
 
 
 class Settling:
-    """Finds out and puts right.
+    """Finds and repairs broken hand-overs.
 
     Attributes:
-        active_sent: what the mover knows of hand-overs that it lost, by vbucket.
-        followed: the vbuckets in which the target follows the source by a call of its own, and was let go on.
+        active_sent: the mover's knowledge of hand-overs that it lost, by vbucket.
+        followed: the vbuckets in which the target goes on following the source by a call of its own.
     """
 
     def __init__(self, source: NodeAdmin, target: NodeAdmin) -> None:
@@ -50,27 +49,29 @@ class Settling:
         self._inquiry = Inquiry({source.address: source, target.address: target}.__getitem__)
 
     async def settle(self, vbucket: int, *, follows: bool = False) -> bool:
-        """Decide who owns a vbucket and bring it about, with a proxied connection open, so that nothing else goes on.
+        """Decide which node owns a vbucket and make it so, with a proxied connection open, so that no other work goes
+        on.
 
-        True if the target owns it now, False if the source does and the target is a replica that nothing else feeds.
-        With `follows` it may be one that follows the source by itself (`followed`), until `let_go`.
+        Returns True if the target owns it now, False if the source does and the target is a replica that no other
+        stream feeds. With `follows` the replica may follow the source by itself (`followed`), until `let_go`.
 
         Raises:
-            MoveError: neither can be had.
+            MoveError: neither is possible.
         """
         situation = await self._look(vbucket)
         return await self._act(vbucket, decide(situation), situation, follows=follows)
 
     async def let_go(self, vbucket: int) -> None:
-        """Let the target, which follows the source by itself, do so no more."""
+        """Let the target stop following the source by itself."""
         self.followed.discard(vbucket)
         await self._target.stop_replicating(self._source.endpoint, [vbucket])
 
     async def settle_alone(self, vbucket: int, problem: HeadwaterError) -> None:
-        """Act without a proxied connection, only where a node can not take part any more; return if the target owns it.
+        """Repair without a proxied connection, only if a node can not take part any more; return True if the target
+        owns it.
 
         Raises:
-            HeadwaterError: `problem`, or what is worse.
+            HeadwaterError: `problem`, or a worse one.
         """
         situation = await self._look(vbucket)
         verdict = decide(situation)
@@ -80,9 +81,10 @@ class Settling:
             raise problem
 
     async def held(self, vbucket: int) -> Held | None:
-        """Return how far the target's copy of a vbucket is; None if it can't be asked.
+        """Return the state of the target's copy of a vbucket; None if it can't be asked.
 
-        Asked without a barrier, which would set a state: with no connection of ours, it may just be becoming active.
+        This uses no barrier, which would set a state: without a connection of ours, the copy may just be becoming
+        active.
         """
         try:
             copy = await self._inquiry.copy(self._target.address, vbucket)
@@ -99,7 +101,7 @@ class Settling:
         return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in copies))
 
     async def _copy_at(self, node: NodeAdmin, vb: int) -> Seen | TransportError:
-        """A node's copy of a vbucket, or why it can't be asked."""
+        """Return a node's copy of a vbucket, or the error if it can't be asked."""
         try:
             copy = await self._inquiry.copy(node.address, vb)
             if copy is not None and copy.state in _BETWEEN:
@@ -127,7 +129,9 @@ class Settling:
         return verdict.action in (Action.FINISH, Action.DONE)
 
     async def _give_back(self, vb: int, verdict: Verdict, situation: Situation) -> None:
-        """The source first: killed in between, the next run finds it active and the target pending, which is plain."""
+        """Give the vbucket back to the source, which comes first: if this is killed, the next run finds it active and
+        the target pending, a clear case.
+        """
         is_flawed = situation.source is not None and situation.source.flaw != ""
         await self._source.set_state(vb, State.ACTIVE, force=is_flawed)
         failpoint("move.given_back")
@@ -137,7 +141,7 @@ class Settling:
         await self._prepare(vb, situation.target)
 
     async def _prepare(self, vb: int, target: Seen | None, *, follows: bool = False) -> None:
-        """failover 5, step 1; and let go whom the target follows by itself, unless that `follows` the source."""
+        """Prepare the target (failover 5, step 1); end its own stream, unless it `follows` the source by it."""
         self.followed.discard(vb)
         is_replica = target is not None and target.state is State.REPLICA
         for report in (await self._following(vb)).values():
@@ -153,7 +157,7 @@ class Settling:
             await self._target.set_state(vb, State.REPLICA)
 
     def _feeds(self, report: FollowingReport, vb: int, producer: Endpoint) -> bool:
-        """Return True if the source is whom the target follows, and the stream is open and no takeover."""
+        """Return True if the target follows the source by itself, and the stream is open and no takeover."""
         is_ours = str(producer) == str(self._source.endpoint)
         return is_ours and report.vbuckets[vb] == Phase.OPEN and vb not in report.takeovers
 
@@ -164,7 +168,7 @@ class Settling:
             return {}
 
     async def _owner_elsewhere(self, vb: int) -> str:
-        """Return the owner by the newest of both nodes' maps, if that is a third node; else ""."""
+        """Return the owner by the newer of both nodes' maps, if that is a third node; else ""."""
         maps = await asyncio.gather(*(_map(node) for node in (self._source, self._target)))
         newest = max((map_ for map_ in maps if map_ is not None), key=lambda map_: map_.version, default=None)
         owner = newest.owner(vb) if newest is not None and len(newest.servers) > 1 else None

@@ -1,8 +1,8 @@
-"""The state of a cluster: a survey turned into numbers for each node, problems, and remarks. No I/O.
+"""The state of a cluster: a survey as numbers for each node, problems, and remarks. No I/O.
 
-A problem is something that needs a hand: a node that does not answer, a vbucket without exactly one owner, a node with
-another map or damage on its disk, one that was asked and is no member, a replica that is missing or that the map does
-not even plan. A remark needs none: work that is unevenly spread, replicas that are behind.
+A problem needs the operator: a node that does not answer, a vbucket without exactly one owner, a node with another map
+or damage on its disk, a seed that is no member, a replica that is missing or that the map does not even plan. A remark
+does not: work that is unevenly spread, replicas that are behind.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class NodeStatus:
     """One member.
 
     Attributes:
-        answers, error: whether it could be asked, and why not.
-        active, replica, pending, dead: vbuckets by state, as the node says.
-        items: documents in its active vbuckets. behind: changes that its replicas still lack, all together.
+        answers, error: True if it answers, else the reason.
+        active, replica, pending, dead: its vbuckets by state.
+        items: documents in its active vbuckets. behind: the sum of the changes that its replicas still lack.
         version: (epoch, rev) of its map.
-        group: the failure domain that it is in; empty for none.
+        group: its failure domain; empty for none.
     """
 
     address: Address
@@ -45,7 +45,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class LaggingCopy:
-    """A replica that is complete up to a seqno, and must be so up to another one to be promoted (decision 0133)."""
+    """A replica that is complete up to a seqno, and must reach another one to be promoted (decision 0133)."""
 
     vbucket: int
     address: Address
@@ -53,14 +53,16 @@ class LaggingCopy:
     needed: int
 
     def to_json(self) -> dict[str, object]:
-        """The same for programs."""
+        """Return the same for programs."""
         seqnos = {"complete_seqno": self.complete, "needed_seqno": self.needed}
         return {"vbucket": self.vbucket, "address": str(self.address), **seqnos}
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster. `problems` and `remarks` are sentences; `lagging`: copies that only a forced failover promotes."""
+    """The cluster. `problems` and `remarks` are sentences; `lagging`: copies that only a forced failover
+    promotes.
+    """
 
     map: ClusterMap
     nodes: tuple[NodeStatus, ...]
@@ -74,7 +76,7 @@ class ClusterStatus:
         return not self.problems
 
     def to_json(self) -> dict[str, object]:
-        """The same for programs."""
+        """Return the same for programs."""
         return {
             "bucket": self.map.bucket,
             "revision": {"epoch": self.map.epoch, "rev": self.map.rev},
@@ -101,7 +103,7 @@ def _node_json(node: NodeStatus) -> Mapping[str, object]:
 
 
 def status(survey: Survey) -> ClusterStatus:
-    """Judge a survey."""
+    """Return the state of the cluster by a survey."""
     members = [survey.nodes[address] for address in survey.map.servers]
     nodes = tuple(_node(survey, node) for node in members)
     lagging = tuple(_lagging(survey))
@@ -193,7 +195,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
 
 
 def _outside(survey: Survey) -> Iterator[str]:
-    """Name who was asked and is no member: a node that was taken out tells of the others as if all were well."""
+    """Yield the seeds that are no members: a node that was taken out reports the others as if all were well."""
     for address, node in survey.nodes.items():
         if node.answers and not {address, node.this} & set(survey.map.servers):
             is_out = "is no member any more" if node.map is not None else "is no member"
@@ -209,7 +211,9 @@ def _damage(node: NodeView) -> str:
 
 
 def _unused_damage(node: NodeView) -> str:
-    """Damage in batches of which every vbucket was copied anew, or has left: all is served, until the node ends."""
+    """Return the damage in batches whose vbuckets were all copied anew, or have left: it harms nothing until the node
+    restarts.
+    """
     batches = "a damaged batch" if node.damaged_batches == 1 else f"{node.damaged_batches} damaged batches"
     return f"{node.address} has {batches} on its disk, which no vbucket needs, and can't be started again (see its log)"
 
@@ -220,7 +224,9 @@ def _possible(map_: ClusterMap) -> int:
 
 
 def _without_replica(map_: ClusterMap) -> Iterator[str]:
-    """Tell which vbuckets the next node that dies may take along: a failover leaves such, a rebalance mends them."""
+    """Yield the vbuckets that the death of one more node may lose: a failover leaves such, a rebalance
+    repairs them.
+    """
     count, possible = map_.replica_count, _possible(map_)
     if count > possible:
         are, room = "is" if count == 1 else "are", "has" if len(map_.servers) == 1 else "have"
@@ -235,7 +241,7 @@ def _without_replica(map_: ClusterMap) -> Iterator[str]:
 
 
 def _in_one_group(survey: Survey) -> Iterator[str]:
-    """Tell which vbuckets a group that fails takes more copies of than it had to have, or all."""
+    """Yield the vbuckets of which one group has more copies than necessary, or all."""
     if vbuckets := crowded(survey.map.with_groups(survey.groups)):
         names = _vbucket_names(vbuckets)
         yield f"{names}: copies in one group, which fails as one; headwater cluster rebalance spreads them"

@@ -1,7 +1,6 @@
-"""Streams and their lag, from STAT dcp, STAT tap and STAT replication. No I/O.
+"""Streams and their lag, by STAT dcp, STAT tap and STAT replication. No I/O.
 
-A connection's name is its client's choice and may contain anything, colons too: a statistic's name comes after the last
-colon.
+A client may choose any name for its connection, with colons too: a statistic's name comes after the last colon.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class ConnectionRow:
     """One connection, as its node reports it; None for missing facts.
 
     Attributes:
-        part: the node's part: producer or consumer. dialect: dcp or tap.
+        part: the node's role: producer or consumer. dialect: dcp or tap.
         backlog: changes still to send on its open streams; worst: on the worst one.
-        unacked, window: bytes that are sent and not acknowledged, and their limit.
+        unacked, window: the sent and unacknowledged bytes, and their limit.
     """
 
     node: Address
@@ -126,7 +125,9 @@ def _tap(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
 
 
 def followed(stats: Mapping[str, str]) -> list[FollowingReport]:
-    """Return the nodes that a node follows by its own calls, those in trouble first; empty if that can't be read."""
+    """Return the producers that a node follows by its own calls, those in trouble first; empty if that can't
+    be read.
+    """
     try:
         return sorted(answers.following(stats).values(), key=lambda each: not (each.problem or each.problems))
     except (RemoteProtocolError, ValueError):

@@ -1,7 +1,7 @@
-"""The nodes' states and maps at one moment: the truth that every decision starts from. Objects only, no I/O.
+"""The nodes' states and maps at one moment, from which every decision starts. Objects only, no I/O.
 
-Nothing about a cluster is kept anywhere else than in its nodes: the map that each was sent last, and the state of each
-vbucket there. A rebalance that was killed leaves a map and states that disagree; `settle` says what that means:
+The state of a cluster is in its nodes only: the last map that each got, and the state of each vbucket there. A
+rebalance that was killed leaves a map and states that disagree; `settle` finds the cause and the repair:
 
 | states                                       | what it was                               | what to do                |
 |----------------------------------------------|-------------------------------------------|---------------------------|
@@ -38,9 +38,10 @@ class Copy:
     """One node's copy of a vbucket, as a candidate for promotion.
 
     Attributes:
-        seqno: how far it got. complete: up to where it lacks nothing; as far, unless said otherwise.
-        has_gap: it refused changes. is_damaged: some were found damaged on its disk.
-        acknowledged: of a damaged one, up to where it may have acknowledged durable writes before that was found.
+        seqno: its high seqno. complete: the seqno up to which it lacks nothing; the same by default.
+        has_gap: True if it refused changes. is_damaged: True if some were found damaged on its disk.
+        acknowledged: for a damaged copy, the seqno up to which it may have acknowledged durable writes before that was
+            found.
     """
 
     address: Address
@@ -53,7 +54,7 @@ class Copy:
 
     @property
     def flaw(self) -> str:
-        """The flaw for people: what it lacks, and why; empty for a sound copy."""
+        """The copy's flaw, for people: the changes that it lacks, and the cause; empty for a sound copy."""
         return IS_DAMAGED if self.is_damaged else HAS_GAP if self.has_gap else ""
 
     def __post_init__(self) -> None:
@@ -63,22 +64,24 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node, as it answered.
+    """One node, by its answers.
 
     Attributes:
-        map: the map it was given; None if it has one of its own making (a node that was never in a cluster).
-        version: (epoch, rev) of what it hands out, its own map included.
-        tls_port: where it speaks TLS; None if it does not.
-        group: the failure domain that it is in, as it says; empty for none.
-        this: as which member its map addresses it; None if as none.
-        states, seqnos, complete, items: by vbucket. seqnos: durable high seqnos. complete: up to where a copy is so;
-            within a snapshot that is where it was before, for it lacks what the rest of that will bring.
-        refused, damaged: how many changes of a vbucket it refused, and how many its disk has lost; of those that lack
-            any.
-        acknowledged: up to where damaged copies may have acknowledged durable writes before their damage was found.
-        damaged_batches: how many batches of its log are damaged, also where no vbucket needs them any more.
-        error: why it did not answer; all else is empty then. is_refusal: it did, with this refusal.
-        fenced: what it says about waiting for its peers; empty when it serves. is_copy: it waits, since the member
+        map: the map that it got; None if it only has its own (a node that was never in a cluster).
+        version: (epoch, rev) of the map that it hands out, which may be its own.
+        tls_port: its port for TLS; None without TLS.
+        group: its failure domain, as it reports it; empty for none.
+        this: the member as which its map addresses it; None for none.
+        states, seqnos, complete, items: by vbucket. seqnos: durable high seqnos. complete: the seqno up to which a copy
+            is complete; within a snapshot that is a seqno before it, for it lacks the rest of the snapshot.
+        refused, damaged: the number of changes of a vbucket that it refused, or that its disk has lost; only for
+            vbuckets that lack any.
+        acknowledged: the seqno up to which damaged copies may have acknowledged durable writes before their damage was
+            found.
+        damaged_batches: the number of damaged batches of its log, also those that no vbucket needs any more.
+        error: the reason why it did not answer; all else is empty then. is_refusal: True if it answered with this
+            refusal.
+        fenced: its text about the wait for its peers; empty if it serves. is_copy: True if it waits since the member
             whose map it has answers elsewhere.
     """
 
@@ -105,7 +108,7 @@ class NodeView:
 
     @property
     def complaint(self) -> str:
-        """The reason why it could not be asked, for people; empty when it was."""
+        """The reason why the node could not be asked, for people; empty if it answered."""
         verb = "refuses" if self.is_refusal else "does not answer"
         return f"{self.address} {verb} ({self.error})" if self.error else ""
 
@@ -116,15 +119,15 @@ class NodeView:
 
     @property
     def answers(self) -> bool:
-        """True if it could be asked."""
+        """True if the node answered."""
         return not self.error
 
     def count(self, state: State) -> int:
-        """Return the number of vbuckets in a state here."""
+        """Return the number of vbuckets in a state on this node."""
         return sum(each is state for each in self.states.values())
 
     def copy(self, vbucket: int, log: Log) -> Copy:
-        """Its copy of a vbucket, which has this failover log."""
+        """Return the node's copy of a vbucket with this failover log."""
         seqno = self.seqnos.get(vbucket, 0)
         complete = self.complete.get(vbucket, seqno)
         has_gap = vbucket in self.refused and complete < seqno
@@ -132,14 +135,15 @@ class NodeView:
         return Copy(self.address, seqno, log, complete, has_gap, vbucket in self.damaged, acknowledged)
 
     def is_called_otherwise_in(self, known: ClusterMap) -> bool:
-        """Return whether it is a member of this map, asked by another name: no copy of a member's folder, which serves
-        nothing."""
+        """Return True if the node is a member of this map, asked under another name; a copy of a member's folder, which
+        serves nothing, is none.
+        """
         is_member = self.map is not None and self.map.uuid == known.uuid and self.this in known.servers
         return is_member and self.address not in known.servers and not self.is_copy
 
     @property
     def has_data(self) -> bool:
-        """True if a vbucket here, in whatever state, has a history."""
+        """True if a vbucket on this node, in any state, has a history."""
         return any(self.seqnos.values())
 
 
@@ -148,10 +152,10 @@ class Survey:
     """All nodes of a cluster.
 
     Attributes:
-        map: the newest that any of them has.
-        nodes: the members, then others that were asked about.
-        aliases: the members that were asked by another name than the map's, by that name: a host has several, and
-            workers have an address in common.
+        map: the newest map of them all.
+        nodes: the members, then other nodes that were asked.
+        aliases: the members that were asked under another name than the map's, by that name: a host has several, and
+            workers share an address.
     """
 
     map: ClusterMap
@@ -160,8 +164,9 @@ class Survey:
 
     @classmethod
     def of(cls, newest: ClusterMap, views: Mapping[Address, NodeView]) -> Survey:
-        """Return the survey in which each member is seen once: as another node, its vbuckets would have two owners, and
-        be made dead at that one."""
+        """Return the survey in which each member appears once: as two nodes, its vbuckets would have two owners, and be
+        made dead at one.
+        """
         aliases = {name: node.this for name, node in views.items() if node.this and node.is_called_otherwise_in(newest)}
         return cls(newest, {name: node for name, node in views.items() if name not in aliases}, aliases)
 
@@ -172,8 +177,9 @@ class Survey:
 
     @property
     def strangers(self) -> list[Address]:
-        """Nodes at a member's address that were given no map, and own vbuckets by it of which another member has more:
-        they came back without their disk, or are somebody else."""
+        """Nodes at a member's address that got no map, and own vbuckets by it of which another member has more: they
+        came back without their disk, or are other nodes.
+        """
         return [each for each in self.map.servers if each in self.nodes and self._is_stranger(self.nodes[each])]
 
     def _is_stranger(self, node: NodeView) -> bool:
@@ -184,13 +190,14 @@ class Survey:
         return any(other.seqnos.get(vb, 0) > node.seqnos.get(vb, 0) for vb in here for other in others)
 
     def in_state(self, vbucket: int, *states: State) -> list[Address]:
-        """The members where a vbucket is in one of these states, in the order of the map."""
+        """Return the members where a vbucket is in one of these states, in the order of the map."""
         members = (self.nodes[each] for each in self.map.servers if each in self.nodes)
         return [node.address for node in members if node.states.get(vbucket) in states]
 
     def loses_whole_copy(self, vbucket: int, owner: Address, gone: Container[Address]) -> bool:
-        """Return True if a vbucket's owner has damaged changes of it, nodes that are to go have the map's other copies,
-        and no copy that stays is sound and complete as far."""
+        """Return True if a vbucket's owner has damaged changes of it, leaving nodes have the map's other copies, and no
+        staying copy is sound and complete as far.
+        """
         node, others = self.nodes[owner], [each for each in self.map.copies(vbucket) if each != owner]
         is_damaged = vbucket in node.damaged and node.states.get(vbucket) is State.ACTIVE
         if not is_damaged or not any(each in gone for each in others):
@@ -201,9 +208,10 @@ class Survey:
         return not any(not each.flaw and each.complete >= needed for each in copies)
 
     def has_lost_changes(self, vbucket: int, address: Address, staying: Iterable[Address]) -> bool:
-        """Return True if a node has changes of a vbucket that its damaged owner lost, and no sound copy of `staying`.
+        """Return True if a node has changes of a vbucket that its damaged owner lost, and that no sound copy of
+        `staying` has.
 
-        The owner's copy is complete up to the damage, whatever it has behind it.
+        The owner's copy is complete only up to the damage.
         """
         owners = [each for each in self.in_state(vbucket, State.ACTIVE) if vbucket in self.nodes[each].damaged]
         if not owners:
@@ -213,21 +221,20 @@ class Survey:
         return not copy.flaw and copy.complete > max([*upto, *(each.complete for each in others if not each.flaw)])
 
     def outsiders_owning(self, vbucket: int) -> list[Address]:
-        """Nodes that are no members and think that they own a vbucket: new ones, and those that were taken out."""
+        """Return the nodes that are no members and claim a vbucket: new ones, and those that were taken out."""
         others = (node for address, node in self.nodes.items() if address not in self.map.servers)
         return [node.address for node in others if node.states.get(vbucket) is State.ACTIVE]
 
     @property
     def tls_ports(self) -> dict[Address, int]:
-        """The ports at which the nodes speak TLS: as they say themselves, and as the map says of those that do not
-        answer."""
+        """The TLS ports of the nodes: as they report them, and from the map for those that do not answer."""
         ports = {address: node.tls_port for address, node in self.nodes.items()}
         silent = {address: port for address, port in self.map.tls_ports.items() if not self._answers(address)}
         return silent | {address: port for address, port in ports.items() if port is not None}
 
     @property
     def groups(self) -> dict[Address, str]:
-        """The failure domains of the nodes: as they say themselves, and as the map says of those that do not answer."""
+        """The failure domains of the nodes: as they report them, and from the map for those that do not answer."""
         silent = {address: group for address, group in self.map.groups.items() if not self._answers(address)}
         return silent | {address: node.group for address, node in self.nodes.items() if node.group}
 
@@ -235,7 +242,7 @@ class Survey:
         return address in self.nodes and self.nodes[address].answers
 
     def latest_rev(self) -> int:
-        """The highest revision that any node hands out; the next map must have a higher one."""
+        """Return the highest revision that any node hands out; the next map must have a higher one."""
         return max(self.map.rev, *(node.version[1] for node in self.nodes.values()))
 
 
@@ -244,14 +251,15 @@ class Settlement:
     """The repairs after which map and states agree; vbuckets in ascending order.
 
     Attributes:
-        handed_over: to whom; the map has to follow.
+        handed_over: vbuckets with their new owners; the map has to follow.
         cut: takeovers to recover, (from, to).
-        unowned: nobody owns them, and these nodes have a copy.
-        fenced: nodes that think they own what belongs to another; they are made dead.
+        unowned: vbuckets without an owner, with the nodes that have a copy.
+        fenced: vbuckets that a node claims and that belong to another; they are made dead there.
         waiting: nodes that were to take over from an owner that never stopped.
         lost: no node has a copy.
         contested: several owners, none of them the map's.
-        unknown: a failover was cut off before it had asked how far their copies must be to be promoted.
+        unknown: vbuckets whose copies must reach an unknown seqno to be promoted, since a failover was cut off before
+            it had asked.
     """
 
     handed_over: dict[int, Address] = field(default_factory=dict)
@@ -273,8 +281,8 @@ class Settlement:
 def settle(survey: Survey) -> Settlement:
     """Compare the map with the states of all nodes that answered.
 
-    Only a member can have become an owner: a node is in the map before anything is handed to it. What others think they
-    own is not looked at twice.
+    Only a member can have become an owner: a node is in the map before it gets a vbucket. The claims of other nodes do
+    not count.
     """
     settlement = Settlement(unknown=survey.map.unknown)
     for vb in range(survey.map.vbuckets):
@@ -306,32 +314,33 @@ def _settle_one(survey: Survey, vb: int, settlement: Settlement) -> None:
 
 
 def chain_with_owner(chain: Iterable[Address], owner: Address) -> tuple[Address, ...]:
-    """The same nodes with another one in front, which may be new among them."""
+    """Return the same nodes with another owner in front, which may be new among them."""
     return (owner, *(node for node in chain if node != owner))
 
 
 def best(copies: Sequence[Copy]) -> Copy:
-    """The copy to promote: of the newest history, and there the one that is complete furthest; of those one without a
-    flaw, then the longest, and of equals the first.
+    """Return the copy to promote: of the newest history, and there the one that is complete up to the highest seqno; of
+    those one without a flaw, then the longest, and of equals the first.
 
-    A longer one that was filling up may lack any key that was written more than once, at its new place and its old one
-    (decision 0086): what is acknowledged lies in complete copies.
+    A longer copy that was filling up may lack keys that were written more than once, in their new and their old version
+    (decision 0086): acknowledged changes are in complete copies.
     """
     return max(current(copies), key=lambda copy: (copy.complete, not copy.flaw, copy.seqno))
 
 
 def current(copies: Sequence[Copy]) -> Sequence[Copy]:
-    """The copies whose history is not superseded.
+    """Return the copies whose history is not superseded.
 
-    It is when another copy's failover log has its newest vb uuid further back: that one went on from it (failover.md
-    1). What the superseded copy has beyond that point was given up when the other was promoted.
+    A history is superseded if another copy's failover log has its newest vb uuid further back: that copy went on from
+    it (failover.md 1). Changes of the superseded copy beyond that point were given up when the other was promoted.
     """
     newest = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
     return newest or copies
 
 
 def rival(copies: Sequence[Copy]) -> Copy | None:
-    """A copy that has what the best one lacks, in a history that neither of the two went on from; None without one.
+    """Return a copy with changes that the best one lacks, in a history that neither of the two went on from; None
+    without one.
 
     So it is when each was promoted while the other was away. Their seqnos count different things, and no rule can say
     whose changes are to be given up: the operator must.
@@ -341,8 +350,9 @@ def rival(copies: Sequence[Copy]) -> Copy | None:
 
 
 def _apart(first: Copy, second: Copy) -> bool:
-    """Return True if both have changes behind where their histories parted. Copies whose logs are not known have
-    not."""
+    """Return True if both have changes behind the point where their histories parted; False if their logs are not
+    known.
+    """
     if not first.log or not second.log or first.log[0][0] == second.log[0][0]:
         return False
     ours, theirs = _branch_ends(first), _branch_ends(second)
@@ -351,7 +361,9 @@ def _apart(first: Copy, second: Copy) -> bool:
 
 
 def _branch_ends(copy: Copy) -> dict[int, int]:
-    """The seqno of the last change of each branch, by vb uuid: where the next one begins, or how far the copy got."""
+    """Return the seqno of the last change of each branch, by vb uuid: the start of the next branch, or the copy's high
+    seqno.
+    """
     ends = (copy.seqno, *(seqno for _, seqno in copy.log))
     return {uuid: end for (uuid, _), end in zip(copy.log, ends, strict=False)}
 

@@ -3,8 +3,8 @@
     copy()       ADD_STREAM; until the target has nearly everything (dcp-vbtakeover), and has it on disk
     take_over()  the stream is closed and asked for again with the takeover flag; until the target is active
 
-The mover sees the states pass with its own eyes: when the target has answered "active", that is on its disk, and the
-vbucket is its own (failover 4, step 11). The end of the stream that follows is waited for, and may as well be lost.
+The mover sees the states pass: when the target has answered "active", that is on its disk, and the target owns the
+vbucket (failover 4, step 11). The mover waits for the end of the stream, but may also lose it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Transfer:
         lag: called with the number of changes that the target still lacks, about, whenever that is known.
 
     Attributes:
-        active_sent: whether the target was told to become active: from then on it may be.
-        ownerless_seconds: from step 7, when the source stops serving, to step 11, as it looks from here.
+        active_sent: True if the target got the order to become active: from then on it may be.
+        ownerless_seconds: the time from step 7, when the source stops serving, to step 11, as seen from here.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Transfer:
         """Wait until a target that follows the source by itself has nearly everything.
 
         Raises:
-            MoveError: it comes no nearer.
+            MoveError: it makes no progress.
         """
         nearest, until = -1, 0.0
         while (left := await self.lag()) > ESTIMATE_MAX:
@@ -106,7 +106,7 @@ class Transfer:
         self._lag(left)
 
     async def _estimate(self, name: str) -> int:
-        """Return the number of changes that the target lacks, about; a backfill is not near, whatever is left of it."""
+        """Return about how many changes the target lacks; a backfill always counts as many."""
         with suppress(*NO_SUCH_GROUP):
             stats = await self._source.takeover_stats(self.vb, name)
             if stats.is_streaming:
@@ -120,7 +120,7 @@ class Transfer:
         return max(0, there - here)
 
     async def _or_end(self, connection: ProxiedConnection, work: Coroutine[None, None, None]) -> None:
-        """Do it, but no longer than the stream and the connection live."""
+        """Run a coroutine, but no longer than the stream and the connection live."""
         task = asyncio.create_task(work)
         try:
             await asyncio.wait((task, self._ended, connection.proxy.lost), return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +131,7 @@ class Transfer:
             task.add_done_callback(_read)  # whatever it ends with: what ended the stream is told instead
 
     def _check(self, connection: ProxiedConnection) -> None:
-        """Raise what ended the connection, or the stream."""
+        """Raise the error that ended the connection, or the stream."""
         if connection.proxy.lost.done():
             raise connection.proxy.lost.result()
         if self._ended.done():
@@ -143,7 +143,7 @@ class Transfer:
     # --- taking over --------------------------------------------------------------------------------------------------
 
     async def take_over(self, connection: ProxiedConnection) -> None:
-        """Let the target take over; returns when it owns the vbucket.
+        """Let the target take over; return when it owns the vbucket.
 
         Raises:
             StatusError, TransportError: it did not come to that, as far as is known.
@@ -164,7 +164,7 @@ class Transfer:
         await asyncio.wait(waited, timeout=END_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     def observe(self, side: Side, frame: Frame) -> None:
-        """A state, its answer, or the end of the stream is about to be passed on."""
+        """Note a state, its answer, or the end of the stream that is about to be passed on."""
         if side is Side.CONSUMER:
             self._answered(frame)
         elif frame.opcode == Opcode.DCP_STREAM_END:
@@ -189,7 +189,7 @@ class Transfer:
 
 
 def _read(task: asyncio.Task[None]) -> None:
-    """Take a task's error from it, so that it is not complained about when nobody waits for the task any more."""
+    """Take a task's error from it, so that asyncio does not complain about it when no caller waits any more."""
     if not task.cancelled():
         task.exception()
 

@@ -1,8 +1,7 @@
 """The users of a node, or of all nodes of a cluster: every member that answers gets the same list.
 
-What the members know is put together user by user, changed, and given to all of them; what one of them hears from
-another meanwhile is not lost by that. A member that is away asks the others when it is back. Verifiers travel, never
-passwords.
+The lists of the members are merged user by user, changed, and given to all of them; changes that one gets from another
+meanwhile are not lost. A member that is away asks the others when it is back. Verifiers travel, never passwords.
 
 Source: node/users/sharing.py; docs/decisions/0076.
 """
@@ -29,7 +28,9 @@ Edit: TypeAlias = "Callable[[UserList], UserList]"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The reach of a change: the list, the nodes that have it on disk, and those that will ask for it, with why."""
+    """The reach of a change: the list, the nodes that have it on disk, and the nodes that will ask for it, with the
+    reasons.
+    """
 
     users: UserList
     nodes: tuple[Address, ...]
@@ -45,20 +46,20 @@ class _Known:
 
 
 async def current(members: Members, seeds: Sequence[Address]) -> UserList:
-    """The users, as those members know them that answer. Raises as `change`."""
+    """Return the users by the members that answer. Raises as `change`."""
     return (await _ask(members, seeds)).users
 
 
 async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spread:
-    """Change the users on all nodes that `seeds` lead to; on return that is durable on each that is not away.
+    """Change the users on all nodes that `seeds` lead to; on return that is durable on each node that answers.
 
-    The first member of the map that answers takes it before the others are asked: of two changes at once that can not
-    both be, as of two who remove each other, the second is refused there, and has gone nowhere.
+    The first member of the map that answers takes it before the others are asked: of two contradictory changes at once,
+    as of two administrators who remove each other, the second is refused there, and reaches no other node.
 
     Raises:
-        NoAccess: we are no administrator of all buckets. What `edit` raises: nothing was changed.
+        NoAccess: our user does not administer all buckets. An error of `edit`: nothing was changed.
         ClusterError: a member refused it, or did not answer any more; nothing was changed if that was the first.
-        StatusError, TransportError: nobody answers the question what there is.
+        StatusError, TransportError: no node answers the first question.
     """
     known = await _ask(members, seeds)
     users = edit(known.users)
@@ -80,10 +81,11 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
 
 
 async def share(members: Members, seeds: Sequence[Address]) -> None:
-    """Let the users of a new cluster be those of all its nodes; nothing where none keeps any, or none can tell.
+    """Merge the users of all nodes of a new cluster into one list and send it to each. Do nothing if no node has users,
+    or none answers.
 
     Raises:
-        ClusterError: a node did not take them; the same again goes on.
+        ClusterError: a node did not take them; repeat the call to go on.
     """
     try:
         known = await _ask(members, seeds)
@@ -94,7 +96,9 @@ async def share(members: Members, seeds: Sequence[Address]) -> None:
 
 
 async def _ask(members: Members, seeds: Sequence[Address]) -> _Known:
-    """The lists of all members, put together: those that are the cluster's if there are any, else all of them."""
+    """Return the merged lists of all members: those that belong to the cluster if there are any, else all of
+    them.
+    """
     first, known = await known_map(members, seeds, of_first_bucket=True)
     nodes, cluster = ([first], "") if known is None else (list(known.servers), known.uuid)
     answers = await asyncio.gather(*(members.admin(each).users() for each in nodes), return_exceptions=True)

@@ -1,11 +1,11 @@
-"""Waiting until copies are level: the same history as the owner's, and everything in it that the owner had.
+"""Waiting until copies are level: with the owner's history, and with all changes that the owner had.
 
 A seqno alone says nothing: a copy that was promoted once, or was away during a failover, has a history of its own with
 seqnos as high. So the newest vb uuid of both must be the same; a replica takes the owner's failover log over when its
-stream is accepted, after it has rolled back what it had to (failover.md 1, "replace"). And a copy that fills up has the
-newest version of each key only: within a snapshot it counts up to where it was complete before (decision 0086).
+stream is accepted, after its rollback (failover.md 1, "replace"). And a copy that fills up has only the newest version
+of each key: within a snapshot only the part before it counts (decision 0086).
 
-All who wait look at the same moments, so that a node is asked once for all of its copies (inquiry.py).
+All waiting callers look at the same moments, so that a node is asked once for all of its copies (inquiry.py).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Watch:
     """Looks at copies.
 
     Args:
-        pause_seconds: how often at first; a copy that fills up for long is looked at less often.
-        still_seconds_max: a copy that does not come on for so long is given up.
+        pause_seconds: the first pause between two looks; it grows for a copy that fills up for long.
+        still_seconds_max: the time without progress after which a copy is given up.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Watch:
         self._inquiry = Inquiry(members.admin)
 
     async def until_level(self, vbucket: int, owner: Address, copies: Iterable[Address]) -> None:
-        """Return when all copies have on disk what the owner has now.
+        """Return when all copies have on disk the changes that the owner has now.
 
         Raises:
-            ClusterError: a copy does not come on.
+            ClusterError: a copy makes no progress.
             TransportError, StatusError: a node does not answer, or the owner has lost the vbucket.
         """
         waiting = list(copies)
@@ -64,7 +64,7 @@ class Watch:
             await asyncio.gather(*(self._until(vbucket, owner, each, goal) for each in waiting))
 
     async def until_all_level(self, wanted: ClusterMap) -> None:
-        """Return when all replicas of a map have on disk what their owners have now.
+        """Return when all replicas of a map have on disk the changes that their owners have now.
 
         Raises: as `until_level`.
         """
@@ -84,7 +84,7 @@ class Watch:
         await asyncio.gather(*map(wait, range(wanted.vbuckets)))
 
     async def _owned_seqnos(self, owner: Address, vbuckets: Iterable[int]) -> dict[int, int]:
-        """Return the seqnos of an owner's vbuckets; one that has just started may serve them in a moment."""
+        """Return the seqnos of an owner's vbuckets, with retries for an owner that has just started."""
         began = self._clock()
         while True:
             seqnos: dict[int, int] = {}
@@ -115,7 +115,9 @@ class Watch:
             await asyncio.sleep(self._until_next(began))
 
     def _until_next(self, began: float) -> float:
-        """Return the seconds to the next look: a quarter of what was waited already, up to a moment of all."""
+        """Return the seconds to the next look: a quarter of the wait so far, rounded so that all callers look
+        at once.
+        """
         if not self._pause:
             return 0.0
         now = self._clock()
@@ -123,10 +125,10 @@ class Watch:
         return moments * self._pause - now % self._pause
 
     async def _is_level(self, vbucket: int, owner: Address, theirs: CopyReport, goal: int) -> bool:
-        """Return True if a copy, as it was at one moment, has all up to a seqno, and the owner's history.
+        """Return True if a copy, as of one moment, has all changes up to a seqno, and the owner's history.
 
-        A copy within a snapshot is not level: what is there by then lacks keys that its rest brings. Nor is a dead one,
-        as a former owner's is until it takes its role of a replica: it follows nobody.
+        A copy within a snapshot is not level: it lacks keys that the rest of the snapshot brings. Nor is a dead copy,
+        as a former owner's until it becomes a replica: it follows no node.
         """
         if theirs.state is State.DEAD or min(theirs.seqno, theirs.complete) < goal:
             return False

@@ -1,4 +1,4 @@
-"""Operators' work, each kind declared once: its options, its words, its plan and what it does.
+"""Operators' work, each kind declared once: its options, its texts, its plan and its action.
 
     plan = await DropBucket("carts").plan(members, seeds)
     outcome = await DropBucket("carts").run(members, seeds, WorkRun(plan=plan))

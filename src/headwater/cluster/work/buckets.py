@@ -47,7 +47,7 @@ class CreateBucket(DeclaredWork):
     )
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return what would be made; raises OptionError for a bucket that is there."""
+        """Return the plan of the new bucket; raises OptionError if it exists."""
         from headwater.cluster.buckets import names
 
         if self.name in (known := await names(members, seeds)):
@@ -57,7 +57,7 @@ class CreateBucket(DeclaredWork):
         return WorkPlan((f"Bucket {self.name} is made on all nodes, with {many}", f"It may take {room}"))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Make it on all nodes."""
+        """Make the bucket on all nodes."""
         from headwater.cluster.buckets import BucketWish, create
 
         wish = BucketWish(self.name, self.vbuckets, self.quota_mib, self.replicas)
@@ -88,7 +88,7 @@ class DropBucket(DeclaredWork):
     name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return what would go; raises WorkRefused for a bucket that is not there, or the first."""
+        """Return the documents that would go; raises WorkRefused for an unknown bucket, or the first."""
         from headwater.cluster.buckets import names
 
         known = await names(members, seeds)
@@ -105,7 +105,7 @@ class DropBucket(DeclaredWork):
         )
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Drop it on all nodes."""
+        """Drop the bucket on all nodes."""
         from headwater.cluster.buckets import drop
 
         nodes = await drop(members, seeds, self.name)
@@ -141,7 +141,7 @@ class SetQuota(DeclaredWork):
         return f"Quota of bucket {self.name}: {_room(self.quota_mib or 0, ',')}"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return each node's quota of now and then."""
+        """Return each node's quota now and then."""
         from headwater.cluster.buckets import quotas
 
         before = await quotas(members, seeds, self.name)
@@ -151,7 +151,7 @@ class SetQuota(DeclaredWork):
         return WorkPlan(heading=("node", "may take", "then"), rows=rows, is_empty=is_empty)
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Give it the quota on all nodes; without one, return that of each."""
+        """Set the quota on all nodes; without one, return that of each."""
         from headwater.cluster.buckets import quotas, set_quota
 
         if self.quota_mib is None:

@@ -31,7 +31,7 @@ class _OfCollections(DeclaredWork):
 
     @property
     def path(self) -> CollectionPath:
-        """The scope or the collection that is meant."""
+        """The scope or the collection of this work."""
         from headwater.cluster.collections import CollectionPath
 
         return CollectionPath.parse(self.name)
@@ -69,7 +69,7 @@ class CreateCollection(_OfCollections):
             raise OptionError("max-ttl", self.max_ttl, "for a scope: it is of a collection; a scope has none")
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return what would be made."""
+        """Return the plan of the new scope or collection."""
         from headwater.cluster.collections import current
 
         manifest = await current(members, seeds)
@@ -118,7 +118,7 @@ class DropCollection(_OfCollections):
     force: bool = option(False, "Although other nodes have another name for its id, which is dropped, too.")
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return the collections that would go; raises WorkRefused for a name that is not there."""
+        """Return the collections that would be dropped; raises WorkRefused for an unknown name."""
         from headwater.cluster.collections import current
 
         manifest = await current(members, seeds)
@@ -129,7 +129,7 @@ class DropCollection(_OfCollections):
         return WorkPlan(lines, {"name": str(self.path), "would_drop": list(ids)}, ids=ids)
 
     def _ids(self, manifest: CollectionsManifest) -> dict[str, str]:
-        """Return the ids, as hexadecimal digits, of the collections that go, by name."""
+        """Return the ids, as hexadecimal digits, of the collections to be dropped, by name."""
         return {
             f"{scope.name}.{each.name}": f"{each.id:x}"
             for scope, each in manifest.each_collection()
@@ -137,7 +137,7 @@ class DropCollection(_OfCollections):
         }
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Drop it on all nodes; raises WorkRefused if it is not what the plan showed."""
+        """Drop it on all nodes; raises WorkRefused if it is not the one that the plan showed."""
         from headwater.cluster.collections import change, current, drop_everywhere, removal
         from headwater.wire.manifest import ManifestRefused
 

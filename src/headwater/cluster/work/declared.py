@@ -1,4 +1,4 @@
-"""The frame of operators' work: its options and words as fields of a dataclass, its plan, and what came of it."""
+"""The frame of operators' work: its options and texts as fields of a dataclass, its plan, and its outcome."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class WorkPlan:
     """The effect of work: lines for people, and rows of figures with their heading; `digest` distinguishes plans.
 
     Attributes:
-        facts: the same as JSON types.
-        title: what the rows are about. amount: how much is to be done, in the unit of the work.
+        facts: the effect as JSON types.
+        title: the heading of the rows. amount: the amount of work, in its unit.
         is_empty: True if there is nothing to do.
-        ids: the ids of what goes, by name; what is made anew under a name has another one.
-        bucket, uuids: the bucket that the work harms, and its uuids on the nodes; whoever runs the work as it was shown
-            reaches no other bucket of this name. Empty where it harms none, or nobody looked.
+        ids: the ids of dropped things, by name; a thing that is made anew under a name has another id.
+        bucket, uuids: the bucket that the work harms, and its uuids on the nodes, so that the confirmed work reaches no
+            other bucket of this name. Empty if it harms none, or none was looked up.
     """
 
     lines: tuple[str, ...] = ()
@@ -46,18 +46,18 @@ class WorkPlan:
 
     @property
     def digest(self) -> str:
-        """A short digest of what is shown."""
+        """A short digest of the plan as shown."""
         shown = [self.heading, self.rows, self.lines, self.ids, self.bucket, sorted(self.uuids)]
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkOutcome:
-    """The end of work: a line for people, and the same as JSON types.
+    """The end of work: a line for people, and the facts as JSON types.
 
     Attributes:
         state: done, or stopped before all was done.
-        is_answer: True if the line answers a question, and says of nothing that it was done.
+        is_answer: True if the line answers a question, and reports no action.
         details: more lines, such as one for each loss.
     """
 
@@ -73,9 +73,9 @@ class WorkRun:
     """Work under way.
 
     Attributes:
-        now: what happens. done, total: how much of how much, in the unit of the work; 0 of 0 while that is unknown.
-        plan: as it was confirmed; None where nobody was shown one.
-        stop: tells whether to begin nothing more.
+        now: the present step. done, total: the progress, in the unit of the work; 0 of 0 while it is unknown.
+        plan: the plan as it was confirmed; None if none was shown.
+        stop: returns True to begin nothing more.
         report: called after each step.
     """
 
@@ -87,7 +87,7 @@ class WorkRun:
     report: Callable[[WorkRun], None] = lambda run: None
 
     def step(self, now: str, done: int, total: int) -> None:
-        """Note what happens, and report it."""
+        """Note the present step, and report it."""
         self.now, self.done, self.total = now, done, total
         self.report(self)
 
@@ -155,15 +155,15 @@ class DeclaredWork:
         return False
 
     def confirmation(self, bucket: str) -> str:
-        """Return the words to type on a page before it begins; empty if it can do no harm."""
+        """Return the words to type on a page before the work begins; empty if it can do no harm."""
         return self.CONFIRMATION.format(self, bucket=bucket)
 
     def harmed(self, bucket: str) -> str:
-        """Return the name of the bucket, this one or another, that must be the one which was shown; or nothing."""
+        """Return the name of the bucket, this one or another, that must be the one shown; or empty."""
         return self.HARMED.format(self, bucket=bucket)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return what would be done, without changing anything."""
+        """Return the plan, without changing anything."""
         return WorkPlan((self.title,))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:

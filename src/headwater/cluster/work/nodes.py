@@ -61,7 +61,7 @@ class InitCluster(DeclaredWork):
         return True
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return who would own how much."""
+        """Return the number of vbuckets that each node would own."""
         from headwater.cluster.founding import planned
 
         plan = await planned(members, self.nodes, self.replicas, encrypted=self.tls)
@@ -70,7 +70,7 @@ class InitCluster(DeclaredWork):
         return WorkPlan(lines, facts | {"begun": False}, ("node", "active", "replicas"), tuple(rows))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Give them the map, and their vbuckets."""
+        """Give the nodes the map, and their vbuckets."""
         from headwater.cluster.founding import found_cluster
 
         lines, facts = self._lines(await found_cluster(members, self.nodes, self.replicas, encrypted=self.tls))
@@ -115,13 +115,13 @@ class EncryptCluster(DeclaredWork):
         return f"Nodes speak {'TLS' if self.encrypted else 'without TLS'} with each other"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return how the nodes call each other, and will."""
+        """Return whether the nodes use TLS with each other now, and then."""
         map_ = (await members.survey(seeds)).map
         now, then = ("by" if each else "without" for each in (map_.encrypted, self.encrypted))
         return WorkPlan((f"The {len(map_.servers):,} nodes call each other {now} TLS now, and then {then} TLS",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Give them the map that says so."""
+        """Give the nodes the map with the new setting."""
         from headwater.cluster.encryption import set_encryption
 
         known = await set_encryption(members, seeds, encrypted=self.encrypted)

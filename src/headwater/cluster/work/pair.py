@@ -80,11 +80,11 @@ class PromoteReplicas(DeclaredWork):
         )
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return what becomes active, and what is made dead for it."""
+        """Return the vbuckets that become active, and those that are made dead for it."""
         return self._work_plan(await self._planned(members))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Promote what the plan shows; nothing where it has become another one."""
+        """Promote the replicas that the plan shows; do nothing if the plan has changed."""
         from headwater.cluster.promotion import promote
 
         plan = await self._planned(members)

@@ -82,13 +82,13 @@ class SpreadVbuckets(DeclaredWork):
         return options | {"vbuckets_at_once": self.concurrency, "limits": Limits(patience_seconds=self.patience)}
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return each node's vbuckets before and after, and who hands over to whom."""
+        """Return each node's vbuckets before and after, and the hand-overs."""
         from headwater.cluster.rebalance import Rebalance
 
         return _spread(await Rebalance(members, list(seeds), **self._options()).plan())
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Move what is not where it belongs; asked to stop, let what is under way come to its end."""
+        """Move the vbuckets to their places; after a request to stop, let those under way finish."""
         from headwater.cluster.rebalance import Rebalance
 
         def note(step: RebalanceStep) -> None:
@@ -184,7 +184,7 @@ class FailOver(DeclaredWork):
         return f"Failover of {', '.join(map(str, self.dead)) or 'what nobody owns'}"
 
     def confirmation(self, bucket: str) -> str:
-        """Return the nodes that are dead, or the bucket whose vbuckets nobody owns."""
+        """Return the names of the dead nodes, or the bucket whose vbuckets have no owner."""
         return " ".join(map(str, self.dead)) or bucket
 
     def _work(self, members: Members, seeds: Sequence[Address]) -> Failover:
@@ -209,14 +209,14 @@ class FailOver(DeclaredWork):
         return WorkPlan(_losses(plan), _facts_of_failover(plan), heading, tuple(rows), title, is_empty=plan.is_empty)
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Fence the dead, and promote."""
+        """Fence the dead nodes, and promote the replicas."""
         plan = await self._work(members, seeds).run()
         line = f"{several(len(plan.promotions), 'vbucket')} promoted, {len(plan.anew)} begun anew"
         return WorkOutcome(line, _facts_of_failover(plan), details=_losses(plan))
 
 
 def _losses(plan: FailoverPlan) -> tuple[str, ...]:
-    """Return what was refused and is accepted, and a line for each vbucket that may lose something."""
+    """Return the accepted refusals, and a line for each vbucket that may lose something."""
     accepted = [f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items()]
     lossy = plan.losses.items()
     return (*accepted, *(f"vbucket {vb} of {each.chosen} {'; '.join(each.losses.values())}" for vb, each in lossy))
@@ -234,7 +234,9 @@ def _facts_of_failover(plan: FailoverPlan) -> dict[str, Any]:
 
 
 def _loss(promotion: Promotion) -> dict[str, Any]:
-    """Return what a vbucket may lose, as JSON: "needed" is null where nobody knows how far the copy must be."""
+    """Return the possible loss of a vbucket, as JSON: "needed" is null if the seqno that the copy must reach is
+    unknown.
+    """
     return {
         "node": str(promotion.chosen),
         "seqno": promotion.seqno,

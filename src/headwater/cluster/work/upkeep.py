@@ -39,7 +39,7 @@ class Compact(DeclaredWork):
     hours: int = option(..., "Tombstones that are older go.", least=0, most=HOURS_MAX)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return who would compact."""
+        """Return the node that would compact."""
         return WorkPlan((f"{self.title}, on {await self._owner(members, seeds)}",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
@@ -75,8 +75,9 @@ class Flush(DeclaredWork):
         return WorkPlan((f"Every document of this bucket is deleted, on {', '.join(owners)}",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Let each owner delete its documents. Alone: a vbucket that is handed over meanwhile could be none's, or go
-        to an owner that has deleted its documents before."""
+        """Let each owner delete its documents, as the only operator at work: a vbucket that is handed over meanwhile
+        could have no owner, or go to a node that has deleted its documents before.
+        """
         async with members.alone("flush", await _nodes(members, seeds)):
             owners = [each async for each in _owners(members, seeds)]
             for done, owner in enumerate(owners):

@@ -1,6 +1,7 @@
-"""The encoding in which a connection gets changes: what it negotiated decides what of a stored frame is sent.
+"""The encoding of changes for a connection: its negotiated features decide which parts of a stored frame are
+sent.
 
-Most frames leave as they are stored, or with other extras, and a kernel does that in bulk (`bits`). Those whose
+Most frames leave as they are stored, or with other extras; a kernel copies them in bulk (`bits`). Those whose
 datatype has a bit of `slow`, or all of them if `plain`, are taken apart here, one by one: values to inflate or
 compress, extended attributes to strip, a stream id to add.
 
@@ -45,14 +46,15 @@ class Encoding:
     """The encoding in which a stream sends each change.
 
     Attributes:
-        xattrs: extended attributes are sent; deleted_user_xattrs: those of users in tombstones as well.
-        no_value: values stay here; keep_datatype: but the datatype still tells what the document is.
+        xattrs: extended attributes are sent; deleted_user_xattrs: users' attributes in tombstones as well.
+        no_value: values are not sent; keep_datatype: but the datatype of the document still is.
         delete_times: deletions in the V2 layout; expiry_opcode: expirations under their own opcode.
-        snappy: compressed values are understood; compress: those that are not are compressed for the way.
-        framing: the stream id, ready to send; None on most connections.
-        upr: the layouts of UPR, which has nothing of the above, but expirations.
+        snappy: the consumer understands compressed values; compress: uncompressed values are compressed when they are
+            sent.
+        framing: the stream id in encoded form; None on most connections.
+        upr: the layouts of UPR, which has none of the above except expirations.
         collections: keys begin with the id of their collection, and there are system events.
-        bits: all that in the words of the kernel that copies frames in bulk.
+        bits: these choices as flags for the kernel that copies frames in bulk.
         slow: datatype bits of frames that the kernel must leave to `encode`.
     """
 
@@ -93,13 +95,13 @@ class Encoding:
         return self.framing is not None or (self.compress and not self.no_value)
 
     def space(self, outlet: Outlet) -> NDArray[np.uint8]:
-        """The memory to which the kernel copies frames: here straight to where they leave from."""
+        """Return the memory to which the kernel copies frames: here the outlet's own."""
         return outlet.free
 
     def emit(self, outlet: Outlet, frames: NDArray[np.uint8], *, is_last: bool) -> int:
-        """Send what the kernel copied to `space`; returns the bytes on the wire.
+        """Send the frames that the kernel copied to `space`; return the bytes on the wire.
 
-        A dialect that has another layout for changes writes them again on their way. `is_last`: the snapshot ends
+        A dialect with another layout for changes rewrites them here. `is_last`: the snapshot ends
         with them.
         """
         outlet.fill(len(frames))
@@ -111,7 +113,7 @@ class Encoding:
         return len(change.head) + len(change.value)
 
     def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """Return one stored frame as the stream `opaque` sends it; its value may be that of `stored` itself."""
+        """Return one stored frame as the stream `opaque` sends it; its value may share the memory of `stored`."""
         if (message := told_in(stored)) is not None:
             return self._message(message, opaque)
         frame_lengths = lengths(stored)
@@ -135,7 +137,7 @@ class Encoding:
         return Pieces(head, value)
 
     def _message(self, message: SystemEvent | Prepare | Abort, opaque: int) -> Pieces:
-        """A message that is stored as such; prepares and aborts have the collection in front of their key."""
+        """Return a message that is stored as such; prepares and aborts have the collection in front of their key."""
         if isinstance(message, Prepare) and message.datatype:
             message = self._readable(message)
         key = message.key if isinstance(message, SystemEvent) or self.collections else key_of(message.key).key
@@ -143,14 +145,14 @@ class Encoding:
         return Pieces(frame.head(), frame.value)
 
     def _readable(self, message: Prepare) -> Prepare:
-        """A prepare whose value is what the connection would get of the document."""
+        """Return a prepare with its value as the connection would get it in a document."""
         opcode = Opcode.DCP_DELETION if message.deleted else Opcode.DCP_MUTATION
         document = Frame(Magic.CLIENT_REQUEST, opcode, datatype=message.datatype)
         value, datatype = self._value(document, memoryview(message.value))
         return replace(message, value=cast("bytes", value), datatype=datatype)  # which is measured, no more
 
     def commit(self, stored: bytes | memoryview, opaque: int, prepared_seqno: int) -> Pieces:
-        """The commit of a prepare that the consumer has, in place of the document that it became."""
+        """Return the commit of a prepare that the consumer has, in place of the document that it became."""
         frame_lengths = lengths(stored)
         value_at = frame_lengths.frame - (frame_lengths.body - frame_lengths.extras - frame_lengths.key)
         frame = Frame.cut(memoryview(stored)[:value_at], frame_lengths)
@@ -162,7 +164,9 @@ class Encoding:
         return Pieces(committed.encode())
 
     def _layout(self, frame: Frame) -> tuple[int, bytes]:
-        """Opcode and extras: V2 deletions only if OPEN asked for delete times, expirations only with the control."""
+        """Return opcode and extras: V2 deletions only if OPEN asked for delete times, expirations only with the
+        control.
+        """
         if self.upr:
             is_mutation = frame.opcode == Opcode.DCP_MUTATION
             return frame.opcode, frame.extras[:_UPR_MUTATION_END] if is_mutation else _numbers(frame)
@@ -173,7 +177,7 @@ class Encoding:
         return Opcode.DCP_DELETION, _numbers(frame)
 
     def _value(self, frame: Frame, stored: memoryview) -> tuple[memoryview | bytes, int]:
-        """Value and datatype, by the decision table of dcp 11; `frame` has all but the value."""
+        """Return value and datatype, by the decision table of dcp 11; `frame` has all but the value."""
         datatype, looks_inside = frame.datatype, self._looks_inside(frame)
         if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or looks_inside):
             stored, datatype = snappy.inflated(stored), datatype & ~Datatype.SNAPPY
@@ -189,14 +193,14 @@ class Encoding:
         return value, datatype
 
     def _looks_inside(self, frame: Frame) -> bool:
-        """Return True if the value has extended attributes of which something stays here."""
+        """Return True if the value has extended attributes that are not all sent."""
         if not frame.datatype & Datatype.XATTR:
             return False
         is_tombstone = frame.opcode != Opcode.DCP_MUTATION
         return not self.xattrs or self.no_value or (is_tombstone and not self.deleted_user_xattrs)
 
     def _attributes(self, frame: Frame, value: memoryview, datatype: int) -> tuple[memoryview | bytes, int]:
-        """The value without what this connection does not get."""
+        """Return the value without the parts that this connection does not get."""
         if frame.opcode != Opcode.DCP_MUTATION:
             return self._tombstone(value)
         attributes, body = xattr.split(value)
@@ -206,7 +210,7 @@ class Encoding:
         return xattr.join(attributes), datatype if self.keep_datatype else int(Datatype.XATTR)
 
     def _tombstone(self, value: memoryview) -> tuple[memoryview | bytes, int]:
-        """A deletion has no body; what is left of its attributes is its value (dcp 2.9)."""
+        """Return the value of a deletion: it has no body, only the attributes that are sent (dcp 2.9)."""
         if not self.xattrs:
             return b"", 0
         kept: memoryview | bytes = value if self.deleted_user_xattrs else xattr.only_system(value)
@@ -214,7 +218,7 @@ class Encoding:
 
 
 def _numbers(frame: Frame) -> bytes:
-    """Extras of by_seqno, rev_seqno and nmeta: those of V1 deletions."""
+    """Return the extras by_seqno, rev_seqno and nmeta, as in V1 deletions."""
     return frame.extras[:_NUMBERS_BYTES] + b"\0\0"
 
 
@@ -225,12 +229,12 @@ def encoding_of(
     framing: bytes | None = None,
     dialect: Dialect = Dialect.DCP,
 ) -> Encoding:
-    """The encoding of a stream that begins now.
+    """Return the encoding of a stream that begins now.
 
     Args:
-        negotiated, settings: those of its connection.
+        negotiated, settings: the features and settings of its connection.
         flags: OpenFlag bits of its connection.
-        framing: the stream's id, ready to send, or None.
+        framing: the stream's id in encoded form, or None.
         dialect: DCP or UPR.
     """
     if dialect is Dialect.UPR:

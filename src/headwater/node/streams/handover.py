@@ -1,11 +1,11 @@
-"""The owner's side of a takeover: when a vbucket changes hands, step by step, and what happens if it does not.
+"""The owner's side of a takeover: the steps by which a vbucket changes hands, and the way back if one fails.
 
     CATCHING_UP --pending is sent--> ASKED_PENDING --answered: dead here--> DRAINING --active is sent--> ASKED_ACTIVE
                                                                                      --answered--> DONE
 
 Never two owners: the vbucket is dead here, and that is on disk, before the other side is told to be active. Nothing
-acknowledged is lost: what was written up to then is sent, whole, before that too. A refusal at either step puts
-everything back; a connection that breaks leaves the states as they are, for the mover to decide (failover 4, failures).
+acknowledged is lost: all changes written up to then are sent before that, too. A refusal at either step puts everything
+back; a connection that breaks leaves the states as they are, for the mover to decide (failover 4, failures).
 
 Catching up can go on for ever under load: after `seconds_max` the vbucket refuses writes until the hand-over is over.
 """
@@ -43,26 +43,26 @@ class HandoverStage(Enum):
 
 
 class FormerOwner(Protocol):
-    """The part of a bucket that its hand-overs need."""
+    """The part of a bucket that a hand-over needs."""
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Return True if nothing has to be settled here before."""
+        """Return True if nothing has to be settled before the hand-over."""
 
     def hand_over(self, vbucket: int) -> None:
-        """Serve the vbucket no more."""
+        """Stop serving the vbucket."""
 
 
 class Handover:
     """One vbucket on its way to another node.
 
     Args:
-        vbucket: it is marked as being handed over as long as this lives. bucket: where it belongs.
+        vbucket: the vbucket, which is marked as being handed over as long as this lives. bucket: its bucket.
         clock: seconds of a monotonic clock.
-        hold_until: called with a batch number: what is sent from now on leaves once that batch is durable.
-        seconds_max: after so long, writes are refused.
+        hold_until: called with a batch number: later output leaves once that batch is durable.
+        seconds_max: the time after which writes are refused.
 
     Attributes:
-        deadline: when to call `tick`; None for never.
+        deadline: the time of the next `tick`; None for never.
         on_silence: called when a state was not answered in time; None to wait for ever.
     """
 
@@ -85,7 +85,7 @@ class Handover:
         vbucket.handover = self
 
     def begin(self) -> None:
-        """The backfill is sent: from here on the time counts."""
+        """Start the clock of the hand-over, for the backfill is sent."""
         self.deadline = self._clock() + self._seconds_max
 
     def tick(self, now: float) -> None:
@@ -98,8 +98,9 @@ class Handover:
                 self._vbucket.back_up(True)
 
     def may_go_on(self, position: int) -> bool:
-        """Return True if nothing stands before the next state: all durable changes, and in the end all there are,
-        are sent; and durable writes of before are settled."""
+        """Return True if the next state may be sent: all durable changes are sent (in the end all there are), and
+        earlier durable writes are settled.
+        """
         if self.stage is HandoverStage.DRAINING:
             return position >= self._vbucket.high_seqno
         if self.stage is not HandoverStage.CATCHING_UP or position < self._vbucket.durable_seqno:
@@ -107,7 +108,7 @@ class Handover:
         return self._bucket.may_hand_over(self._vbucket.id)
 
     def next_state(self) -> State:
-        """The state to be sent now: steps 6 and 10."""
+        """Return the state to be sent now: steps 6 and 10."""
         if self.stage is HandoverStage.CATCHING_UP:
             self.stage = HandoverStage.ASKED_PENDING
             return State.PENDING
@@ -121,13 +122,13 @@ class Handover:
         return State.ACTIVE
 
     def sent(self) -> None:
-        """The state is on its way."""
+        """Note that the state is on its way."""
         if self.on_silence is not None:
             self.deadline = self._clock() + ANSWER_SECONDS_MAX
         failpoint("takeover.pending_sent" if self.stage is HandoverStage.ASKED_PENDING else "takeover.active_sent")
 
     def answered(self, status: int) -> EndReason | None:
-        """The answer to the last state; why the stream ends now, None if it goes on.
+        """Handle the answer to the last state; return the reason to end the stream, None if it goes on.
 
         "A careful implementation treats a non-success status as failed takeover: end the stream, restore."
         """
@@ -149,7 +150,7 @@ class Handover:
         return EndReason.OK
 
     def close(self) -> None:
-        """The stream is over, whatever it came to."""
+        """Undo or complete the hand-over, for its stream is over."""
         self.deadline = None
         if self._vbucket.handover is self:
             self._vbucket.handover = None

@@ -1,7 +1,7 @@
-"""The way out of streams' bytes: an arena shared by all connections, and the connection it is emptied into.
+"""The output of streams: an arena shared by all connections, and the connection that it is emptied into.
 
-One turn of a connection fills the arena once and sends it; what the socket does not take the connection keeps. So a
-slow client costs one arena and at most one large frame, however much it could be sent.
+One turn of a connection fills the arena once and sends it; the connection keeps the bytes that the socket does not
+take. So a slow client costs one arena and at most one large frame, however many changes wait for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MARGIN_BYTES = 128
 
 
 class Pieces(NamedTuple):
-    """A message in two pieces, one behind the other: a value of 20 MiB stays where it lies until it leaves.
+    """A message in two pieces, one behind the other: a value of 20 MiB is not copied before it leaves.
 
     Attributes:
         head: header, framing extras, extras and key.
-        value: as it goes out; may be memory of the store, valid until the turn is over.
+        value: the value in its sent form; may be memory of the store, valid until the turn is over.
     """
 
     head: bytes
@@ -42,8 +42,8 @@ class Outlet:
     """The arena while one connection has its turn.
 
     Attributes:
-        is_over: the turn is over, though there may be room: a message came that did not fit behind the others.
-        is_late: tells whether others have waited long enough for it: a look at the clock, after whatever takes time.
+        is_over: True if the turn is over, perhaps with room left: a message did not fit behind the others.
+        is_late: returns True if others have waited long enough for this turn; called after each step that takes time.
     """
 
     def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
@@ -60,37 +60,40 @@ class Outlet:
         self._sink, self._used, self.is_over, self.is_late = sink, 0, False, is_late
 
     def leave(self, sink: Sink) -> None:
-        """Forget a connection that is gone."""
+        """Forget a closed connection."""
         if self._sink is sink:
             self._sink, self.is_late = None, bool
 
     @property
     def room(self) -> int:
-        """Bytes that are free."""
+        """The number of free bytes."""
         return self._size - self._used
 
     @property
     def is_low(self) -> bool:
-        """Return True if a frame that does not fit had better wait for the next turn, when the arena is empty."""
+        """True if a frame that does not fit had better wait for the next turn, when the arena is empty."""
         return self.room < self._size // 8
 
     @property
     def is_full(self) -> bool:
-        """Return True if nothing more fits."""
+        """True if nothing more fits."""
         return self.is_over or self._size - self._used < MARGIN_BYTES
 
     @property
     def free(self) -> NDArray[np.uint8]:
-        """The free bytes of the arena, for a kernel; tell by `fill` how many it used."""
+        """The free bytes of the arena, for a kernel; report to `fill` how many it used."""
         return self._arena[self._used :]
 
     def fill(self, size_bytes: int) -> None:
-        """Take bytes of `room` as filled."""
+        """Count `size_bytes` of the room as filled."""
         self._used += size_bytes
 
     def write(self, head: bytes, value: bytes | memoryview = b"") -> None:
-        """Append a message, whole or in two pieces; one that does not fit goes out behind what is there, and ends the
-        turn. One that is larger than the arena is not put together: the sink takes the pieces from where they lie."""
+        """Append a message, whole or in two pieces.
+
+        A message that does not fit goes out behind the others and ends the turn. One that is larger than the arena is
+        not copied: the sink takes its pieces from their place.
+        """
         size = len(head) + len(value)
         if size > self.room:
             self.flush()
@@ -107,7 +110,7 @@ class Outlet:
         self._used = end
 
     def flush(self) -> int:
-        """Send what is in the arena; how much it was."""
+        """Send the content of the arena; return its size."""
         used, self._used = self._used, 0
         if used:
             self._to().send(self._view[:used])

@@ -1,7 +1,7 @@
-"""STAT dcp-vbtakeover VB NAME: how far the stream of a vbucket to a connection is, which is what a mover watches.
+"""STAT dcp-vbtakeover VB NAME: the progress of a vbucket's stream to a connection, which a mover watches.
 
-The keys are those of failover.md 5. Nothing here is in checkpoints, so `chk_items` is what waits in memory: all that
-is still to be sent once the backfill is over.
+The keys are those of failover.md 5. This node has no checkpoints, so `chk_items` counts the changes that are still to
+be sent once the backfill is over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sender(Protocol):
 def takeover_stats(
     bucket: Bucket, connections: Mapping[bytes, Sender], arguments: list[str]
 ) -> Iterable[tuple[str, str]]:
-    """The group; `arguments` are the vbucket and the words of the connection's name.
+    """Return the group; `arguments` are the vbucket and the words of the connection's name.
 
     Raises:
         CommandRefused: EINVAL without a number and a name, NOT_MY_VBUCKET if the vbucket is not here.
@@ -71,7 +71,7 @@ def _of_stream(stream: Stream) -> Iterable[tuple[str, str]]:
 
 
 def _without_stream(bucket: Bucket, vbucket: VBucket, missing: str) -> Iterable[tuple[str, str]]:
-    """Return the numbers of a vbucket without a stream: all of it is still to be sent."""
+    """Return the numbers of a vbucket without a stream: all changes are still to be sent."""
     yield "status", f"{missing}_does_not_exist"
     yield "estimate", str(bucket.store.index.items(vbucket.id) + _deletions(bucket, vbucket))
     yield "backfillRemaining", "0"
@@ -79,6 +79,6 @@ def _without_stream(bucket: Bucket, vbucket: VBucket, missing: str) -> Iterable[
 
 
 def _deletions(bucket: Bucket, vbucket: VBucket) -> int:
-    """Keys whose newest version is a tombstone."""
+    """Return the number of keys whose newest version is a tombstone."""
     row = bucket.store.table[vbucket.id]
     return int(row[index.KEYS]) - int(row[index.ITEMS])

@@ -1,4 +1,4 @@
-"""Round robin: readers with something to send take turns on a connection, whatever dialect they write.
+"""Round robin: readers with something to send take turns on a connection, in any dialect.
 
 A turn is one arena's worth. A reader that has more to say goes to the back of the queue, so that a vbucket with a
 million changes does not keep the others waiting for longer than it takes to send one arena.
@@ -21,7 +21,7 @@ class Turn(Protocol):
         """Return True if another turn would send something."""
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
-        """Send up to so many bytes; less if there is less room, or when the outlet is late."""
+        """Send up to `quantum_bytes`; less if there is less room, or if the outlet is late."""
 
 
 Reader = TypeVar("Reader", bound=Turn)
@@ -38,11 +38,11 @@ class RoundRobin(Generic[Reader]):
         return bool(self._waiting)
 
     def add(self, reader: Reader) -> None:
-        """Queue a reader that has something to send, behind the others; one that waits keeps its turn."""
+        """Queue a reader that has something to send, behind the others; a queued reader keeps its turn."""
         self._waiting[reader] = None
 
     def discard(self, reader: Reader) -> None:
-        """Take a reader out that has nothing to send any more."""
+        """Remove a reader that has nothing more to send."""
         self._waiting.pop(reader, None)
 
     def clear(self) -> None:
@@ -50,7 +50,9 @@ class RoundRobin(Generic[Reader]):
         self._waiting.clear()
 
     def fill(self, outlet: Outlet, is_stopped: Callable[[], bool] = bool) -> None:
-        """Give turns until the outlet is full or late, no reader has more, or `is_stopped` (a window) says so."""
+        """Give turns until the outlet is full or late, no reader has more, or `is_stopped` returns True (at a full
+        window).
+        """
         while self._waiting and not outlet.is_full and not outlet.is_late() and not is_stopped():
             reader, _ = self._waiting.popitem(last=False)
             reader.take_turn(outlet, OUTLET_BYTES)

@@ -1,7 +1,7 @@
-"""One snapshot on its way out: a view of the store, and how its frames get into the outlet.
+"""One snapshot while it is sent: a view of the store, whose frames are put into the outlet.
 
-Frames that can go as they are a kernel copies, many at once; the others are encoded one by one (encoding.py). Either
-way the caller is told how many bytes went out, for the ledger counts what is on the wire.
+A kernel copies frames that need no change, many at once; the others are encoded one by one (encoding.py). Either way
+the caller gets the number of bytes sent, for flow control counts the bytes on the wire.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ PREPARE_COUNTS_MORE = 2
 
 
 class SentAmount(NamedTuple):
-    """The amount that one step of a snapshot put into the outlet; `last_seqno` is that of its last change."""
+    """The result of one step of a snapshot: its bytes and changes in the outlet; `last_seqno` is that of its last
+    change.
+    """
 
     bytes: int
     changes: int
@@ -33,9 +35,9 @@ class SentAmount(NamedTuple):
 
 
 class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader judges
-    """A change on disk whose value is not what its datatype says, for a consumer that wants it without.
+    """A change on disk has a value that does not match its datatype, and the consumer wants it without a part.
 
-    Attributes: key (its collection's id in front, if it is not the default one), seqno, why.
+    Attributes: key (with its collection's id in front, if it is not the default one), seqno, why (the reason).
     """
 
     def __init__(self, stored: bytes | memoryview, why: str) -> None:
@@ -52,18 +54,18 @@ class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader j
 
 
 class SnapshotSender:
-    """A view being sent.
+    """Sends a view.
 
     Args:
-        view: what to send; closed by `close`.
-        encoding: what of each change is sent.
-        covers_seqno: once all is sent, the consumer has what there is up to here.
-        last_seqno: that of the last change that will be sent.
-        without_deletions: whether deletions are left out; not so the last change, for the state of the end is whole
-            only with what it took away.
-        advances: it is left out as well, for SEQNO_ADVANCED is sent in its place.
-        commits: the seqno of the prepare, by that of the commit; taken out as they are sent.
-        prepared: the prepares that the consumer was sent and that are not over, to be kept up to date.
+        view: the view to send; closed by `close`.
+        encoding: the encoding of each change.
+        covers_seqno: the seqno up to which the consumer has everything once the view is sent.
+        last_seqno: the seqno of the last change that will be sent.
+        without_deletions: True to leave deletions out, except for the last change, without which the end is no whole
+            state.
+        advances: True to leave out that deletion as well, for SEQNO_ADVANCED is sent in its place.
+        commits: the seqno of each prepare, by that of its commit; removed as they are sent.
+        prepared: the prepares that the consumer has and that are not over; kept up to date here.
     """
 
     def __init__(
@@ -93,24 +95,24 @@ class SnapshotSender:
 
     @property
     def is_done(self) -> bool:
-        """Return True if nothing is left to send."""
+        """True if nothing is left to send."""
         return not self._closing and (self._view.nothing or self._view.cursor >= self.last_seqno)
 
     @property
     def holds_removed_files(self) -> bool:
-        """Return True if the store keeps files for it that a compaction has replaced."""
+        """True if the store keeps files for the view that a compaction has replaced."""
         return self._view.holds_removed_files
 
     @property
     def left(self) -> int:
-        """The number of changes that lie ahead (deletions that are left out included); looks at each of them."""
+        """The number of changes that lie ahead (also deletions that are left out); looks at each of them."""
         return self._view.count()[0]
 
     def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> SentAmount:
         """Put changes into the outlet until `budget_bytes` are out (one may overshoot) or there is no room.
 
         Raises:
-            UnreadableChange: the next one can't be sent as the consumer wants it.
+            UnreadableChange: the next change can't be sent in the form that the consumer wants.
         """
         if self._view.nothing:
             return self._close(outlet, opaque) if self._closing else self._moved(0, 0)
@@ -133,7 +135,7 @@ class SnapshotSender:
         return self._moved(size + PREPARE_COUNTS_MORE * (encoded.head[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
 
     def _close(self, outlet: Outlet, opaque: int) -> SentAmount:
-        """Send the last change, a deletion that was left out on the way."""
+        """Send the last change, a deletion that was left out before."""
         encoded, self._closing = self._readable(self._closing, opaque), b""
         return SentAmount(self._encoding.emit_one(outlet, encoded, is_last=True), 1, self.last_seqno)
 
@@ -144,7 +146,9 @@ class SnapshotSender:
             raise UnreadableChange(stored, str(error)) from None
 
     def _encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """One change; a document that ends a prepare which this consumer has is told as its commit."""
+        """Return one change in its sent form; a document that ends a prepare of this consumer is sent as its
+        commit.
+        """
         if self._prepared is None:
             return self._encoding.encode(stored, opaque)
         seqno = seqno_of(memoryview(stored)[HEADER_BYTES:])
@@ -158,7 +162,7 @@ class SnapshotSender:
         return encoded
 
     def close(self) -> None:
-        """Let the store have back what the view kept."""
+        """Free the memory and files that the view kept."""
         self._view.close()
 
     def _moved(self, size: int, changes: int) -> SentAmount:

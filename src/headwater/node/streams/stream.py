@@ -1,12 +1,12 @@
-"""One stream of a vbucket: which snapshots it sends, and when.
+"""One stream of a vbucket: the snapshots that it sends, and their times.
 
     BACKFILLING --the first snapshot is sent--> IN_MEMORY
     BACKFILLING, IN_MEMORY --end reached, closed, state changed, rolled back--> DEAD
 
-Storage and memory are one here: every snapshot is a view of the store, a range of durable seqnos at one point in time.
-The first goes up to what is durable when it begins and is announced as coming from disk; each one after it takes what
-was written meanwhile: the slower the reader, the more of it at once, each key at its newest. Nothing waits in queues,
-bytes are copied when the connection can take them.
+There is no difference between changes on disk and in memory here: every snapshot is a view of the store, a range of
+durable seqnos at one point in time. The first goes up to the durable seqno when it begins and is announced as coming
+from disk; each later one has the changes written meanwhile: the slower the reader, the more at once, only the newest of
+each key. No changes wait in queues; bytes are copied when the connection can take them.
 
 A takeover (handover.py) sends until nothing is left, then asks the other side to become pending, and so on:
 
@@ -88,15 +88,15 @@ class Stream:
     """A reader of one vbucket, for one stream of one connection.
 
     Args:
-        vbucket: what is read; the stream enters its readers, and leaves them when it is dead.
-        store: where its changes are.
+        vbucket: the vbucket; the stream is one of its readers until it is dead.
+        store: the store with its changes.
         producer, entry: the connection's end of the protocol, and this stream in it.
-        encoding: what of each change is sent.
-        wanted: which collections' changes are.
+        encoding: the encoding of each change.
+        wanted: the collections whose changes are sent.
         skip_deletes: leave deletions out of a backfill that starts from 0.
         ready: called when there may be something to send.
         ended: called once, when the stream is dead.
-        handover: what turns this stream into a takeover; None for any other.
+        handover: the hand-over of a takeover stream; None for any other stream.
     """
 
     def __init__(
@@ -145,36 +145,41 @@ class Stream:
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
-        """Learn that more is durable."""
+        """Learn that more changes are durable."""
         self._ready(self)
 
     def state_changed(self) -> None:
-        """A stream does not outlive the state it was asked in (failover 3)."""
+        """End the stream, which does not outlive the state in which it was requested (failover 3)."""
         self.end(EndReason.STATE_CHANGED)
 
     def rolled_back(self) -> None:
-        """End the stream: the consumer may hold what no longer exists; its next request is answered so (dcp 2.6)."""
+        """End the stream: the consumer may hold changes that no longer exist; its next request gets a rollback (dcp
+        2.6).
+        """
         self.end(EndReason.ROLLBACK)
 
     def damaged(self) -> None:
-        """End the stream, for what is left to send may be lost; a consumer that asks again from behind it is served."""
+        """End the stream, for the rest may be damaged; a consumer that asks again from behind the damage is
+        served.
+        """
         self.end(EndReason.BACKFILL_FAIL)
 
     @property
     def holds_removed_files(self) -> bool:
-        """Return True if the snapshot that is being sent keeps files that a compaction has replaced."""
+        """True if the snapshot that is being sent keeps files that a compaction has replaced."""
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
-        """End the stream, which has been too slow. Its consumer may ask for the rest: it has what it acknowledged, and
-        a place inside a snapshot to go on from."""
+        """End the stream, which was too slow. Its consumer may request the rest: it has the changes that it
+        acknowledged, and a place inside a snapshot to go on from.
+        """
         self.end(EndReason.SLOW)
 
     # --- what the connection asks -----------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        """Return True if a turn would send something, or end the stream."""
+        """True if a turn would send something, or end the stream."""
         if self._snapshot is not None:
             return True  # the usual case: there is none in a phase in which nothing is sent
         if self.phase in _SENDING_NOTHING:
@@ -183,12 +188,13 @@ class Stream:
 
     @property
     def items_remaining(self) -> int:
-        """Return the number of seqnos that the consumer lacks at most, for the statistics."""
+        """The most seqnos that the consumer lacks, for the statistics."""
         return max(0, self.vbucket.durable_seqno - self.entry.last_seqno)
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the time at which the first change was written that the consumer lacks, by its CAS (Unix time, ns);
-        None if it has all."""
+        """Return the Unix time in ns of the first change that the consumer lacks, by its CAS; None if it
+        lacks none.
+        """
         if not self.items_remaining:
             return None
         with self._store.view(self.vbucket.id, self.entry.last_seqno, self.vbucket.durable_seqno) as view:
@@ -222,7 +228,7 @@ class Stream:
             self.close()
 
     def close(self) -> None:
-        """Leave without a word: the consumer closed the stream, or is gone."""
+        """End the stream silently: the consumer closed it, or is gone."""
         if self.phase is _DEAD:
             return
         self._enter(_DEAD)
@@ -237,12 +243,14 @@ class Stream:
     # --- takeover ---------------------------------------------------------------------------------------------------
 
     def marker_answered(self) -> None:
-        """The consumer has a whole snapshot: the hand-over may be able to go on."""
+        """Note that the consumer has a whole snapshot: the hand-over may be able to go on."""
         if self.phase is StreamPhase.TAKEOVER_SEND:
             self._ready(self)
 
     def state_answered(self, status: int) -> None:
-        """The consumer answered a state; "responses that do not belong to the expected state are ignored"."""
+        """Handle the consumer's answer to a state; "responses that do not belong to the expected state are
+        ignored".
+        """
         if self.handover is None or self.phase is not StreamPhase.TAKEOVER_WAIT:
             return
         reason = self.handover.answered(status)
@@ -254,7 +262,9 @@ class Stream:
 
     @property
     def _state_is_due(self) -> bool:
-        """failover 4, step 6: "ready queue empty, no more items in the log, outstanding acks 0"."""
+        """True if the next state may be sent. failover 4, step 6: "ready queue empty, no more items in the log,
+        outstanding acks 0".
+        """
         if self.handover is None or self.phase is not StreamPhase.TAKEOVER_SEND or self._snapshot is not None:
             return False
         return self.entry.unanswered_markers == 0 and self.handover.may_go_on(self.position)
@@ -274,11 +284,11 @@ class Stream:
 
     @property
     def _is_complete(self) -> bool:
-        """Return True if the whole snapshot that holds the end asked for is sent (dcp 8.5)."""
+        """True if the whole snapshot with the requested end is sent (dcp 8.5)."""
         return self.position >= self.entry.accepted.end_seqno and self.entry.state is _BETWEEN
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
-        """Take a view of what comes next and announce it; a range of which nothing is left is passed in silence."""
+        """Take a view of the next changes and announce it; a range without any changes left is passed silently."""
         snapshot = self._take_snapshot()
         vb, covers, durable = self.vbucket.id, snapshot.covers_seqno, self.vbucket.durable_seqno
         invariant(covers <= durable, "vbucket {}: seqno {} is sent, {} is durable", vb, covers, durable)
@@ -310,10 +320,10 @@ class Stream:
         self._next_flags = FIRST_IN_MEMORY if self.phase is StreamPhase.BACKFILLING else SnapshotFlag.MEMORY
 
     def _purged_to_tell(self, flags: int = 0) -> Purged:
-        """Return what the next marker tells of purged tombstones; its seqno is 0 for nothing.
+        """Return the purged tombstones that the next marker reports; its seqno is 0 for none.
 
-        With a snapshot from disk whatever there is (dcp 2.7), else what this consumer can't have been sent: all that
-        it has is what it had at first, and the snapshots announced since.
+        A snapshot from disk reports all of them (dcp 2.7), another one only those that this consumer can't have: it has
+        what it had at first, and the snapshots announced since.
         """
         settings, vbucket = self._producer.settings, self.vbucket
         if not settings.purge_seqnos or self.entry.dialect is _UPR:
@@ -325,8 +335,9 @@ class Stream:
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
     def _visible(self, covers_seqno: int, flags: int) -> Visible:
-        """The numbers of durable writes that the next marker tells: the highest visible seqno, and from disk up to
-        where prepares are over (dcp 2.7, 8.2)."""
+        """Return the numbers of durable writes for the next marker: the highest visible seqno, and for a snapshot from
+        disk the seqno up to which prepares are over (dcp 2.7, 8.2).
+        """
         vbucket = self.vbucket
         plain = vbucket.collections.choice(replace(self._wanted, prepares=False), covers_seqno)
         with self._store.view(vbucket.id, self.position, covers_seqno, plain) as view:
@@ -336,17 +347,18 @@ class Stream:
         return Visible(seqno, min(vbucket.prepares.pending.values(), default=covers_seqno + 1) - 1)
 
     def _is_short(self, durable_seqno: int) -> bool:
-        """Return True if there is little to send: changes of a live stream, or a few that a consumer lacks who comes
-        back."""
+        """Return True if there is little to send: changes of a live stream, or a few that a returning
+        consumer lacks.
+        """
         if self.phase is not _BACKFILLING or self.handover is not None or self._skip_deletes:
             return self.phase is _IN_MEMORY
         return durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
 
     def _send_at_once(self, outlet: Outlet, last_seqno: int) -> bool:
-        """The short way: marker and changes in one call; False, and nothing is sent, if it can't be gone.
+        """Send marker and changes in one call; return False, and send nothing, if this short way can't be used.
 
-        It is for what this node wrote itself, of which every durable seqno ends a snapshot, and for streams in which
-        nothing has to be looked at.
+        It is for changes that this node wrote itself, where every durable seqno ends a snapshot, and for streams whose
+        changes need no inspection.
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
         own = vbucket.state is _ACTIVE and self.position >= vbucket.snapshot_end
@@ -400,8 +412,8 @@ class Stream:
     def _whole_seqno(self) -> int:
         """The newest consistent state that can be shown; 0 for none.
 
-        Not one inside of the snapshot that the consumer holds in part: what was merged away of that comes with the
-        rest of it only.
+        A state inside the snapshot that the consumer holds in part does not count: versions that were merged away in it
+        come with its rest only.
         """
         vbucket = self.vbucket
         if (durable := vbucket.durable_seqno) >= vbucket.snapshot_end:
@@ -412,11 +424,12 @@ class Stream:
 
     @property
     def _sendable_seqno(self) -> int:
-        """The seqno up to which changes can be sent now; there is none for this stream unless it is above its position.
+        """The seqno up to which changes can be sent now; the stream has changes to send only if it is above its
+        position.
 
-        A replica sends what it has of a snapshot under the end that was announced to itself. Without Collections a
-        consumer can't be told that end if the change there is not for it (dcp 2.18), so it is sent whole states alone;
-        so is everybody where the producer tells no end (UPR).
+        A replica sends its part of a snapshot under the end that was announced to itself. Without Collections a
+        consumer can't get that end if the change there is not for it (dcp 2.18), so it gets whole states only; so does
+        every consumer if the producer announces no end (UPR).
         """
         durable, announced = self.vbucket.durable_seqno, self.vbucket.snapshot_end
         if durable >= announced or (self._wanted.aware and announced < ENDLESS):
@@ -426,12 +439,12 @@ class Stream:
     def _snapshot_end(self) -> int:
         """Return the seqno at which the next snapshot ends.
 
-        To the end that was asked for, if the state of then can still be told from what came later; else to all that
-        is durable, which holds it. Who holds a part of a snapshot that ends behind the end asked for is led to the end
-        of that: of what was merged away there, nothing comes before (dcp 8.5).
+        That is the requested end, if its state can still be told from later changes; else the durable seqno, which
+        includes it. A consumer that holds a part of a snapshot which ends behind the requested end is led to the end of
+        that snapshot: versions that were merged away in it come no sooner (dcp 8.5).
 
-        A replica does not know where its old snapshots ended, only the last one: it sends what is whole first, and
-        that one under the end that was announced to itself.
+        A replica does not know the ends of its old snapshots, only that of the last one: it sends the whole state
+        first, and then that one under the end that was announced to itself.
         """
         durable, accepted = self.vbucket.durable_seqno, self.entry.accepted
         if self._goes_on_inside:
@@ -443,10 +456,11 @@ class Stream:
 
     @property
     def _goes_on_inside(self) -> bool:
-        """Return True if what comes next belongs to the snapshot that was announced.
+        """True if the next changes belong to the snapshot that was announced.
 
-        Not so if this node's own producer has meanwhile replaced that snapshot by a longer one, or if compaction has
-        dropped versions of then: its end is no consistent state here any more, and must not look like one there.
+        False if this node's own producer has meanwhile replaced that snapshot by a longer one, or if compaction has
+        dropped versions of it: its end is no consistent state here any more, and must not look like one at the
+        consumer.
         """
         vbucket, announced = self.vbucket, self.entry.snapshot_end_seqno
         if self.entry.state is not ProducerState.INSIDE or self.position >= announced:
@@ -485,7 +499,7 @@ class Stream:
         self._passed(snapshot.covers_seqno)
 
     def _reach_end(self, outlet: Outlet, seqno: int) -> None:
-        """End an announced snapshot whose last change this stream is not shown (dcp 2.18)."""
+        """End an announced snapshot whose last change is not for this stream (dcp 2.18)."""
         entry = self.entry
         if self._wanted.aware and entry.state is ProducerState.INSIDE and seqno == entry.snapshot_end_seqno:
             advanced = self._producer.seqno_advanced(entry, seqno)
@@ -493,7 +507,7 @@ class Stream:
             self.sent_bytes += len(advanced)
 
     def _passed(self, seqno: int) -> None:
-        """The consumer lacks nothing up to `seqno`."""
+        """Note that the consumer lacks nothing up to `seqno`."""
         if self.phase is StreamPhase.BACKFILLING:
             self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY

@@ -1,8 +1,8 @@
 """This node fed by TAP: a mover pipes a producer's messages into an ordinary connection.
 
-The vbuckets are replicas or pending; seqnos are given here, in the order of arrival, so the vbucket has a history of
-its own: "from scratch" is a new vbucket, and becoming active begins a new branch. Answers leave when what they answer
-is durable. Source: tap.md 4 (consumer behaviour), 5 (steps 2, 6), 5.3 (applying).
+The vbuckets are replicas or pending. Changes get their seqnos here, in the order of arrival, so the vbucket has a
+history of its own: "from scratch" is a new vbucket, and becoming active begins a new branch. The answer to a change
+leaves when the change is durable. Source: tap.md 4 (consumer behaviour), 5 (steps 2, 6), 5.3 (applying).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FED = (State.REPLICA, State.PENDING)
 
 @passes(*MESSAGES)
 def take(session: Session, frame: Frame) -> None:
-    """Obey one message, then answer it if it asks."""
+    """Obey one message, then answer it if it asks for an answer."""
     consumer = session.state_of(TapFed)
     status = Status.SUCCESS
     try:
@@ -50,17 +50,17 @@ def take(session: Session, frame: Frame) -> None:
 
 
 class TapFed(TapConsumer):
-    """The state of one connection: the vbuckets it feeds."""
+    """The state of one connection: the vbuckets that it feeds."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fed: set[int] = set()
 
     def obey(self, session: Session, message: TapMessage) -> None:
-        """Do what a message says.
+        """Carry out a message.
 
         Raises:
-            CommandRefused: with what to answer. NoRoom, ArenaFull: again after the next commit.
+            CommandRefused: with the status to answer. NoRoom, ArenaFull: obey it again after the next commit.
         """
         bucket = session.store_bucket
         if bucket.store.full:
@@ -83,13 +83,15 @@ class TapFed(TapConsumer):
                 self._reset(bucket, message.vbucket)
 
     def _check(self, bucket: Bucket, vb: int) -> None:
-        """ "Unknown vb or wrong state (data arriving for an active vb): 07, which ends the stream"."""
+        """Check the vbucket. "Unknown vb or wrong state (data arriving for an active vb): 07, which ends the
+        stream".
+        """
         if bucket.state(vb) not in _FED:
             raise CommandRefused(Status.NOT_MY_VBUCKET, f"vbucket {vb} is not a replica here")
         self.fed.add(vb)
 
     def _store(self, bucket: Bucket, message: tap.Mutation) -> None:
-        """ "Store unconditionally with given CAS, flags, expiry, rev seqno"."""
+        """Store a change. "Store unconditionally with given CAS, flags, expiry, rev seqno"."""
         self._check(bucket, message.vbucket)
         if message.flags & tap.MessageFlag.NO_VALUE:
             raise CommandRefused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
@@ -99,7 +101,7 @@ class TapFed(TapConsumer):
         stage(bucket, message.vbucket, change, hops_after(message.ttl))
 
     def _delete(self, bucket: Bucket, message: tap.Delete) -> None:
-        """ "Delete with rev seqno, ignore not-found"."""
+        """Delete a document. "Delete with rev seqno, ignore not-found"."""
         self._check(bucket, message.vbucket)
         document = bucket.store.document(message.vbucket, message.key)
         if document is None or document.deleted:
@@ -111,10 +113,10 @@ class TapFed(TapConsumer):
         stage(bucket, message.vbucket, change, hops_after(message.ttl))
 
     def _set_state(self, session: Session, message: tap.VbucketSet) -> None:
-        """ "Set the state (creating the vb if needed)"; active "creates a new failover entry".
+        """Set a state. "Set the state (creating the vb if needed)"; active "creates a new failover entry".
 
-        A replica that lacks changes, or whose disk lost some, does not become active: TAP has no word to force that, as
-        SET_VBUCKET has. One that is fed from scratch lacks nothing.
+        A replica that lacks changes, or whose disk lost some, does not become active: TAP can't force that, as
+        SET_VBUCKET can. A replica that is fed from scratch lacks nothing.
         """
         vb, bucket = message.vbucket, session.store_bucket
         try:
@@ -127,9 +129,11 @@ class TapFed(TapConsumer):
             bucket.durable_writes.abort_of_before(vb)
 
     def _pass_checkpoint(self, bucket: Bucket, message: tap.CheckpointStart) -> None:
-        """ "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md 5.1).
+        """Open or close a checkpoint. "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md
+        5.1).
 
-        The last closed one may come again, for an answer may be lost; one before it would take the vbucket back.
+        The last closed checkpoint may come again, for an answer may be lost; an earlier one would take the vbucket
+        back.
         """
         vb, number = message.vbucket, message.checkpoint_id
         self._check(bucket, vb)
@@ -143,7 +147,9 @@ class TapFed(TapConsumer):
             bucket.vbuckets[vb].close_checkpoint(number)
 
     def _reset(self, bucket: Bucket, vb: int) -> None:
-        """Drop what is here of a vbucket; what comes has seqnos from 1 again, so its history is a new one."""
+        """Drop all documents of a vbucket; the next changes have seqnos from 1 again, so its history is a new
+        one.
+        """
         vbucket = bucket.vbuckets.get(vb)
         if vbucket is not None and (vbucket.high_seqno or vbucket.checkpoint):
             state = vbucket.state
@@ -152,7 +158,7 @@ class TapFed(TapConsumer):
 
 
 def _cas(message: tap.Mutation | tap.Delete) -> int:
-    """0 where it is none that can be stored."""
+    """Return the message's CAS; 0 if it can't be stored."""
     if HELD_MAX < message.cas < CAS_ALL_ONES:
         raise CommandRefused(Status.EINVAL, f"a CAS of {message.cas}, the highest taken is {HELD_MAX}")
     return 0 if message.cas == CAS_ALL_ONES else message.cas

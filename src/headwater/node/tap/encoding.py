@@ -1,7 +1,8 @@
-"""TAP's encoding of a change: what the shared cursor copies out of the log, rewritten as TAP_MUTATION and TAP_DELETE.
+"""TAP's encoding of changes: the shared cursor copies them out of the log, and they are rewritten as TAP_MUTATION and
+TAP_DELETE.
 
-All that TAP adds to a stream of the log is here: the layout (kernels/tap.py), a number for each message, and which of
-them ask for an acknowledgement. Source: tap.md 2, 3.1, 4.
+TAP adds to a stream of the log: the layout (kernels/tap.py), a number for each message, and the choice of the messages
+that ask for an acknowledgement. Source: tap.md 2, 3.1, 4.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class TapEncoding(Encoding):
 
     Attributes:
         producer, stream: the session in the protocol object, and this vbucket in it.
-        datatypes: mask of what the client understands of a datatype.
+        datatypes: the mask of datatype bits that the client understands.
     """
 
     producer: TapProducer
@@ -48,7 +49,9 @@ class TapEncoding(Encoding):
     datatypes: int
 
     def space(self, outlet: Outlet) -> Frames:
-        """A buffer aside; a message of TAP is smaller than the change it tells, so all of it will find room."""
+        """Return a buffer apart from the outlet; a TAP message is smaller than its change in the log, so all of them
+        will fit.
+        """
         return _BUFFER[: outlet.room]
 
     def emit(self, outlet: Outlet, frames: Frames, *, is_last: bool) -> int:
@@ -58,7 +61,7 @@ class TapEncoding(Encoding):
         return size
 
     def emit_one(self, outlet: Outlet, change: Pieces, *, is_last: bool) -> int:
-        """Write one change, however large: the kernel its head, and the value, which is the same, behind it."""
+        """Write one change, however large: the kernel writes its head, and its value follows unchanged."""
         head, out = np.zeros(len(change.head), np.uint8), np.zeros(len(change.head), np.uint8)
         head[:] = np.frombuffer(change.head, np.uint8)
         put_body_bytes(head.data, len(head) - HEADER_BYTES)
@@ -71,7 +74,7 @@ class TapEncoding(Encoding):
         return size + len(value)
 
     def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """Return one stored frame; its opaque is needed until it is a message (kernels/tap.py)."""
+        """Return one stored frame; its opaque is needed until it becomes a message (kernels/tap.py)."""
         # super() knows no class of slots that was made anew.
         return Encoding.encode(self, stored, opaque_of(stored))
 
@@ -105,9 +108,9 @@ class TapEncoding(Encoding):
 
 
 def encoding_of(producer: TapProducer, stream: TapProducerStream, datatypes: int) -> TapEncoding:
-    """The encoding of a stream of a session.
+    """Return the encoding of a stream of a session.
 
-    Attributes stay here, and TAP has no compressed values; expirations are deletions (tap.md 6).
+    Attributes are not sent, and TAP has no compressed values; expirations are deletions (tap.md 6).
     """
     no_value = producer.options.keys_only
     return TapEncoding(no_value=no_value, delete_times=True, producer=producer, stream=stream, datatypes=datatypes)

@@ -1,9 +1,9 @@
-"""A TAP session of this node: its protocol object, its readers, and the connection it has at the moment.
+"""A TAP session of this node: its protocol object, its readers, and its present connection.
 
-The session may outlive the connection (tap.md 1.2): then it keeps its places, and the readers keep what it still needs
-from being purged, but nothing is sent. Readers with something to say take turns. Those that wait for an answer of the
-client stand in a queue for each kind of wait, and the whole queue is passed over until the answer is there: what an
-answer costs does not depend on how many wait for another one.
+The session may outlive the connection (tap.md 1.2): then it keeps its places, and its readers keep the tombstones that
+it still needs, but nothing is sent. Readers with something to send take turns. Readers that wait for an answer of the
+client are in a queue for each kind of wait, and the whole queue is passed over until the answer is there: so the cost
+of an answer does not depend on the number of readers that wait for another.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Feed:
     """A session.
 
     Args:
-        name: as the client gave it, or made up.
-        bucket: whose changes it sends.
+        name: the client's name for the session, or a generated one.
+        bucket: the bucket whose changes it sends.
         producer: the protocol's end.
 
     Attributes:
-        connection: where to; None while the client is away. user: whose it is.
-        datatypes: mask of what the client understands of a datatype.
-        readers: by vbucket.
+        connection: the client's connection; None while it is away. user: the user who opened the session.
+        datatypes: the mask of datatype bits that the client understands.
+        readers: the readers by vbucket.
     """
 
     def __init__(self, name: bytes, bucket: Bucket, producer: TapProducer, created_at: float) -> None:
@@ -58,13 +58,13 @@ class Feed:
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory the session takes: its readers, and the changes that are not acknowledged."""
+        """About the memory that the session takes, in bytes: its readers, and the unacknowledged changes."""
         return SESSION_BYTES + READER_BYTES * len(self.readers) + ENTRY_BYTES * self.producer.ledger.unacked
 
     # --- the client comes and goes ----------------------------------------------------------------------------------
 
     def attach(self, connection: Connection, datatypes: int) -> None:
-        """The client is there: begin, or go on."""
+        """Begin, or go on, over the client's connection."""
         self.connection, self.datatypes = connection, datatypes
         self.refilter()
         for reader in self.readers.values():
@@ -74,7 +74,7 @@ class Feed:
         connection.wake()
 
     def detach(self) -> None:
-        """Keep the session for its client's return, for the connection is gone."""
+        """Keep the session for its client's return, for the connection is closed."""
         self.connection = None
 
     def close(self) -> None:
@@ -86,15 +86,18 @@ class Feed:
             turns.clear()
 
     def refilter(self) -> None:
-        """Have a reader for every vbucket that is wanted and here, and none for others."""
+        """Have a reader for every wanted vbucket on this node, and for no other."""
         for reader in tuple(self.readers.values()):
             if self.producer.streams.get(reader.vbucket.id) is not reader.stream:
                 self._drop(reader)
         self._follow(self.producer.options.vbuckets or sorted(self.bucket.vbuckets))
 
     def look(self, vbuckets: Iterable[int]) -> None:
-        """These vbuckets came, went or changed. A session without an end follows what is made, activated or made anew;
-        one with an end has what was here at its beginning."""
+        """Look at vbuckets that were made, dropped or changed.
+
+        A session without an end follows vbuckets that are made or activated later; a session with an end keeps to those
+        at its begin.
+        """
         options = self.producer.options
         for vb in vbuckets:
             reader = self.readers.get(vb)
@@ -125,7 +128,9 @@ class Feed:
             self.ready(reader)
 
     def _is_wanted(self, state: State, vb: int) -> bool:
-        """ "DUMP covers the active vbuckets of the filter that hold items"; others, all that live."""
+        """Return True if the vbucket is wanted. "DUMP covers the active vbuckets of the filter that hold items"; other
+        sessions want all live ones.
+        """
         if self.producer.options.dump:
             return state is State.ACTIVE and self.bucket.store.index.durable_seqno(vb) > 0
         return state is not State.DEAD
@@ -138,23 +143,23 @@ class Feed:
             turns.fill(outlet, partial(self.producer.stops, wait))
 
     def ready(self, reader: TapReader) -> None:
-        """A reader may have something to send."""
+        """Queue a reader that may have something to send."""
         if reader.stream.place.step is not TapStep.DONE:
             self._turns[Wait.ORDERS if reader.stream.place.step < TapStep.BACKFILL else Wait.DATA].add(reader)
             self._wake()
 
     def encoding(self, stream: TapProducerStream) -> TapEncoding:
-        """Return the encoding in which the client of now gets the changes of a stream."""
+        """Return the encoding in which the present client gets the changes of a stream."""
         return encoding_of(self.producer, stream, self.datatypes)
 
     def hold(self, reader: TapReader) -> None:
-        """A reader has nothing to send now: if it waits for answers, it is in line for when they are here."""
+        """Put a reader with nothing to send now into the line for the answers that it waits for, if any."""
         wait = self.producer.wait(reader.stream, reader.vbucket.high_seqno)
         if wait is not None and self.producer.stops(wait):
             self._turns[wait].add(reader)
 
     def heard(self) -> None:
-        """The client answered, or a suspension is over: who waited for that may go on."""
+        """Let the readers go on that waited for the client's answer or the end of a suspension."""
         for stream in self.producer.take_released():
             reader = self.readers.get(stream.vbucket)
             if reader is not None and reader.stream is stream:
@@ -167,7 +172,9 @@ class Feed:
             self.connection.wake()
 
     def leave(self, reader: TapReader) -> None:
-        """A vbucket is gone. A dump or a takeover lacks it now, and must not end as if it was whole."""
+        """Remove the reader of a dropped vbucket. A dump or a takeover lacks it now, and must not end as if it were
+        whole.
+        """
         vb = reader.vbucket.id
         self._drop(reader)
         if self.producer.options.ends and reader.stream.place.step is not TapStep.DONE:
@@ -176,7 +183,7 @@ class Feed:
         self._wake()
 
     def fail(self, cause: str) -> None:
-        """The session can't go on, and is not resumed."""
+        """End a session that can't go on, and is not resumed."""
         self.producer.fate = Fate.FAILED
         if self.connection is not None:
             self.connection.drop(cause)
@@ -200,7 +207,7 @@ class Feed:
     # --- statistics -------------------------------------------------------------------------------------------------
 
     def stats(self, now: float) -> Iterable[tuple[str, str]]:
-        """This session's part of STAT tap (tap.md 7)."""
+        """Return this session's part of STAT tap (tap.md 7)."""
         producer, ledger, options = self.producer, self.producer.ledger, self.producer.options
         left = [max(0, each.vbucket.durable_seqno - each.stream.place.seqno) for each in self.readers.values()]
         backfilling = [each for each in self.readers.values() if each.stream.place.step <= TapStep.BACKFILL]

@@ -42,7 +42,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Waiting:
-    """A session whose client is away, as the budget of memory sees it."""
+    """A session whose client is away, as the memory budget sees it."""
 
     def __init__(self, hub: TapHub, feed: Feed) -> None:
         self.feed = feed
@@ -57,8 +57,8 @@ class TapHub:
     """The TAP sessions of a bucket.
 
     Args:
-        keep_alive_seconds: how long a named session waits for its client to come back; 0: not at all.
-        budget: of the memory of all connections: sessions that wait are counted there, too.
+        keep_alive_seconds: the time that a named session waits for its client to come back; 0: none.
+        budget: the memory budget of all connections, which counts waiting sessions, too.
     """
 
     def __init__(
@@ -82,22 +82,23 @@ class TapHub:
         bucket.on_changed.append(self._changed)
 
     def fenced(self, options: TapOptions) -> list[int]:
-        """The vbuckets of which nobody can say yet whether they are this node's, and that a session with an end would
-        therefore lack without anybody noticing."""
+        """Return the vbuckets that a session with an end would silently lack because it is not known yet whether this
+        node owns them.
+        """
         fenced = self._bucket.fenced
         return sorted(fenced.intersection(options.vbuckets or fenced)) if options.ends else []
 
     def left_behind(self, options: TapOptions) -> list[str]:
-        """The collections that a takeover would leave in a dead vbucket: TAP has none."""
+        """Return the collections that a takeover would leave in a dead vbucket, for TAP has none."""
         here = self._bucket.vbuckets
         wanted = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
         return sorted({name for each in wanted for name in each.collections.named_paths})
 
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
-        """The client of a name is there: a new session, or the one that waits for it.
+        """Return the session for a client: a new one, or the waiting one of its name.
 
         Raises:
-            CommandRefused: EACCESS, the name is another user's.
+            CommandRefused: EACCESS if the name belongs to another user.
         """
         now, name = self._loop.time(), options.name or self._made_up()
         feed = self.feeds.get(name)
@@ -118,8 +119,10 @@ class TapHub:
         return session
 
     def left(self, feed: Feed, connection: Connection) -> None:
-        """A connection is gone. "A completed dump or takeover, or a session closed by a fatal NACK, is never
-        resumed"."""
+        """Note that a session's connection is closed; keep the session or end it.
+
+        "A completed dump or takeover, or a session closed by a fatal NACK, is never resumed".
+        """
         if feed.connection is not connection:
             return
         feed.detach()
@@ -133,11 +136,11 @@ class TapHub:
 
     @property
     def kept_bytes(self) -> int:
-        """About how much memory the sessions have that wait for their clients."""
+        """About the memory of the sessions that wait for their clients, in bytes."""
         return sum(each.feed.memory_bytes for each in self._waiting.values())
 
     def let_go(self, feed: Feed, cause: str) -> None:
-        """Forget a session that waits, for its memory is needed."""
+        """End a waiting session, whose memory is needed."""
         fields = event("tap.dropped", session=feed.name.decode("latin-1"))
         log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause, extra=fields)
         self._forget(feed)
@@ -148,7 +151,7 @@ class TapHub:
             self._forget(feed)
 
     def _is_kept(self, feed: Feed) -> bool:
-        """Return True if a session waits for its client when the connection is gone."""
+        """Return True if a session waits for its client after the connection is closed."""
         options, lives = feed.producer.options, feed.producer.fate is Fate.LIVE
         return bool(options.name and self._keep_alive_seconds and lives and not options.dump)
 
@@ -178,7 +181,7 @@ class TapHub:
         return True
 
     def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
-        """STAT tap: each session, as eq_tapq:NAME:stat."""
+        """Return STAT tap: each session, as eq_tapq:NAME:stat."""
         yield "ep_tap_count", str(len(self.feeds))
         yield "ep_tap_keepalive", f"{self._keep_alive_seconds:g}"
         for name, feed in tuple(self.feeds.items()):
@@ -186,7 +189,7 @@ class TapHub:
                 yield f"eq_tapq:{name.decode('latin-1')}:{key}", value
 
     def _changed(self, vb: int) -> None:
-        """A vbucket came, went or changed: the sessions look at it once that is done."""
+        """Let the sessions look at a vbucket that was made, dropped or changed, once that is done."""
         is_first = not self._to_see
         if self.feeds:
             self._to_see.add(vb)
@@ -209,7 +212,9 @@ class TapHub:
         feed.close()
 
     def _cut(self, feed: Feed) -> None:
-        """ "Same name as a live session: the old socket is closed"; and nobody waits for the client any more."""
+        """Close the socket of a live session, and stop waiting for its client. "Same name as a live session: the old
+        socket is closed".
+        """
         if (expiry := self._expiries.pop(feed.name, None)) is not None:
             expiry.cancel()
         if (waiting := self._waiting.pop(feed.name, None)) is not None:
@@ -222,7 +227,7 @@ class TapHub:
 
 @passes(Opcode.TAP_CONNECT)
 def connect(session: Session, frame: Frame) -> None:
-    """TAP_CONNECT: "there is no success response: the stream just begins"."""
+    """Handle TAP_CONNECT: "there is no success response: the stream just begins"."""
     try:
         options = read_connect(frame)
     except BadMessage as bad:
@@ -241,7 +246,7 @@ def connect(session: Session, frame: Frame) -> None:
 
 
 def _refuse(session: Session, frame: Frame, status: Status, cause: str) -> None:
-    """Answer that there will be no stream, and why to whoever wants words; the connection ends."""
+    """Refuse the stream, with the reason for clients that understand one; the connection ends."""
     session.server.warn(session.connection.peer, cause)
     words = error_body(cause) if session.has(Feature.XERROR) else b""
     session.reply(frame, Failure(status=status, value=words))
@@ -257,7 +262,7 @@ def deregister(session: Session, request: Deregister) -> Done:
 
 @handles(ChangeFilter, value_bytes_max=OPTIONS_BYTES_MAX)
 def change_filter(session: Session, request: ChangeFilter) -> Done:
-    """ "n = 0, short body or unknown name: EINVAL"."""
+    """Change the filter of a session: "n = 0, short body or unknown name: EINVAL"."""
     wanted = dict(request.checkpoints)
     if not wanted or not session.server.tap.change_filter(request.key, wanted):
         raise CommandRefused(Status.EINVAL, f"no vbuckets, or no live session of the name {request.key!r}")

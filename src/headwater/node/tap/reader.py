@@ -1,8 +1,8 @@
-"""One vbucket's way into a TAP connection: the cursor all dialects share, moved as TAP's protocol object says.
+"""One vbucket's reader for a TAP connection: the cursor of all dialects, moved by TAP's protocol object.
 
-A turn asks that object what is due: a message, which is sent as it is, or a range of seqnos, of which a snapshot is
-taken and sent in TAP's encoding, as a DCP stream sends its own. A place that was put back (a resend) makes the snapshot
-begin anew. Source: tap.md 5 and 6.
+In a turn that object returns the next step: a message, which is sent as it is, or a range of seqnos, of which a
+snapshot is taken and sent in TAP's encoding, as a DCP stream sends its own. If the position was put back (a resend),
+the snapshot begins anew. Source: tap.md 5 and 6.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def takes_not(named: Sequence[str]) -> str:
-    """Return the reason why a takeover can't have vbuckets with these collections, and what can."""
+    """Return the reason why a takeover can't have vbuckets with these collections, and the alternatives."""
     shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     return (
         f"a TAP takeover would leave {shown} behind: TAP has no collections; `headwater move --takeover` moves by DCP"
@@ -34,7 +34,7 @@ def takes_not(named: Sequence[str]) -> str:
 
 
 class Readers(Protocol):
-    """The session that a reader belongs to: what it sends goes there, and what it can not decide alone."""
+    """The session of a reader, which takes its output and its decisions."""
 
     bucket: Bucket
     producer: TapProducer
@@ -43,10 +43,10 @@ class Readers(Protocol):
         """Give a reader that may have something to send its turn."""
 
     def encoding(self, stream: TapProducerStream) -> TapEncoding:
-        """Return the encoding in which the client of now gets the changes of a stream."""
+        """Return the encoding in which the present client gets the changes of a stream."""
 
     def hold(self, reader: TapReader) -> None:
-        """Have a reader wait for the answers that it needs, if it needs any."""
+        """Let a reader wait for the answers that it needs, if it needs any."""
 
     def when_room(self, reader: TapReader) -> None:
         """Let a reader go on after the next commit."""
@@ -55,18 +55,18 @@ class Readers(Protocol):
         """Send a message once a batch is durable."""
 
     def leave(self, reader: TapReader) -> None:
-        """Do without a reader whose vbucket is gone."""
+        """Remove a reader whose vbucket is gone."""
 
     def fail(self, cause: str) -> None:
-        """End the session, not to be resumed."""
+        """End the session, which is not to be resumed."""
 
 
 class TapReader:
     """A reader of one vbucket for one session.
 
     Attributes:
-        vbucket: what is read; stream: how far, in the protocol object.
-        has_work: another turn would send something.
+        vbucket: the vbucket; stream: its progress, in the protocol object.
+        has_work: True if another turn would send something.
     """
 
     def __init__(self, vbucket: VBucket, feed: Readers, stream: TapProducerStream) -> None:
@@ -81,48 +81,51 @@ class TapReader:
 
     @property
     def position(self) -> int:
-        """Everything up to here has arrived."""
+        """The seqno up to which all changes have arrived."""
         return self.stream.acked_seqno
 
     def close(self) -> None:
-        """Leave the vbucket: read no more."""
+        """Stop reading the vbucket."""
         self.vbucket.readers.discard(self)
         self._close_snapshot()
 
     def begin(self) -> None:
-        """The client is there, or back, and may want less or more of each change."""
+        """Begin anew for a client that has come (back), and may want other parts of each change."""
         self._close_snapshot()
         self._encoding = None
 
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
-        """Learn that more is durable."""
+        """Learn that more changes are durable."""
         self._feed.ready(self)
 
     def state_changed(self) -> None:
-        """Send what a dead vbucket has, for nobody else may tell of it; then stay silent until it comes back to life.
-        If it is gone, what is made in its place has another history, and another reader."""
+        """Send the changes of a dead vbucket, for no other node may have them; then stay silent until it comes back to
+        life.
+
+        If the vbucket is gone, the next one of its number has another history, and another reader.
+        """
         if self._feed.bucket.vbuckets.get(self.vbucket.id) is not self.vbucket:
             self._feed.leave(self)
         else:
             self._feed.ready(self)
 
     def damaged(self) -> None:
-        """TAP has no word for it but the end of the connection, and of the session."""
+        """End the connection and the session: TAP has no other way to report damage."""
         self._feed.fail(f"a part of vbucket {self.vbucket.id} can't be read")
 
     @property
     def holds_removed_files(self) -> bool:
-        """Return True if what is being sent keeps files that a compaction has replaced."""
+        """True if the present snapshot keeps files that a compaction has replaced."""
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
-        """Take the rest from the files of now: TAP announces no snapshot that would have to stay as it was."""
+        """Read the rest from the present files: TAP announces no snapshot that would have to stay as it was."""
         self._close_snapshot()
 
     def rolled_back(self) -> None:
-        """The client may hold what no longer exists: the vbucket is sent from scratch."""
+        """Send the vbucket from scratch, for the client may hold changes that no longer exist."""
         self._close_snapshot()
         self._feed.producer.restart(self.stream)
         self._feed.ready(self)
@@ -142,7 +145,7 @@ class TapReader:
         self.has_work = True
 
     def _step(self, outlet: Outlet, quantum_bytes: int) -> int | None:
-        """Send one message, or changes of one snapshot; how many bytes, None if nothing may be sent now."""
+        """Send one message, or changes of one snapshot; return the bytes, None if nothing may be sent now."""
         producer, stream, durable = self._feed.producer, self.stream, self._readable_seqno
         if producer.sent_before(stream, self.vbucket.collections.default_dropped_seqno, durable):
             # The client may hold documents of the default collection that went with its drop. TAP has no word for that
@@ -163,14 +166,17 @@ class TapReader:
 
     @property
     def _readable_seqno(self) -> int:
-        """The newest seqno that may be sent: on disk, and of a replica nothing behind a change that it refused. The
-        client would never hear of that one."""
+        """The newest seqno that may be sent: on disk, and on a replica before the first change that it refused, which
+        the client would never get.
+        """
         vbucket = self.vbucket
         durable = vbucket.durable_seqno
         return min(durable, vbucket.gap.whole_seqno) if vbucket.has_gap else durable
 
     def _say(self, outlet: Outlet, message: bytes, gate: int) -> None:
-        """Send a message that is no change; the last word of a hand-over when this node's own state is durable."""
+        """Send a message that is no change; the last message of a hand-over waits until this node's own state is
+        durable.
+        """
         if gate:
             outlet.flush()
             self._feed.send(message, gate)
@@ -178,7 +184,9 @@ class TapReader:
             outlet.write(message)
 
     def _hand_over(self, outlet: Outlet) -> bool:
-        """Make this node's vbucket dead; False if the record has no room before the next commit, or if it can't be."""
+        """Make this node's vbucket dead; return False if the record has no room before the next commit, or if it can't
+        be.
+        """
         if self.vbucket.has_gap:
             outlet.flush()  # nothing goes out once the connection is gone
             lacks = f"this copy refused {self.vbucket.refused_changes} changes and lacks them: take its owner's"
@@ -214,7 +222,9 @@ class TapReader:
         return moved.bytes
 
     def _snapshot_to(self, upto: int) -> SnapshotSender:
-        """From where the stream is, as far as asked for if the store can still show the state of then."""
+        """Return a snapshot from the stream's position to `upto`, if the store can still show that state;
+        else further.
+        """
         if self._snapshot is None or self._place != self.stream.place:
             self._close_snapshot()
             vb, store, place = self.vbucket.id, self._feed.bucket.store, self.stream.place

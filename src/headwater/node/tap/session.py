@@ -1,7 +1,7 @@
 """The session of a TAP connection on which this node produces.
 
-"After TAP_CONNECT the client may only send responses": they go to the protocol object. What is sent is pulled, an arena
-at a time, as on a DCP connection. Source: tap.md 1, 4, 5.
+"After TAP_CONNECT the client may only send responses": they go to the protocol object. Output is pulled, an arena at a
+time, as on a DCP connection. Source: tap.md 1, 4, 5.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Hub(Protocol):
-    """The bucket's TAP sessions, as one connection sees them; all fill one arena in turn."""
+    """The bucket's TAP sessions, as one connection sees them; all fill one arena by turns."""
 
     outlet: Outlet
 
     def left(self, feed: Feed, connection: Connection) -> None:
-        """Learn that the connection of a session is gone."""
+        """Learn that the connection of a session is closed."""
 
 
 class TapSession:
     """One connection.
 
     Attributes:
-        feed: the session proper, which may live on without us.
-        deadline: when `tick` must be called.
+        feed: the session itself, which may outlive this connection.
+        deadline: the time at which `tick` must be called.
     """
 
     pumps = True
@@ -76,24 +76,26 @@ class TapSession:
         self._answer()
 
     def tick(self, now: float) -> None:
-        """A no-op is due, a suspension is over, or the client has acknowledged nothing for too long."""
+        """Send a no-op, end a suspension, or end the connection of a client that has acknowledged nothing for
+        too long.
+        """
         self.feed.producer.tick(now)
         self.feed.heard()
         self._answer()
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a key-value write that came over this connection."""
+        """The newest batch with a key-value write over this connection."""
         return self._kv.written_gate
 
     def users_changed(self) -> None:
-        """Cut the connection of a user who is none any more, or may stream no more."""
+        """Close the connection of a user who was removed, or may stream no more."""
         self._kv.users_changed()
         if not self._kv.access.rights & STREAM and not self.connection.is_closed:
             self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
 
     def closed(self) -> None:
-        """The socket is gone; the session stays if it is to be kept."""
+        """Leave the session, which stays if it is to be kept, for the socket is closed."""
         self._hub.left(self.feed, self.connection)
         self._hub.outlet.leave(self.connection)
         self._kv.closed()

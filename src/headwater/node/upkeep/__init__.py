@@ -1,1 +1,3 @@
-"""The upkeep of a bucket's files: compaction, the readers it waits for, what it leaves out, and the scrubber."""
+"""The upkeep of a bucket's files: compaction, the readers that it waits for, the documents that it leaves out, and the
+scrubber.
+"""

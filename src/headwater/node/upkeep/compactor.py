@@ -1,9 +1,9 @@
-"""The times of compactions, and the order of their steps: those that take long in a thread, those that change the index
-on the loop.
+"""The times of compactions, and the order of their steps: long ones run in a thread, those that change the index on the
+loop.
 
 Compaction begins by itself when more than a given part of the log is dead and that is worth the work, and on
-COMPACT_DB. Documents of dropped collections are dead as well (dropped.py). No tombstone goes that a stream has yet to
-send: its reader's position is the limit.
+COMPACT_DB. Documents of dropped collections are dead as well (dropped.py). A tombstone that a stream has yet to send
+stays: its reader's position is the limit.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ log: Final = logging.getLogger(__name__)
 
 
 def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
-    """Return True if more than `dead_percent` is dead, more than DEAD_BYTES_MIN of it, and so much more than the
-    last run had to leave."""
+    """Return True if more than `dead_percent` of the log is dead, with more than DEAD_BYTES_MIN beyond the dead bytes
+    that the last run had to leave.
+    """
     dead = log_bytes - live_bytes
     enough = dead > DEAD_BYTES_MIN and 100 * dead > dead_percent * log_bytes
     return enough and dead > dead_bytes_before + DEAD_BYTES_MIN
@@ -49,9 +50,9 @@ class Compactor:
     """Compacts one bucket's store, one run at a time.
 
     Attributes:
-        runs, seconds, freed_bytes: how often, how long altogether, and by how much the log became smaller.
-        is_running: whether it is at it.
-        holds: who keeps replaced files. dropped: what there is of dropped collections.
+        runs, seconds, freed_bytes: the number of runs, their total time, and the bytes by which the log became smaller.
+        is_running: True during a run.
+        holds: the readers that keep replaced files. dropped: the documents of dropped collections.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Compactor:
 
     @property
     def is_running(self) -> bool:
-        """Return True if a run is under way."""
+        """True if a run is under way."""
         return self._run_lock.locked()
 
     def start(self) -> None:
@@ -91,7 +92,7 @@ class Compactor:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     async def stop(self) -> None:
-        """Stop looking, and wait for a run that is under way; it ends with the stretch it is at."""
+        """Stop looking, and wait for a run under way, which ends after its present stretch."""
         self._stopping = True
         self.dropped.stop()
         if self._timer is not None:
@@ -104,7 +105,7 @@ class Compactor:
     async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
         """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
 
-        The purge seqno rises to the highest one gone. Raises StorageError when the disk has no room.
+        The purge seqno rises to that of the highest purged one. Raises StorageError if the disk has no room.
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
         highest = before_seqno or WIRE_SEQNO_MAX
@@ -122,13 +123,13 @@ class Compactor:
         history_rows: Callable[[int], int] = lambda vb: HISTORY_ROWS,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """One whole run over everything written so far; the arguments are those of Store.compact.
+        """Compact everything written so far in one run; the arguments are those of Store.compact.
 
-        Where the disk has no room for all that stays, a stretch of the log comes after the other, first the one that
-        gives back the most: that is room for the next. Raises DiskFull when none that is worth it fits.
+        If the disk has no room for all rows that stay, one stretch of the log is compacted after the other, the one
+        that frees the most first: that is room for the next. Raises DiskFull if no worthwhile stretch fits.
 
         Args:
-            enough: asked after each stretch whether to leave it at that.
+            enough: called after each stretch; True ends the run.
         """
         async with self._run_lock:
             begun, before = self._loop.time(), self._bucket.store.log.bytes
@@ -180,8 +181,9 @@ class Compactor:
             await self._forgotten()
 
     async def _readers_let_go(self) -> bool:
-        """Wait until readers that keep replaced files are through with them, or have had their time; whether there is
-        more room now."""
+        """Wait until readers that keep replaced files are done with them, or have had their time; return True if there
+        is more room now.
+        """
         store = self._bucket.store
         held = store.slots.retired_bytes
         while held and store.slots.retired_bytes == held and not self._stopping:
@@ -190,7 +192,9 @@ class Compactor:
         return held > 0 and not self._stopping
 
     async def _work(self, job: Compaction) -> bool:
-        """All steps up to the new files; it is cancelled when one fails, or when there is nothing to do (False)."""
+        """Do all steps up to the new files; cancel the job when one fails, or when there is nothing to do (returns
+        False).
+        """
         committer = self._bucket.committer
         try:
             worth = await asyncio.to_thread(job.survey)
@@ -222,17 +226,17 @@ class Compactor:
         self.runs += 1
 
     async def _forgotten(self) -> None:
-        """Wait until the files of the run before are really gone."""
+        """Wait until the files of the last run are really gone."""
         if self._forgetting is not None:
             await asyncio.wait([self._forgetting])  # who gives up waiting does not end it; its failure is not ours
 
     def _dropped(self, vb: int) -> Dropped:
-        """The collections whose documents nobody is shown any more."""
+        """Return the dropped collections of a vbucket, whose documents are not shown any more."""
         vbucket = self._bucket.vbuckets.get(vb)
         return vbucket.collections.dropped() if vbucket else NONE_DROPPED
 
     def _needed(self, vb: int) -> int:
-        """The highest seqno whose tombstone no stream of the vbucket has yet to send."""
+        """Return the highest seqno whose tombstone all streams of the vbucket have sent."""
         vbucket = self._bucket.vbuckets.get(vb)
         return (
             min((reader.position for reader in vbucket.readers), default=WIRE_SEQNO_MAX) if vbucket else WIRE_SEQNO_MAX
@@ -247,8 +251,11 @@ class Compactor:
         return self._bucket.store.index.live_bytes - self.dropped.bytes
 
     def _history_rows(self, vb: int) -> int:
-        """Return the number of changes of a vbucket that can still be taken back after a run that begins by itself:
-        not a drop whose documents it is to leave out."""
+        """Return the number of a vbucket's changes that a rollback may still take back after a run that begins by
+        itself.
+
+        They do not include a drop whose documents the run is to leave out.
+        """
         since = self.dropped.rows_since(vb)
         return HISTORY_ROWS if since is None else min(HISTORY_ROWS, since)
 
@@ -264,16 +271,20 @@ class Compactor:
         self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
 
     def _is_urgent(self) -> bool:
-        """Return True if the disk is full, for large documents at least, or nearly so, and there is something to
-        give back."""
+        """Return True if there is something to free, and the disk is full, at least for large documents, or
+        nearly so.
+        """
         store = self._bucket.store
         dead, live = self._dead_bytes, self._live_bytes
         urgent = store.staging.lacks_room and dead > live // GAIN_PARTS
         return urgent or (store.log.is_short and dead > live // SHORT_PARTS)
 
     def _is_time(self) -> bool:
-        """Return True if a run may succeed: after one that found no room there must be more to give back, as there
-        is once nothing is kept for rollbacks. Or after a while, for a disk has other users, too."""
+        """Return True if a run may succeed.
+
+        After a run that found no room there must be more to free, as once nothing is kept for rollbacks. Or some time
+        must have passed, for a disk has other users, too.
+        """
         more = self._dead_bytes - self._again_dead
         if self._gave_up_with_history and self._bucket.store.staging.lacks_room:
             return True

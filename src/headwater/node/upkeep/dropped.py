@@ -1,8 +1,9 @@
-"""The documents of dropped collections that still lie in the log: nobody is shown them, compaction may leave them out.
+"""Documents of dropped collections that are still in the log: no reader is shown them, and compaction may leave them
+out.
 
-They count as dead, like versions that were overwritten, once a drop is SETTLED_SECONDS old: until then replicas may
-lack it, and one of them may become the owner, which takes it back. They are looked for when the collections of a
-vbucket have changed and after each compaction, a vbucket in a turn of the loop.
+They count as dead, like overwritten versions, once a drop is SETTLED_SECONDS old: until then a replica may lack the
+drop, become the owner, and so take it back. They are counted when the collections of a vbucket have changed and after
+each compaction, one vbucket in each turn of the loop.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ SETTLED_SECONDS = 60.0
 
 
 class DroppedDocuments:
-    """Of one bucket.
+    """The dropped documents of one bucket.
 
     Attributes:
-        bytes: what they take in the log.
+        bytes: the bytes that they take in the log.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -34,7 +35,7 @@ class DroppedDocuments:
         self._counting: asyncio.Task[None] | None = None
 
     def look(self, now: float) -> None:
-        """To be called every few seconds: counts them in a task of its own when there is news, and that has settled."""
+        """Count the documents in a task if there is a drop that has settled; to be called every few seconds."""
         known = sum(vbucket.collections.uid for vbucket in self._bucket.vbuckets.values())
         if known != self._known:
             self._known, self._count_at = known, now + SETTLED_SECONDS if known else None
@@ -43,12 +44,12 @@ class DroppedDocuments:
             self._counting = asyncio.get_running_loop().create_task(self.count())
 
     def compacted(self) -> None:
-        """Forget what was found: a run has left it out, and what there still is is looked for again."""
+        """Reset the counts after a compaction, which left documents out; the remaining ones are counted anew."""
         self.bytes, self._known = 0, None
         self._drops.clear()
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         if self._counting is not None:
             self._counting.cancel()
 
@@ -65,7 +66,7 @@ class DroppedDocuments:
         self.bytes, self._drops = total, drops
 
     def rows_since(self, vbucket: int) -> int | None:
-        """The number of changes that came after the newest drop that was counted; None where nothing of one is left."""
+        """Return the number of changes after the newest counted drop; None if no dropped document is left."""
         if (seqno := self._drops.get(vbucket)) is None:
             return None
         of = self._bucket.store.index

@@ -1,9 +1,9 @@
-"""The holders of files that compaction has replaced, and the time for which they may keep them.
+"""The readers that keep files which compaction has replaced, and the limit of their time.
 
-A stream sends a snapshot as it was announced, so the files that it reads stay on the disk, without a name, until it has
-sent all. A consumer that never acknowledges would keep them for ever, and fill the disk. So there is a bound: in time,
-and in bytes, which is sooner. Whoever is beyond it lets go: a DCP stream ends (reason 4, too slow) and can be asked for
-again from where it stands; a TAP session goes on with the files of now.
+A stream sends a snapshot as it was announced, so the files that it reads stay on the disk, without a name, until the
+snapshot is sent. A consumer that never acknowledges would keep them for ever, and fill the disk. So there is a limit,
+in time or in bytes, whichever is reached first. Beyond it a DCP stream ends (reason 4, too slow) and can be requested
+again from its position; a TAP session goes on with the present files.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log: Final = logging.getLogger(__name__)
 
 
 class Holds:
-    """Looks after one bucket's streams. Attributes: ended, how many had to let go.
+    """Looks after one bucket's streams. Attributes: ended, the number of streams that had to give up their files.
 
     Args:
-        seconds: how long replaced files may be kept; SECONDS_MIN while they take more than all that is live (and
-            BYTES_MIN), SECONDS_FULL while the disk is full: nobody writes then, or compaction lacks room.
+        seconds: the time for which replaced files may be kept; SECONDS_MIN while they take more than all live documents
+            (and BYTES_MIN), SECONDS_FULL while the disk is full: writes stop then, or compaction lacks room.
     """
 
     def __init__(self, bucket: Bucket, seconds: float) -> None:
@@ -41,8 +41,9 @@ class Holds:
         self._since = 0.0
 
     def look(self, now: float, *, needed: bool = False) -> None:
-        """Let those go who are beyond the bound; to be called every few seconds. `needed`: a compaction waits for
-        that."""
+        """Make readers beyond the limit give up their files; to be called every few seconds. `needed`: a compaction
+        waits for the room.
+        """
         store = self._bucket.store
         oldest, held = store.slots.oldest_retired, store.slots.retired_bytes
         if oldest != self._oldest:

@@ -1,9 +1,10 @@
-"""Verifying the log while the node runs: when, how fast, and what becomes of damage.
+"""Verification of the log while the node runs: its times, its speed, and the handling of damage.
 
 A pass begins `interval_seconds` after the one before it has ended, and reads `bytes_per_second` at the most. It shares
 the thread that writes and syncs batches, a slice at a time: a commit waits for one slice, and nothing reads the disk
-beside it. Damage is reported in one line with file and offset, counted in STAT, and what was in that batch is served no
-more: keys answer an error, streams end and are refused (storage/quarantine.py). All else goes on.
+beside it. Damage is reported in one line with file and offset, counted in STAT, and the changes in that batch are
+served no more: keys answer an error, streams end and are refused (storage/quarantine.py). Everything else is served as
+before.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ class Scrubber:
     """Verifies one bucket's store, one pass after the other.
 
     Args:
-        interval_seconds: from the end of a pass to the next; 0: never.
+        interval_seconds: the time from the end of a pass to the next; 0: never.
         bytes_per_second: the most it reads.
-        sleep: waits; tests give their own.
+        sleep: waits for a time; tests pass their own.
 
     Attributes:
-        runs, bytes: whole passes, and what they and the present one have read.
+        runs, bytes: the number of whole passes, and the bytes that they and the present one have read.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Scrubber:
             self._timer = self._loop.call_later(self._interval_seconds, self._begin)
 
     async def stop(self) -> None:
-        """Give up the pass that is under way."""
+        """End the pass that is under way."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -71,7 +72,7 @@ class Scrubber:
                 await self._task
 
     async def run(self) -> None:
-        """One whole pass over what is durable now."""
+        """Verify all durable batches in one pass."""
         findings = self._bucket.store.scrub(SLICE_BYTES)
         while (step := await self._next(findings)) is not None:
             if isinstance(step, Damage):

@@ -1,1 +1,1 @@
-"""The users who may come in, and what each of them may do: roles, and what they grant."""
+"""The users who may log in, and their rights: roles, and the privileges that roles grant."""

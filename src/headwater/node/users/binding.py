@@ -1,15 +1,17 @@
-"""The tie between the proof of the members' secret and the connection that it is made for.
+"""The binding of a login with the members' secret to the connection that it is made for.
 
-Who is called by a member could pass its login on to another node, or back to the member itself, and keep the session:
-SCRAM by itself proves who knows the password, and not to whom. So a member binds its proof to the node it has called:
+A machine that a member calls could pass the member's login on to another node, or back to the member itself, and keep
+the session: SCRAM alone proves knowledge of the password, but not to which node. So a member binds its proof to the
+node that it has called:
 
     over TLS    tls-server-end-point   the hash of the certificate that the called node has shown (RFC 5929, 4)
-    without     headwater-address      "NAME ADDRESS": what the cluster map calls that node, where the call has arrived
+    without     headwater-address      "NAME ADDRESS": that node's name in the cluster map, and the called address
 
-and the node that was called takes it only if that is its own certificate, or if one of the two is its own: the name by
-its map, or the address at which the connection came in (which some address translation may have changed).
+The called node accepts the proof only if this is its own certificate, or if one of the two is its own: the name in its
+map, or the address at which the connection came in (which an address translation may have changed).
 
-Without TLS this is as good as the network: who answers at a member's own address is between the two all the time.
+Without TLS this is as safe as the network: a machine that answers at a member's own address is between the two all the
+time.
 
 Source: RFC 5802, 6; docs/decisions/0095.
 """
@@ -38,7 +40,8 @@ _MAPPED = "::ffff:"
 
 
 def bound(login: Login, sock: socket.socket | TlsSocket, called: Address) -> Login:
-    """Return a login whose proof counts for the node at the other end of a socket alone, if it is the members' own.
+    """Return a login whose proof counts only for the node at the other end of a socket, if it is the members' own
+    login.
 
     Args:
         called: the node's name, as the map has it.
@@ -52,11 +55,11 @@ def bound(login: Login, sock: socket.socket | TlsSocket, called: Address) -> Log
 
 
 def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind: str, data: bytes) -> bool:
-    """Return whether a proof that is bound to `data` is for the connection that it came over.
+    """Return True if a proof that is bound to `data` is for the connection that it came over.
 
     Args:
         sock: the connection's end of TLS; None without TLS. called_at: the address at which it came in.
-        names: what maps call this node.
+        names: this node's names in the maps.
     """
     if sock is not None:
         end_point = sock.engine.end_point
@@ -66,7 +69,9 @@ def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind:
 
 
 def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection[str], data: bytes) -> str:
-    """Return, for the log, why `sees` says no, and what to do where nobody passed the login on; arguments as there."""
+    """Return, for the log, the reason why `sees` returns False, and the remedy if nobody passed the login on; arguments
+    as there.
+    """
     if sock is not None:
         return f"{_FOR_ANOTHER}; it is not for the certificate of this node: does something between the two end TLS?"
     whom = data[:_SHOWN_BYTES_MAX].decode("utf-8", "replace")
@@ -78,7 +83,7 @@ def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection
 
 
 def _text(address: object) -> str:
-    """A socket's address; empty for a socket without one."""
+    """Return a socket's address; empty for a socket without one."""
     if not isinstance(address, tuple):
         return ""
     return str(Address(str(address[0]).removeprefix(_MAPPED), int(address[1])))

@@ -1,11 +1,11 @@
-"""Wrong logins by address, to slow guessing down without keeping right ones out.
+"""Failed logins by address, to slow guessing down without keeping right ones out.
 
-Of an address that is known for wrong logins so many are judged in a second, whoever is waited for and however many
-connections there are; the names that are tried take turns, so that a program that goes on with the password of
-yesterday keeps no other user waiting, and its own user's right login for a moment only. Each right login lets a few
-more of its name in at once, for a pool opens many connections, until one of the name is wrong. What a wrong one waits
-besides is the time until it is told so, and is nobody else's. (That a right one is told at once gives nothing away: a
-guess on each of a thousand connections is judged no sooner for that.) Other addresses wait for nobody.
+From an address with failed logins only so many are checked in a second, however many connections there are. The tried
+names take turns, so that a program with yesterday's password keeps no other user waiting, and a right login of its own
+user for a moment only. Each right login lets a few more of its name in at once, for a pool opens many connections,
+until one of that name fails. A failed login is answered after a further delay, which holds up no other. (The immediate
+answer to a right one gives nothing away: a guess on each of a thousand connections is checked no sooner for that.)
+Other addresses do not wait.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ two guesses more for each right login."""
 
 
 class TooManyWait(Exception):  # noqa: N818 - no error of ours
-    """So many logins wait to be judged, of an address or of all, that another one is not."""
+    """Too many logins wait to be checked, from an address or in all, so this one is refused."""
 
 
 class Failures:
-    """Wrong logins by address, and the turns of those that come from an address known for them."""
+    """Failed logins by address, and the turns of logins from an address with some."""
 
     def __init__(self) -> None:
         self._refused_logins: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -45,14 +45,14 @@ class Failures:
         self._lines: dict[str, _Line] = {}
 
     def add(self, address: str, now: float) -> None:
-        """Count one more wrong login."""
+        """Count one more failed login."""
         count, at = self._refused_logins.pop(address, (0, now))
         self._refused_logins[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
         if len(self._refused_logins) > ADDRESSES_MAX:
             self._refused_logins.popitem(last=False)
 
     def delay(self, address: str, now: float) -> float:
-        """Return the seconds for which the next answer to this address waits."""
+        """Return the delay in seconds of the next answer to this address."""
         count, at = self._refused_logins.get(address, (0, now))
         if count <= FAILURES_FREE or now - at >= FAILURE_MEMORY_SECONDS:
             return 0.0
@@ -61,9 +61,9 @@ class Failures:
     async def judge(
         self, address: str, user: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Await whether an attempt to log in as a user is right, in its turn; a wrong one is counted, and told later.
+        """Check a login in its turn; return True if it is right. A failed one is counted, and answered later.
 
-        Raises TooManyWait when so many of the address and the name do already; the connection is best closed.
+        Raises TooManyWait if too many of the address and the name wait already; the connection is best closed.
         """
         self._judged[address] += 1
         line = self._lines.setdefault(address, _Line())
@@ -94,10 +94,10 @@ class Failures:
 
 
 class _Line:
-    """Those of one address that wait to be judged.
+    """The logins from one address that wait to be checked.
 
     Attributes:
-        lock: held by the one that is judged, while the address is not known for wrong logins.
+        lock: held by the login that is being checked, while the address has no failed ones.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,9 @@ class _Line:
         await turn
 
     def note(self, user: str, is_right: bool) -> None:
-        """Give passes for a right login, to those that wait at first; a wrong one takes all of the name away."""
+        """Give passes after a right login, to those that wait first; take all passes of the name away after a failed
+        one.
+        """
         if not is_right:
             self._passes.pop(user, None)
             return
@@ -142,7 +144,7 @@ class _Line:
             self._timer = asyncio.get_running_loop().call_later(wait, self._next, clock)
 
     def _next(self, clock: Callable[[], float]) -> None:
-        """Give the turn to the name that has waited longest for one; who has gone meanwhile has none."""
+        """Give the turn to the name that has waited longest; logins that were abandoned meanwhile get none."""
         self._timer = None
         while self._waiting:
             user, mine = self._waiting.popitem(last=False)

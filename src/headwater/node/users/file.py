@@ -1,14 +1,14 @@
-"""The users of a store, in its folder: names, roles, and what SCRAM needs to know of a password; never a password.
+"""The users of a store, in its folder: names, roles, and the SCRAM keys of passwords; never a password.
 
-One file, USERS: `headwater-users 2 <XXH3-64 of the rest>` and the JSON of a list of users (wire/users.py), which says
-of each user by which revision it came, and who was removed. Format 1 had users without revisions, {"ann": {"roles":
+One file, USERS: `headwater-users 2 <XXH3-64 of the rest>` and the JSON of a list of users (wire/users.py), which has
+the revision of each user's last change, and the removed users. Format 1 had users without revisions, {"ann": {"roles":
 ["read", "write[b]"], "keys": {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}; those count as revision 0.
-A new file is written and synced beside the old one and takes its place by rename. A file that is not what was written
-stops the start: who may come in is not guessed; nor is one taken that others may write. Where there is a file nobody
-comes in without a login, even if it names nobody; that there was one the manifest knows (Declarations.has_users).
+A new file is written and synced beside the old one and takes its place by rename. A file that was changed otherwise
+stops the start, for the users are not guessed; so does one that others may write. With a file every client needs a
+login, even if the file names no user; the manifest records that there was one (Declarations.has_users).
 
 `headwater user` changes it, and so does a node that hears of changes elsewhere in its cluster (sharing.py), one process
-at a time; a node that runs sees the change and takes it up.
+at a time; a running node notices the change and applies it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _ONE_MODE: Final = "this file system gives it a mode of its own, which chmod can
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user: roles, and the keys by which a password is known, by the name of the hash."""
+    """A user: the roles, and the keys of the password by the name of the hash."""
 
     grants: tuple[Grant, ...]
     keys: Mapping[str, Keys]
 
     @classmethod
     def create(cls, password: str, grants: tuple[Grant, ...]) -> Account:
-        """Return the account of a user with this password. Some tens of milliseconds."""
+        """Return the account of a user with this password. Takes some tens of milliseconds."""
         return cls(grants, {name: derive(name, password, os.urandom(_SALT_BYTES)) for name in HASHES})
 
 
@@ -67,7 +67,7 @@ Accounts = Mapping[str, Account]
 
 
 def check_name(name: str) -> str:
-    """Return a user's name; OptionError if it can't be one."""
+    """Return a user's name; OptionError if it is invalid."""
     size = len(name.encode())
     if not 0 < size <= _NAME_BYTES_MAX or not name.isprintable() or name.startswith("@") or ":" in name:
         raise OptionError("name", name, f"1 to {_NAME_BYTES_MAX} bytes of text without a colon, not beginning with @")
@@ -75,7 +75,7 @@ def check_name(name: str) -> str:
 
 
 def check_password(password: str) -> str:
-    """Return a password; OptionError, which does not repeat it, if it can't be one."""
+    """Return a password; OptionError, which does not repeat it, if it is invalid."""
     if not 0 < len(password.encode()) <= _PASSWORD_BYTES_MAX:
         raise OptionError("password", "...", f"1 to {_PASSWORD_BYTES_MAX} bytes long")
     return password
@@ -99,8 +99,8 @@ class UsersFile:
         """The list of users; None if there is no file.
 
         Raises:
-            CorruptStore: the file is not what was written.
-            StorageError: another format, or it can't be read, or others can as well.
+            CorruptStore: the file was changed since it was written.
+            StorageError: the file has another format, can't be read, or other users of the system can read it.
         """
         try:
             data = self._disk.read(self.path)
@@ -117,10 +117,10 @@ class UsersFile:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
     def _refuse_others(self, path: Path, advice: str) -> None:
-        """Raise StorageError if others may read or write a file: who writes to it is an administrator a second later.
+        """Raise StorageError if others may read or write a file: a writer could become an administrator at once.
 
-        The volume of a container is given to a group of its own (fsGroup), and what is on it to that group as well. It
-        is one of the node's groups, and need not be the first: that is runAsGroup, root's or the image's.
+        The volume of a container, with its files, belongs to a group of its own (fsGroup). That is one of the node's
+        groups, but need not be the first, which is runAsGroup, root's or the image's.
         """
         try:
             status, folder = path.stat(), self._folder.stat()
@@ -132,41 +132,43 @@ class UsersFile:
             raise StorageError(f"{path}: others may read it or write to it; {advice}")
 
     def accounts_in(self, users: UserList) -> dict[str, Account]:
-        """The accounts of a list that was in the file. Raises CorruptStore."""
+        """Return the accounts in a file's list. Raises CorruptStore."""
         try:
             return accounts_of(users)
         except (ValueError, OptionError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
     def save(self, accounts: Accounts) -> None:
-        """Put these accounts, and nothing else, in the place of those before; durable on return.
+        """Replace all accounts by these; durable on return.
 
         Raises:
-            DiskFull, StorageError: the old ones are still there; of a file system that gives all files one mode (SMB)
-                too, whose new file nobody would take. UnsureFile: either are.
+            DiskFull, StorageError: the old ones are still there; also on a file system that gives all files one mode
+                (SMB), whose new file would be refused. UnsureFile: one of the two lists is there.
         """
         self.save_list(edited(UserList(), {}, accounts))
 
     def save_list(self, wanted: UserList) -> None:
-        """Put a list in the place of the one before; durable on return. Raises as `save`."""
+        """Replace the list; durable on return. Raises as `save`."""
         body = json.dumps(wanted.as_json(), indent=1).encode()
         data = encode_text_file(_TITLE, _FORMAT, body)
         self._whole.replace(data, lambda fresh: self._refuse_others(fresh, _ONE_MODE))
 
     @property
     def unsure(self) -> bool:
-        """Return True if a list that was refused may be in the file."""
+        """True if a refused list may be in the file."""
         return self._whole.unsure
 
     def settle(self) -> bool:
-        """Put the list of before back if the one there may be another; return whether it is there for sure."""
+        """Put the old list back if a refused one may be there; return True if it is there for sure."""
         with suppress(StorageError), self._changing():
             return True
         return False
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Keep others from changing it in a block, and from what was refused being taken for what is there."""
+        """Keep other processes from changing the file in a block, and keep a refused list from being taken for the
+        present one.
+        """
         with self._alone():
             if not self._whole.settle():
                 raise UnsureFile(self.path, "the disk refuses writes")
@@ -174,7 +176,7 @@ class UsersFile:
 
     @contextmanager
     def editing(self) -> Iterator[dict[str, Account]]:
-        """Change the accounts in a block, which sees them as they are; nobody else changes them meanwhile."""
+        """Change the accounts in a block, which gets the present ones; no other process changes them meanwhile."""
         with self._changing():
             users = self.load_list() or UserList()
             before = self.accounts_in(users)
@@ -183,8 +185,11 @@ class UsersFile:
             self.save_list(edited(users, before, accounts))
 
     def change(self, wanted: Callable[[UserList | None], UserList | None]) -> None:
-        """Let a function say what comes in the place of the list that is there (None: no file); nothing is written if
-        that is None or the same. Durable on return; raises what `save` and the function do."""
+        """Replace the list by the result of `wanted`, which gets the present one (None: no file).
+
+        Nothing is written if the result is None or the same list. Durable on return; raises the errors of `save` and of
+        the function.
+        """
         with self._changing():
             before = self.load_list()
             after = wanted(before)
@@ -205,8 +210,7 @@ class UsersFile:
             os.close(lock)
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Numbers that differ whenever another file is there, or it has other rights; None without one. Raises
-        StorageError."""
+        """Return numbers that change with the file or its rights; None without a file. Raises StorageError."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -217,7 +221,7 @@ class UsersFile:
 
 
 def edited(users: UserList, before: Accounts, after: Accounts) -> UserList:
-    """Return a list after a change of its accounts: each that differs has a new revision."""
+    """Return a list after a change of its accounts: each changed account gets a new revision."""
     for name in sorted(before.keys() - after.keys()):
         users = users.without(name)
     for name, account in sorted(after.items()):
@@ -228,29 +232,31 @@ def edited(users: UserList, before: Accounts, after: Accounts) -> UserList:
 
 
 def accounts_of(users: UserList) -> dict[str, Account]:
-    """Return the accounts of a list. Raises ValueError or OptionError: keys or roles that are none."""
+    """Return the accounts of a list. Raises ValueError or OptionError for invalid keys or roles."""
     return {name: _account(entry) for name, entry in users.users.items()}
 
 
 def has_administrator(accounts: Accounts) -> bool:
-    """Return whether somebody may do everything, at least in one bucket."""
+    """Return True if a user may do everything, at least in one bucket."""
     return any(each.role == "administer" for account in accounts.values() for each in account.grants)
 
 
 def add_account(accounts: dict[str, Account], name: str, account: Account) -> None:
-    """Add a user of a name that `check_new` lets pass."""
+    """Add a user, whose name `check_new` has accepted."""
     check_new(accounts, name)
     accounts[name] = account
 
 
 def change_account(accounts: dict[str, Account], name: str, *, force: bool = False, **fields: Any) -> None:
-    """Give a user other grants or keys; `force`: even if nobody is left who may do everything. Raises WorkRefused."""
+    """Give a user other grants or keys; with `force` even if no user is left who may do everything. Raises
+    WorkRefused.
+    """
     with _an_administrator_left(accounts, force):
         accounts[name] = replace(account_of(accounts, name), **fields)
 
 
 def remove_account(accounts: dict[str, Account], name: str, *, force: bool = False) -> None:
-    """Remove a user; `force`: even if nobody is left who may do everything. Raises WorkRefused."""
+    """Remove a user; with `force` even if no user is left who may do everything. Raises WorkRefused."""
     with _an_administrator_left(accounts, force):
         account_of(accounts, name)
         del accounts[name]
@@ -265,20 +271,20 @@ def _an_administrator_left(accounts: Accounts, force: bool) -> Iterator[None]:
 
 
 def check_new(accounts: Accounts, name: str) -> None:
-    """Check the name of a user who is to be added. Raises WorkRefused: there is one; OptionError: it can't be one."""
+    """Check the name of a new user. Raises WorkRefused if the user exists, OptionError if the name is invalid."""
     if check_name(name) in accounts:
         raise WorkRefused(f"there is a user {name!r}", "change it: headwater user password, headwater user roles")
 
 
 def account_of(accounts: Accounts, name: str) -> Account:
-    """Return the account of a user who must be there. Raises WorkRefused."""
+    """Return the account of an existing user. Raises WorkRefused if there is none."""
     if name not in accounts:
         raise WorkRefused(f"there is no user {name!r}", "see: headwater user list")
     return accounts[name]
 
 
 def on_list(change: Callable[[dict[str, Account]], None]) -> Callable[[UserList], UserList]:
-    """Return a change of accounts as one of a list; what it raises leaves both as they were."""
+    """Return a change of accounts as a change of a list; after an error of the change both stay as they were."""
 
     def changed(users: UserList) -> UserList:
         before = accounts_of(users)

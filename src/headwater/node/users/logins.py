@@ -1,8 +1,8 @@
-"""The users who may log in to a node, and what each may do: those of the store's folder, and those given at the start.
+"""The users who may log in to a node, and their rights: those in the store's folder, and those in its settings.
 
-Without any, everybody may come in and do everything. An unknown user gets a SCRAM challenge like any other (its salt is
-made from the name and a secret of this process) and fails in the last step. Of the users in the folder only keys are
-known; those of users given with a password are derived when first asked for.
+Without users everybody may connect and do everything. An unknown user gets a SCRAM challenge like any other (its salt
+is made from the name and a secret of this process) and fails in the last step. The folder has only the users' keys; the
+keys of users in the settings are derived from their passwords on first use.
 """
 
 from __future__ import annotations
@@ -41,15 +41,18 @@ Derived = TypeVar("Derived")
 
 
 class Derivations:
-    """Derives keys from passwords in threads of its own, a bounded number at a time; one address has its share of
-    those that wait by `Failures`, and what else the node does in threads waits for none of them."""
+    """Derives keys from passwords in threads of its own, a bounded number at a time.
+
+    `Failures` limits the share of one address in those that wait; the node's other work in threads waits for none of
+    them.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "login")
         self.waiting: int = 0
 
     async def run(self, work: Callable[[], Derived]) -> Derived:
-        """Return what `work` does in a thread. Raises TooManyWait."""
+        """Return the result of `work`, which runs in a thread. Raises TooManyWait."""
         if self.waiting >= DERIVED_MAX:
             raise TooManyWait(f"{self.waiting} logins wait for their keys to be derived")
         self.waiting += 1
@@ -63,12 +66,12 @@ class Users:
     """The users of a node.
 
     Args:
-        passwords: of the users given at the start; roles: theirs.
-        file: that of the store's folder, None for none. It is read by `refresh`.
+        passwords: the passwords of the users in the settings; roles: their roles.
+        file: the file in the store's folder, None for none. It is read by `refresh`.
         clock: seconds of a monotonic clock.
 
     Attributes:
-        list: what was in the file when it was read last; None while there was none.
+        list: the list in the file when it was read last; None if there was no file.
     """
 
     def __init__(
@@ -92,13 +95,13 @@ class Users:
         self.derivations: Final = Derivations()
 
     def refresh(self) -> bool:
-        """Read the file if it is another one by now; return whether it was.
+        """Read the file if it has changed; return True if it had.
 
-        One that may hold a list that was refused is not read until the list of before is back in it. One that was
-        removed changes nothing: a node that wanted logins goes on to want them until it is started anew.
+        A file that may hold a refused list is not read until the old list is back in it. The removal of the file
+        changes nothing: a node that required logins goes on to require them until it is started anew.
 
         Raises:
-            StorageError: it can't be read, or is damaged; the users are those of before. Told once.
+            StorageError: it can't be read, or is damaged; the users stay as they were. Raised once.
         """
         signature = self._file.signature() if self._file is not None else None
         if self._file is None or self._file.unsure or signature is None or signature == self._signature:
@@ -114,45 +117,49 @@ class Users:
 
     @property
     def file(self) -> UsersFile | None:
-        """That of the store's folder."""
+        """The file in the store's folder."""
         return self._file
 
     @property
     def required(self) -> bool:
-        """Return True if a login is needed at all: somebody has one, besides the members of the cluster."""
+        """True if a login is needed: there are users besides the members of the cluster."""
         return bool(self._passwords.keys() - {CLUSTER_USER}) or self._accounts is not None
 
     @property
     def names(self) -> list[str]:
-        """All users; the members of the cluster are none."""
+        """The names of all users; the members of the cluster are not among them."""
         return sorted({*self._passwords, *(self._accounts or ())} - {CLUSTER_USER})
 
     def knows(self, user: str) -> bool:
-        """Return True if there is such a user; without users everybody is."""
+        """Return True if there is such a user; without users every name is one."""
         return not self.required or user in self._passwords or user in (self._accounts or ())
 
     def is_administered(self, accounts: Mapping[str, Account]) -> bool:
-        """Return True if anybody administers all buckets when these are the users of the list: nobody else can
-        change it."""
+        """Return True if some user would administer all buckets with these accounts: no other user can change
+        the list.
+        """
         grants = [*(self.grants(name) for name in self._passwords), *(each.grants for each in accounts.values())]
         return any(granted(each, None) & ADMINISTER for each in grants)
 
     def grants(self, user: str) -> tuple[Grant, ...]:
-        """The roles of a user; none for one that is not there."""
+        """Return the roles of a user; none for an unknown one."""
         if user in self._passwords:
             return self._roles.get(user, ())
         account = (self._accounts or {}).get(user)
         return account.grants if account else ()
 
     def rights(self, user: str | None, bucket: str | None) -> int:
-        """The privileges of a user in a bucket, or (None) in all of them, as a number of bits; without users everybody
-        has them all."""
+        """Return the privileges of a user in a bucket, or (None) in all of them, as a number of bits; without users
+        everybody has all.
+        """
         if not self.required:
             return int(EVERYTHING)
         return int(NONE) if user is None or not self.knows(user) else granted(self.grants(user), bucket)
 
     def places(self, user: str | None, bucket: str) -> Places | None:
-        """The rights of a user who has roles for scopes or collections of a bucket; None for one who has none."""
+        """Return the rights of a user with roles for scopes or collections of a bucket; None for a user
+        without such.
+        """
         if user is None or not self.required:
             return None
         fine = [each for each in self.grants(user) if each.bucket == bucket and each.scope is not None]
@@ -167,7 +174,7 @@ class Users:
         return bool(self.rights(user, None) & (REPLICATE | ADMINISTER))
 
     def rights_anywhere(self, user: str | None) -> int:
-        """The privileges that a user has in some bucket or other, or in a part of one, as a number of bits."""
+        """Return the privileges that a user has in any bucket, or in a part of one, as a number of bits."""
         if user is None or not self.required:
             return self.rights(user, None)
         by_role = (int(ROLES[each.role]) for each in self.grants(user))
@@ -176,7 +183,9 @@ class Users:
     # --- passwords ----------------------------------------------------------------------------------------------------
 
     def keys(self, hash_name: str, user: str) -> Keys:
-        """The SCRAM keys of a user; for an unknown one keys that no proof fits. Some milliseconds the first time."""
+        """Return the SCRAM keys of a user; for an unknown one keys that no proof fits. Takes some milliseconds the
+        first time.
+        """
         if not self.required:
             return self._derive(hash_name, "", OPEN_PASSWORD)  # the same for all names, so nobody fills the table
         if user in self._passwords:
@@ -189,10 +198,10 @@ class Users:
         return Keys(self._salt(hash_name, user), ITERATIONS, random[:size], random[size:])
 
     async def keys_for(self, hash_name: str, user: str) -> Keys:
-        """As `keys`, which are derived in a thread if they have to be: mostly they are known, and nobody waits.
+        """Return the same as `keys`, derived in a thread if need be: mostly they are known, and there is no wait.
 
         Raises:
-            TooManyWait: so many derivations wait already.
+            TooManyWait: too many derivations wait already.
         """
         given = not self.required or user in self._passwords
         if given and (hash_name, user if self.required else "") not in self._derived:
@@ -200,7 +209,7 @@ class Users:
         return self.keys(hash_name, user)
 
     def remembers(self, user: str, password: str) -> bool:
-        """Return True if this password is known to be right without the work of finding out."""
+        """Return True if this password was found right before, so that no derivation is needed."""
         if not self.required:
             return True
         if user == CLUSTER_USER:
@@ -211,14 +220,18 @@ class Users:
         return hmac.compare_digest(digest, self._digest(password))
 
     def was_refused(self, user: str, password: str) -> bool:
-        """Return True if this password was found to be wrong a moment ago: a program that goes on with an old one
-        costs no work, keeps nobody waiting, and finds out nothing that it was not told."""
+        """Return True if this password was found wrong a moment ago.
+
+        A program with an old password so costs no work, keeps no other login waiting, and learns nothing new.
+        """
         until = self._refused.get(self._digest(f"{user}\0{password}"))
         return until is not None and self._clock() < until
 
     async def is_right(self, user: str, password: str) -> bool:
-        """Return True if a user has this password; an unknown user takes as long. The members' secret is none: it is
-        proved by SCRAM alone. Raises TooManyWait."""
+        """Return True if a user has this password; the check of an unknown user takes as long.
+
+        The members' secret is no password: it is proved by SCRAM alone. Raises TooManyWait.
+        """
         if self.remembers(user, password):
             return True
         if user == CLUSTER_USER or self.was_refused(user, password):
@@ -235,7 +248,7 @@ class Users:
         return False
 
     async def derive_all(self) -> None:
-        """Derive the keys of all users that were given with a password, so that no login takes longer than another."""
+        """Derive the keys of all users in the settings, so that no login takes longer than another."""
         for user, password in self._passwords.items():
             for hash_name in HASHES:
                 await asyncio.to_thread(self._derive, hash_name, user, password)  # at the start, before any login
@@ -249,7 +262,7 @@ class Users:
         return hmac.digest(self._secret, password.encode(), "sha256")
 
     def _salt(self, hash_name: str, user: str) -> bytes:
-        """The same salt for the same name while this process lives, whether the user exists or not."""
+        """Return the same salt for the same name while this process lives, whether the user exists or not."""
         return hmac.digest(self._secret, f"{hash_name}/{user}".encode(), "sha256")[:16]
 
     def _derive(self, hash_name: str, user: str, password: str) -> Keys:

@@ -1,8 +1,8 @@
 """The rights of a user who has roles in some scopes or collections of a bucket, beside those in all of it.
 
-Roles name scopes and collections; requests and streams name ids. A manifest says which is which, so a collection that
-was dropped and made again under its name is one that the role is for. Who has no right at all in a collection is told
-that there is none: names are not given away (UNKNOWN_COLLECTION, UNKNOWN_SCOPE), as the other server does it.
+Roles name scopes and collections; requests and streams name ids. A manifest maps names to ids, so a role also holds for
+a collection that was dropped and made again under its name. For a user without any right in it a collection does not
+exist, so that names are not given away (UNKNOWN_COLLECTION, UNKNOWN_SCOPE), as on the other server.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LOGIN, _STREAM = int(LOGIN), int(STREAM)
 
 
 class Places:
-    """The rights in a bucket, and in its scopes and collections.
+    """A user's rights in a bucket, and in its scopes and collections.
 
     Args:
-        rights: those in the whole bucket, as a number of bits.
+        rights: the rights in the whole bucket, as a number of bits.
         grants: the roles for scopes and collections of it.
     """
 
@@ -41,17 +41,17 @@ class Places:
         self._scopes: dict[int, int] = {}
 
     def in_collection(self, manifest: CollectionsManifest, collection: int) -> int:
-        """The rights in a collection, by its id; in one that is not there those in the whole bucket."""
+        """Return the rights in a collection, by its id; for an unknown one those in the whole bucket."""
         self._read(manifest)
         return self._collections.get(collection, self.rights)
 
     def in_scope(self, manifest: CollectionsManifest, scope: int) -> int:
-        """The rights in all of a scope, by its id."""
+        """Return the rights in all of a scope, by its id."""
         self._read(manifest)
         return self._scopes.get(scope, self.rights)
 
     def sees_scope(self, manifest: CollectionsManifest, scope: int) -> bool:
-        """Return True if there is any right in a scope, or in one of its collections."""
+        """Return True if the user has any right in a scope, or in one of its collections."""
         scope_ = manifest.scope_by_id(scope)
         collections = () if scope_ is None else scope_.collections
         return self.in_scope(manifest, scope) > _LOGIN or any(
@@ -59,7 +59,7 @@ class Places:
         )
 
     def visible(self, manifest: CollectionsManifest) -> CollectionsManifest:
-        """The manifest with those scopes and collections in which there is any right."""
+        """Return the manifest with the scopes and collections in which the user has any right."""
         scopes = (
             replace(scope, collections=tuple(each for each in scope.collections if self._sees(manifest, each.id)))
             for scope in manifest.scopes
@@ -70,8 +70,10 @@ class Places:
     def denied(
         self, manifest: CollectionsManifest, collections: Iterable[int] | None, scope: int | None
     ) -> tuple[str, Status] | None:
-        """Return the reason why these collections, all of a scope, or (None, None) all of the bucket may not be
-        streamed, with its status; None if they may."""
+        """Return the reason and the status for a stream that the user may not have, None if he may.
+
+        The stream is of these collections, of a whole scope, or (None, None) of the whole bucket.
+        """
         if scope is not None:
             return self._scope_denied(manifest, scope)
         if collections is None:

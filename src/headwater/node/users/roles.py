@@ -1,7 +1,7 @@
 """The roles of users, and the privileges that each of them grants.
 
 A role is given for all buckets, `read`, for one of them, `read[orders]`, and some also for a scope or a collection of
-it, `read[orders:shop]`, `read[orders:shop:carts]`. What a privilege is needed for is said by the requests themselves
+it, `read[orders:shop]`, `read[orders:shop:carts]`. The requests themselves declare the privileges that they need
 (wire/privilege.py); docs/reference/rights.md is printed from both.
 """
 
@@ -35,7 +35,7 @@ FINE: frozenset[str] = frozenset({"read", "write", "stream"})
 
 
 class Grant(NamedTuple):
-    """A role, for all buckets, or for one (`bucket`), one of its scopes, one collection of that."""
+    """A role for all buckets, or for one bucket, one of its scopes, or one collection."""
 
     role: str
     bucket: str | None = None
@@ -65,11 +65,11 @@ def granted(grants: Iterable[Grant], bucket: str | None) -> int:
 
 
 def read_grants(text: str) -> tuple[Grant, ...]:
-    """Read roles by commas: `read,write[orders],stream[orders:shop:carts]`; `write:orders` is the older form of the
-    second.
+    """Read roles separated by commas: `read,write[orders],stream[orders:shop:carts]`; `write:orders` is an older form
+    of `write[orders]`.
 
     Raises:
-        OptionError: there is no role of a name; none is given; or it is for a place that it can't be given for.
+        OptionError: an unknown role, no role at all, or a place for which a role can't be granted.
     """
     grants = [_grant(each.strip()) for each in text.split(",") if each.strip()]
     if not grants:

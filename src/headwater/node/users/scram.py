@@ -1,12 +1,13 @@
-"""SCRAM, the server's end: learn that the client knows the password without hearing it, and show that we know it too.
+"""SCRAM, the server's end: check that the client knows the password without hearing it, and prove that the server knows
+it too.
 
     C: n,,n=user,r=CNONCE
     S: r=CNONCE SNONCE,s=SALT,i=ITERATIONS
     C: c=biws,r=CNONCE SNONCE,p=PROOF
     S: v=SIGNATURE
 
-A client may bind its proof to the connection: `p=KIND,,` in the place of `n,,`, and `c=` is that and what it sees of
-the connection. Whether that is what we see is for the node to say (node/users/binding.py).
+A client may bind its proof to the connection: `p=KIND,,` in the place of `n,,`, and `c=` is that followed by the
+client's view of the connection. The node compares it with its own view (node/users/binding.py).
 
 Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512. kv.md 1.2.
 """
@@ -34,7 +35,7 @@ class Malformed(Exception):  # noqa: N818 - becomes an answer
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys a server stores for a password: enough to check a proof, not enough to log in elsewhere."""
+    """The keys that a server stores for a password: enough to check a proof, not enough to log in elsewhere."""
 
     salt: bytes
     iterations: int
@@ -43,8 +44,9 @@ class Keys:
 
 
 def derive(hash_name: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
-    """SaltedPassword = PBKDF2; StoredKey = H(HMAC(., "Client Key")); ServerKey = HMAC(., "Server Key"). Some
-    milliseconds."""
+    """Derive the keys of a password. SaltedPassword = PBKDF2; StoredKey = H(HMAC(., "Client Key")); ServerKey = HMAC(.,
+    "Server Key"). Some milliseconds.
+    """
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     return Keys(
@@ -56,7 +58,7 @@ def derive(hash_name: str, password: str, salt: bytes, iterations: int = ITERATI
 class First:
     """The client's first message, taken apart.
 
-    `header` is what stands before the name, and `binding` the kind of binding that it names; empty for none.
+    `header` is the part before the name, and `binding` the kind of binding that it names; empty for none.
     """
 
     user: str
@@ -86,14 +88,14 @@ def _never(data: bytes) -> bool:
 
 
 class Exchange:
-    """One login: `challenge` answers the first message, `finish` judges the second.
+    """One login: `challenge` answers the first message, `finish` checks the second.
 
     Args:
-        nonce: our part of it, new for every exchange.
-        sees: whether what the client binds its proof to is what we see of the connection; asked only if it binds.
+        nonce: the server's part of the nonce, new for every exchange.
+        sees: returns True if the client's view of the connection is the node's; called only for a bound proof.
 
     Attributes:
-        is_for_another: the proof was bound to another connection than this one. bound_to: to what.
+        is_for_another: True if the proof was bound to another connection. bound_to: the view to which it was bound.
     """
 
     def __init__(

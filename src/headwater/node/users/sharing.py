@@ -2,16 +2,16 @@
 
     an administrator's list (IOCTL_SET "users"), or another member's --merged, on disk--> the users of this node
 
-Every second each member asks every other one whether its list is another (IOCTL_GET "users", with the digest of what it
-has), so that a change at one is known at all of them, also at those that were away. A list carries the uuid of its
-cluster (that of the map of the first bucket). Members' lists become one user by user (wire/users.py). A node that joins
-takes the cluster's in the place of its own: who was let in there before is nobody here. The first list of a cluster is
-made by an administrator, of those of all its nodes (cluster/users.py); until then each has its own.
+Every second each member asks every other one for its list if it differs (IOCTL_GET "users", with the digest of the own
+list), so that a change at one reaches all of them, also those that were away. A list carries the uuid of its cluster
+(that of the map of the first bucket). Members' lists are merged user by user (wire/users.py). A node that joins takes
+the cluster's list in the place of its own: its former users can't log in any more. An administrator makes the first
+list of a cluster from those of all its nodes (cluster/users.py); until then each has its own.
 
-A node without users lets everybody in; it asks nobody and takes no list but an administrator's. Nor does a node without
-the members' secret: whoever answers at a member's address could name its users then. With the secret he has proved that
-he knows it, to this node and no other (node/users/binding.py), before he is asked. What is asked for are
-verifiers, which administrators and the members themselves may see: nobody else, whatever his role.
+A node without users lets everybody in; it asks no member and takes only an administrator's list. So does a node without
+the members' secret: otherwise any machine that answers at a member's address could name its users. With the secret the
+called member proves first that it knows it, to this node and no other (node/users/binding.py). The lists hold
+verifiers, which only administrators and the members themselves may see.
 """
 
 from __future__ import annotations
@@ -52,19 +52,21 @@ log: Final = logging.getLogger(__name__)
 
 
 class AsMember(Protocol):
-    """The part of a member's knowledge that is needed here: its map, and how to call the others."""
+    """The part of a member's knowledge that is needed here: its map, and the way to call the others."""
 
     map: ClusterMap | None
 
     def login(self) -> Login:
-        """Return the login by which we introduce ourselves."""
+        """Return this node's login at other members."""
 
     async def call(self, address: Address) -> socket.socket | TlsSocket:
         """Connect to another member."""
 
 
 def outcome(mine: UserList | None, theirs: UserList, cluster: str) -> UserList | None:
-    """Return the list of a member of `cluster` ("" for none) after it was told one; None if that is not for it."""
+    """Return the list that a member of `cluster` ("" for none) has after it received `theirs`; None if that list is not
+    for it.
+    """
     if mine is None or mine.cluster == theirs.cluster:
         return theirs if mine is None else mine.merged(theirs)
     if mine.cluster == cluster and cluster:
@@ -73,11 +75,11 @@ def outcome(mine: UserList | None, theirs: UserList, cluster: str) -> UserList |
 
 
 class Sharing:
-    """The asking and taking of lists; all methods belong to the event loop's thread.
+    """Asks the members for their lists, and takes them; all methods belong to the event loop's thread.
 
     Args:
-        users: those of this node. place: what it knows as a member. changed: called after the file has changed.
-        has_secret: whether the members have a secret, which they prove to each other.
+        users: the users of this node. place: its knowledge as a member. changed: called after the file has changed.
+        has_secret: True if the members have a secret, which they prove to each other.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Sharing:
     # --- what is told -------------------------------------------------------------------------------------------------
 
     def text(self, known: bytes = b"") -> bytes:
-        """The list here; nothing for one who has it already, by its digest."""
+        """Return the list here; empty for a caller whose digest shows that it has the same."""
         users = self._users.list or UserList()
         return b"" if known and known == users.digest().encode() else users.encode()
 
@@ -105,8 +107,8 @@ class Sharing:
         """Take an administrator's list: on disk, and in force, on return.
 
         Raises:
-            UserListRefused: it is none, is another cluster's, would shut the other members out, or leaves nobody who
-                administers all buckets.
+            UserListRefused: it is no list, belongs to another cluster, would lock the other members out, or leaves no
+                user who administers all buckets.
             DiskFull, StorageError: it could not be written.
         """
         users = _read(text)
@@ -120,7 +122,7 @@ class Sharing:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Ask those who are members now, and no others."""
+        """Ask the present members, and no others."""
         wanted = self._peers() if self._users.required and self._has_secret else ()  # in the order of the map
         for address in [each for each in self._tasks if each not in wanted]:
             self._tasks.pop(address).cancel()
@@ -128,7 +130,7 @@ class Sharing:
             self._tasks[address] = self._loop.create_task(self._ask_on(address))
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
@@ -202,13 +204,13 @@ class Sharing:
                 log.info("the users are the cluster's by now", extra=event("users.shared", cluster=theirs.cluster))
 
     def _leaves_nobody(self, mine: UserList | None, merged: UserList) -> bool:
-        """Return True if somebody administers all buckets by the one list, and nobody by the other."""
+        """Return True if some user administers all buckets by the old list, and none by the merged one."""
         had = mine is not None and self._users.is_administered(accounts_of(mine))
         return had and not self._users.is_administered(accounts_of(merged))
 
 
 def _read(text: bytes) -> UserList:
-    """Return a list whose roles and keys we understand. Raises UserListRefused."""
+    """Return a list, if its roles and keys are known here. Raises UserListRefused."""
     users = UserList.decode(text)
     try:
         accounts_of(users)

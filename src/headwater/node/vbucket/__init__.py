@@ -1,1 +1,1 @@
-"""One slice of the keys: its state, its place in history, and who listens to it."""
+"""One slice of the keys: its state, its history, and its readers."""

@@ -1,8 +1,8 @@
-"""The collections of one vbucket: what the system events in its log fold to.
+"""The collections of one vbucket: the result of the system events in its log.
 
-Nothing of it is kept beside the log. At the start, and after a rollback, the events are read from it again; what a node
-stages, and what a replica is sent, is added here and there at once. So what a reader is told of collections is true at
-the seqno where it is: a drop hides documents only when the drop itself is durable.
+It is not stored apart from the log. At the start, and after a rollback, the events are read from the log again; an
+event that a node stages, or that a replica receives, is added here and there at once. So a reader sees the collections
+as of its own seqno: a drop hides documents only when the drop itself is durable.
 
 Source: dcp 2.16, 5, 8.2; kv.md 4.
 """
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The changes that a stream asked for.
+    """The changes that a stream asks for.
 
     Attributes:
-        aware: it knows of collections; without, it gets the default one and no events.
-        collections: the ids of these only; None: no such choice.
-        scope: the id of the one whose collections are wanted, future ones too; None: no such choice.
-        prepares: prepares and aborts of durable writes, too.
+        aware: True if the stream knows of collections; otherwise it gets the default one and no events.
+        collections: the ids of the chosen collections; None: no such choice.
+        scope: the id of the scope whose collections are wanted, future ones too; None: no such choice.
+        prepares: True for prepares and aborts of durable writes, too.
     """
 
     aware: bool = False
@@ -48,7 +48,7 @@ class Wanted:
 
     @property
     def is_everything(self) -> bool:
-        """Return True if all collections are wanted."""
+        """True if all collections are wanted."""
         return self.aware and self.collections is None and self.scope is None
 
 
@@ -61,9 +61,9 @@ class FoldedEvents:
     """The result of the events of a history; it lives while a vbucket has them.
 
     Attributes:
-        manifest: the collections that are there. alive: those by id, and the maximum TTL of each in seconds.
-        choices: what readers are shown, by what they want and the number of events that they may be told of.
-        next: the manifest that was asked for last, and the events that lead to it.
+        manifest: the existing collections. alive: the same by id, with the maximum TTL of each in seconds.
+        choices: the choices of readers, by their wishes and the number of events that they may see.
+        next: the manifest of the last call of `steps_to`, and the events that lead to it.
     """
 
     manifest: CollectionsManifest
@@ -73,10 +73,11 @@ class FoldedEvents:
 
 
 class EventHistory:
-    """A row of events: the last one, and the row before it. Vbuckets whose logs tell the same events share one.
+    """A row of events: the last one, and the row before it. Vbuckets with the same events in their logs share
+    one.
 
-    So a change of the collections is held, and folded, once and not once for each of a thousand vbuckets. A row keeps
-    the rows before it alive; those behind it are kept by the vbuckets that are there.
+    So a change of the collections is stored and folded once, not once for each of a thousand vbuckets. A row keeps the
+    rows before it alive; later rows are kept by the vbuckets that use them.
 
     Attributes:
         length: the number of events. event: the last one; None in an empty row, as is `before`.
@@ -102,7 +103,7 @@ class EventHistory:
         return row
 
     def cut(self, length: int) -> EventHistory:
-        """Return the row of the first so many events."""
+        """Return the row of the first `length` events."""
         row = self
         while row.length > length and row.before is not None:
             row = row.before
@@ -114,7 +115,7 @@ class EventHistory:
 
     @property
     def folded(self) -> FoldedEvents:
-        """The result of the events; to be kept by who may ask again."""
+        """The result of the events; callers keep it if they need it again."""
         result = self._known
         if result is None:
             base: EventHistory | None = self.before
@@ -148,10 +149,11 @@ class VBucketCollections:
     """The collections of a vbucket, by its log.
 
     An event costs the same however many collections there are: a change may bring a thousand to a thousand vbuckets.
-    What is the vbucket's own is the seqno of each event; the events and what they fold to are shared.
+    Each vbucket has its own seqnos of the events; the events and their result are shared.
 
     Attributes:
-        default_dropped_seqno: of the drop of the default collection, which never comes back; 0 while it is there.
+        default_dropped_seqno: the seqno of the drop of the default collection, which never comes back; 0 while it
+            exists.
     """
 
     def __init__(self, events: Iterable[StoredEvent] = ()) -> None:
@@ -163,7 +165,7 @@ class VBucketCollections:
             self.add(event.seqno, event.event)
 
     def add(self, seqno: int, event: ManifestEvent) -> None:
-        """An event was staged."""
+        """Add an event that was staged."""
         self._seqnos.append(seqno)
         self._row = self._row.then(event)
         if event.kind is EventKind.DROP_COLLECTION and event.collection_id == 0:
@@ -171,17 +173,17 @@ class VBucketCollections:
 
     @property
     def manifest(self) -> CollectionsManifest:
-        """The manifest as staged, that is with events that are not durable yet."""
+        """The manifest as staged, including events that are not durable yet."""
         return self._all.manifest
 
     @property
     def uid(self) -> int:
-        """The uid of that."""
+        """The uid of the staged manifest."""
         return self._row.uid
 
     @property
     def alive(self) -> dict[int, int | None]:
-        """The collections of that by id, and the maximum TTL of each in seconds."""
+        """The collections of the staged manifest by id, with the maximum TTL of each in seconds."""
         return self._all.alive
 
     @property
@@ -190,11 +192,13 @@ class VBucketCollections:
         return [f"{scope.name}.{each.name}" for scope, each in self.manifest.each_collection() if each.id]
 
     def at(self, seqno: int) -> CollectionsManifest:
-        """The manifest of a seqno."""
+        """Return the manifest as of a seqno."""
         return self._events_until(seqno).manifest
 
     def steps_to(self, following: CollectionsManifest) -> list[tuple[ManifestEvent, EventParts]]:
-        """The events that lead to another manifest, and each as it is stored; made once for all vbuckets."""
+        """Return the events that lead to another manifest, each with its stored form; computed once for all
+        vbuckets.
+        """
         folded = self._all
         if folded.next is None or folded.next[0] is not following:
             events = folded.manifest.events_to(following)
@@ -202,7 +206,7 @@ class VBucketCollections:
         return folded.next[1]
 
     def choice(self, wanted: Wanted, seqno: int) -> Shown:
-        """The choice of a reader to whom all up to a durable seqno may be told (kernels/choices.py)."""
+        """Return the choice of a reader that may see everything up to a durable seqno (kernels/choices.py)."""
         choices, length = self._all.choices, self._length(seqno)
         choice = choices.get((wanted, length))
         if choice is None:
@@ -210,7 +214,7 @@ class VBucketCollections:
         return choice
 
     def is_over(self, wanted: Wanted, seqno: int) -> bool:
-        """Return True if of what a stream asked for nothing is left at a seqno, nor can ever come."""
+        """Return True if none of the wanted collections exists at a seqno, or can ever come."""
         if not self._seqnos:
             return False
         now = self._events_until(seqno)
@@ -221,7 +225,7 @@ class VBucketCollections:
         return wanted.collections is not None and not wanted.collections & now.alive.keys()
 
     def dropped(self) -> Dropped:
-        """The collections that were dropped, and the seqno of each drop; by id."""
+        """Return the dropped collections by id, with the seqno of each drop."""
         kind, events = EventKind.DROP_COLLECTION, zip(self._seqnos, self._row.events(), strict=True)
         drops = sorted((event.collection_id or 0, seqno) for seqno, event in events if event.kind is kind)
         return np.array(drops, np.uint64).reshape(-1, 2)
@@ -234,12 +238,12 @@ class VBucketCollections:
         return self._folded[1]
 
     def _events_until(self, seqno: int) -> FoldedEvents:
-        """The result of the events up to a seqno."""
+        """Return the result of the events up to a seqno."""
         length = self._length(seqno)
         return self._all if length == len(self._seqnos) else self._row.cut(length).folded
 
     def _length(self, seqno: int) -> int:
-        """The number of events up to a seqno; as a rule that of all, and asked all the time."""
+        """Return the number of events up to a seqno; as a rule that of all, and called all the time."""
         seqnos = self._seqnos
         return len(seqnos) if not seqnos or seqnos[-1] <= seqno else bisect_right(seqnos, seqno)
 
@@ -260,7 +264,7 @@ class VBucketCollections:
         return np.array(sorted(chosen | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:
-        """The ids of all collections (of a scope) and scopes of which there was an event."""
+        """Return the ids of all collections (of a scope) and scopes that ever had an event."""
         events = [event for event in self._row.events() if scope is None or event.scope_id == scope]
         collections = {event.collection_id for event in events if event.collection_id is not None}
         return collections, {event.scope_id for event in events if event.collection_id is None}

@@ -1,9 +1,9 @@
-"""The gap of a replica: which changes of its producer it refused and lacks, and whether it lacks them still.
+"""The gap of a replica: the changes of its producer that it refused, and still lacks.
 
-A stream has the newest version of each key alone. So a change that was refused is lacking no more once it came after
-all, or a newer version of its key did, or its collection was dropped: what its owner holds by then, the replica holds
-too. The keys are kept with the vbucket's record, and so a few of them only; of a gap with more, or with changes that
-have no key, nobody knows when it is closed, and a mover has all behind it fetched again.
+A stream has only the newest version of each key. So a refused change is missing no more once it came after all, or a
+newer version of its key came, or its collection was dropped: the replica then holds all that its owner holds. The keys
+are kept with the vbucket's record, and so only a few of them; if a gap has more, or changes without a key, it is
+unknown when it is closed, and a mover has all changes behind it fetched again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Refused: TypeAlias = tuple[tuple[int, str, int], ...]
 
 
 class Gap:
-    """The changes that a replica refused and lacks; empty for most.
+    """The changes that a replica refused and lacks; none for most.
 
     Args:
-        changes: how many. whole_seqno: up to where none is missing. refused: those of which the key is known.
+        changes: their number. whole_seqno: the seqno up to which none is missing. refused: the changes with a known
+            key.
 
     Attributes:
         changes, whole_seqno: as given.
@@ -39,10 +40,10 @@ class Gap:
         self._named_changes = changes if self._seqnos else 0
 
     def add(self, whole_seqno: int, key: Key | None, seqno: int) -> None:
-        """One more change was refused.
+        """Add a refused change.
 
         Args:
-            key: None where the message has none that can be believed. One that is too long for any document is none:
+            key: the key; None if the message has no credible one. A key that is too long for a document counts as None:
                 no version of it will ever come.
         """
         self.whole_seqno = min(self.whole_seqno, whole_seqno) if self.changes else whole_seqno
@@ -55,15 +56,15 @@ class Gap:
 
     @property
     def is_named(self) -> bool:
-        """Return True if the keys of all changes are known."""
+        """True if the keys of all changes are known."""
         return 0 < self.changes <= self._named_changes
 
     def is_closed(self, newest: Callable[[Key], int], alive: Container[int]) -> bool:
-        """Return True if nothing is lacking any more.
+        """Return True if no change is missing any more.
 
         Args:
-            newest: the seqno of the newest version of a key, 0 for none.
-            alive: the collections that are there.
+            newest: returns the seqno of the newest version of a key, 0 for none.
+            alive: the existing collections.
         """
         return self.is_named and all(
             newest(key) >= seqno or key.collection not in alive for key, seqno in self._seqnos.items()
@@ -71,7 +72,7 @@ class Gap:
 
     @property
     def refused(self) -> Refused:
-        """The changes of which the key is known, to be kept; none if that is not so of all."""
+        """The changes for the vbucket's record; none unless all keys are known."""
         if not self.is_named:
             return ()
         return tuple((key.collection, b64encode(key.key).decode(), seqno) for key, seqno in self._seqnos.items())

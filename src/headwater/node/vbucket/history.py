@@ -1,8 +1,8 @@
 """The seqnos at which a vbucket was in a consistent state, to which a rollback may therefore return.
 
-What was received from a producer is a consistent state at the ends of its snapshots only: inside one, a version at or
-below some seqno may never have been sent because a newer one of the same snapshot had replaced it (dcp 9: "so that the
-state is exactly a snapshot end at or below that seqno"). What this node wrote itself is consistent at every seqno. So
+Changes from a producer are a consistent state only at the ends of its snapshots: inside one, a version at or below some
+seqno may never have been sent because a newer one of the same snapshot had replaced it (dcp 9: "so that the state is
+exactly a snapshot end at or below that seqno"). Changes that this node wrote itself are consistent at every seqno. So
 the history is a list of ranges; a rollback may return to each seqno in a range. A single snapshot end is a range of
 length one.
 
@@ -24,7 +24,7 @@ class ConsistentSeqnos:
     """Ascending ranges [first, last] of seqnos to which the vbucket can be taken back; 0, the empty state, is implied.
 
     Args:
-        ranges: as `ranges` gave them.
+        ranges: the value of the property `ranges`.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
@@ -32,12 +32,11 @@ class ConsistentSeqnos:
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Return all ranges, to be kept."""
+        """All ranges, to be stored."""
         return tuple(self._ranges)
 
     def note(self, first: int, last: int | None = None) -> None:
-        """Note seqnos at which what is held is (or was) a consistent state; the range lies above all so far, or in the
-        last one."""
+        """Note seqnos of consistent states; the range lies above all others, or in the last one."""
         last = first if last is None else last
         node_invariant(first <= last, "states from seqno {} to {} are to be kept", first, last)
         if self._ranges and first <= self._ranges[-1][1] + 1:
@@ -49,18 +48,18 @@ class ConsistentSeqnos:
         node_invariant(len(self._ranges) <= RANGES_MAX, "{} ranges of states are kept", len(self._ranges))
 
     def at_or_below(self, seqno: int) -> int:
-        """The newest place at or below `seqno`; 0 if there is none."""
+        """Return the newest seqno of a consistent state at or below `seqno`; 0 if there is none."""
         for first, last in reversed(self._ranges):
             if first <= seqno:
                 return min(seqno, last)
         return 0
 
     def cut(self, seqno: int) -> None:
-        """Everything above `seqno` was given up."""
+        """Forget all seqnos above `seqno`, which were given up."""
         self._ranges = [(first, min(last, seqno)) for first, last in self._ranges if first <= seqno]
 
     def _thin_out(self) -> None:
-        """Forget the range that leaves the smallest hole, measured by how far back it lies."""
+        """Forget the range that leaves the smallest hole, measured by its distance from the newest seqno."""
         newest = self._ranges[-1][1]
 
         def hole(at: int) -> float:

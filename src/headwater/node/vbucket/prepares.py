@@ -1,12 +1,12 @@
-"""The prepares of durable writes of one vbucket that are not over, as its log tells.
+"""The prepares of durable writes of one vbucket that are not over, by its log.
 
-A durable write is two changes: a prepare, which nobody is shown but replicas that asked for it, and once enough of them
-have it on disk the document itself. The prepare is stored under a key of its own, so the document stays what it was
-until then. It is over when that key is deleted: with an abort, or with the mark that stands behind the document.
+A durable write is two changes: a prepare, which only replicas that asked for prepares get, and the document itself,
+once enough of them have the prepare on disk. The prepare is stored under a key of its own, so the document stays as it
+was until then. It is over when that key is deleted: with an abort, or with the mark behind the document.
 
-A replica may be sent the document without being told that it ends a prepare (dcp 8.2, a snapshot from disk); then the
-document behind it says so, here and after a restart, and the mark is made up for. The drop of a collection ends its
-prepares in the same way, for streams do not tell any more how they ended.
+A replica may get the document without the note that it ends a prepare (dcp 8.2, a snapshot from disk); then the newer
+document shows it, now and after a restart, and the mark is added later. The drop of a collection ends its prepares in
+the same way, for streams do not report their ends any more.
 
 Source: dcp 2.17, 8.2, 10. Why so: docs/decisions/0068.
 """
@@ -32,21 +32,21 @@ the key."""
 
 
 class Key(NamedTuple):
-    """The key of a document, its collection apart."""
+    """The key of a document, without its collection's id."""
 
     collection: int
     key: bytes
 
 
 class VBucketPrepares:
-    """The prepares that wait in a vbucket; the owner stages nothing else between a look and a change.
+    """The prepares that wait in a vbucket; its owner stages nothing between a check and the change that follows.
 
     Args:
-        alive: the collections that are there, as the log tells.
+        alive: the existing collections, by the log.
 
     Attributes:
-        pending: seqno of each prepare that is not over, by key, in the order of the seqnos.
-        commits: the seqno of the prepare, by that of the document it became; the newest few.
+        pending: the seqno of each prepare that is not over, by key, in the order of the seqnos.
+        commits: the seqno of each prepare, by that of the document that it became; the newest few.
     """
 
     def __init__(self, vbucket: int, store: Storage, alive: Callable[[], Container[int]]) -> None:
@@ -57,14 +57,14 @@ class VBucketPrepares:
         self._alive = alive
 
     def read(self) -> None:
-        """Know what the log tells now."""
+        """Read the prepares from the log."""
         self.commits.clear()
         self.pending = {key_of(each.key): each.by_seqno for each in self._store.prepares.waiting(self._vbucket)}
         for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
             del self.pending[key]
 
     def add(self, prepare: dcp.Prepare) -> int:
-        """Stage a prepare, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
+        """Stage a prepare, with its own seqno or the next one; return the seqno. Raises ArenaFull, DiskFull."""
         self._store.prepares.announce()
         seqno = self._store.prepares.stage(self._vbucket, prepare)
         key = key_of(prepare.key)
@@ -75,8 +75,9 @@ class VBucketPrepares:
         return seqno
 
     def commit(self, key: Key, now: int, seqno: int | None = None) -> int:
-        """Stage the document that a prepare becomes, with a seqno or the next one; returns it. Raises as `add`, and
-        CorruptStore where the prepare was found damaged."""
+        """Stage the document that a prepare becomes, with a seqno or the next one; return the seqno. Raises as `add`,
+        and CorruptStore if the prepare was found damaged.
+        """
         prepare = self._store.prepares.find(self._vbucket, joined(key))
         if prepare is None:
             raise self._store.quarantine.error(self._vbucket) if key in self.pending else KeyError(key)
@@ -95,34 +96,36 @@ class VBucketPrepares:
         return key in self.pending and self._store.prepares.find(self._vbucket, joined(key)) is not None
 
     def abort(self, key: Key, now: int, seqno: int = 0) -> int:
-        """Stage that a prepare did not happen, with a seqno or (0) the next one; returns it. Raises as `add`."""
+        """Stage the abort of a prepare, with a seqno or (0) the next one; return the seqno. Raises as `add`."""
         message = dcp.Abort(key=joined(key), prepared_seqno=self.pending.get(key, 0), abort_seqno=seqno)
         aborted = self._store.prepares.stage_abort(self._vbucket, message, now)
         self.pending.pop(key, None)
         return aborted
 
     def settle(self, now: int) -> None:
-        """Put the mark behind documents, and drops of collections, that came without being told to end a prepare;
-        ArenaFull, DiskFull: at another time."""
+        """Add the missing marks of prepares that a document or the drop of a collection ended. ArenaFull, DiskFull: try
+        again later.
+        """
         for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
             self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
 
     def is_over(self, key: Key) -> bool:
-        """Return True if a prepare is over without a mark that says so, which had no room."""
+        """Return True if a prepare is over, even if its mark had no room yet."""
         return self._is_over(key, self.pending[key])
 
     def newest(self, upto_seqno: int) -> int:
-        """The highest seqno of a prepare that waits, at or below one; 0 for none."""
+        """Return the highest seqno of a waiting prepare at or below `upto_seqno`; 0 for none."""
         return max((seqno for seqno in self.pending.values() if seqno <= upto_seqno), default=0)
 
     def committed(self, after_seqno: int, upto_seqno: int) -> Iterator[tuple[int, int]]:
-        """(seqno, that of its prepare) of the commits in a range."""
+        """Yield (seqno, seqno of the prepare) of the commits in a range."""
         return ((at, seqno) for at, seqno in self.commits.items() if after_seqno < at <= upto_seqno)
 
     def _is_over(self, key: Key, seqno: int) -> bool:
-        """Return True if its collection was dropped, or the document is newer than its prepare: nobody else changes
-        it in between."""
+        """Return True if the collection was dropped, or the document is newer than its prepare: no other change comes
+        in between.
+        """
         if key.collection not in self._alive():
             return True
         document = self._store.document(self._vbucket, key.key, key.collection)
@@ -162,10 +165,10 @@ class VBucketPrepares:
 
 
 def key_of(key: bytes) -> Key:
-    """The key of a prepare, which begins with the id of its collection."""
+    """Return the key of a prepare, split from the id of its collection."""
     return Key(*leb128.split_key(key))
 
 
 def joined(key: Key) -> bytes:
-    """The same as one, the default collection's id written out."""
+    """Return a key with its collection's id in front, also for the default collection."""
     return leb128.join_key(key.collection, key.key)

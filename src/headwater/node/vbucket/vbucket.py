@@ -1,12 +1,12 @@
-"""A vbucket of this node: state, failover table, the snapshot it is receiving, and who reads its changes.
+"""A vbucket of this node: state, failover table, the snapshot that it receives, and its readers.
 
-The documents and the seqnos live in the store; here is what gives them meaning. Whatever changes here is staged as a
-record of the same log, between the changes before and after it, so that recovery is replay and nothing can disagree.
+The documents and the seqnos are in the store; this object gives them meaning. Its own changes are staged as records of
+the same log, between the documents before and after them, so that recovery is replay and the two can't disagree.
 
     any -> another state    the streams that read it end with StateChanged; becoming active begins a new branch
-    hand-over               active -> dead while somebody takes over: who reads it goes on reading
+    hand-over               active -> dead while another node takes over: its readers go on reading
     rollback                streams end with Rollback; branches above the point are forgotten
-    drop                    streams end with StateChanged; nothing of it is left
+    drop                    streams end with StateChanged; all documents are gone
 
 A replica has one inbound stream at most, wherever its producer is connected (dcp 2.2).
 
@@ -39,30 +39,30 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """Somebody who reads a vbucket's changes and must hear when that comes to an end."""
+    """A reader of a vbucket's changes, which must learn when they come to an end."""
 
     @property
     def position(self) -> int:
-        """The seqno up to which it lacks nothing; tombstones above it are not purged."""
+        """The seqno up to which the reader lacks nothing; tombstones above it are not purged."""
 
     def advanced(self) -> None:
-        """More of the vbucket is durable."""
+        """Learn that more changes are durable."""
 
     def state_changed(self) -> None:
-        """The vbucket has another state, or is gone."""
+        """Learn that the vbucket has another state, or is gone."""
 
     def rolled_back(self) -> None:
-        """The vbucket gave up a part of its history."""
+        """Learn that the vbucket gave up a part of its history."""
 
     def damaged(self) -> None:
-        """A part of the vbucket can't be read any more."""
+        """Learn that a part of the vbucket can't be read any more."""
 
     @property
     def holds_removed_files(self) -> bool:
-        """Return True if the store keeps files for it that a compaction has replaced."""
+        """True if the store keeps files for the reader that a compaction has replaced."""
 
     def let_go(self) -> None:
-        """Those have been kept for long enough."""
+        """Give up replaced files, which have been kept for long enough."""
 
 
 class Inbound(Protocol):
@@ -70,13 +70,15 @@ class Inbound(Protocol):
 
     @property
     def takes_over(self) -> bool:
-        """Return True if the vbucket becomes active at the end of the stream."""
+        """True if the vbucket becomes active at the end of the stream."""
 
     def prepares_durable(self) -> None:
-        """Prepares may be on disk that the producer waits for."""
+        """Learn that prepares may be on disk that the producer waits for."""
 
     def vbucket_left(self, reason: str) -> None:
-        """The vbucket takes nothing from its producer any more: it became active, is gone, or lost what was staged."""
+        """Learn that the vbucket takes no more from its producer: it became active, is gone, or lost staged
+        changes.
+        """
 
 
 BACKED_UP = int(State.DEAD) + 1
@@ -90,17 +92,17 @@ class VBucket:
         id: 0 to 1023.
         state: active, replica, pending or dead.
         failover: the branches of its history, newest first.
-        snapshot_start, snapshot_end: the range being received from a producer; of an active vbucket, both the high
-            seqno when it became active.
+        snapshot_start, snapshot_end: the snapshot that a producer sends at present; in an active vbucket, both are the
+            high seqno at which it became active.
         gate: the batch that makes the latest record durable.
-        consistent: seqnos it can be taken back to, while it is a replica.
-        checkpoint: the last one that it has whole from a producer of TAP (tap.md 5.1); 0 for none.
-        gap: the changes of its producer that it did not take and lacks: what follows lies behind them.
-        readers: those to be told of changes; streams enter and leave by themselves.
+        consistent: the seqnos to which a replica can be rolled back.
+        checkpoint: the last checkpoint that it has whole from a TAP producer (tap.md 5.1); 0 for none.
+        gap: the changes of its producer that it refused and lacks; later changes lie behind the gap.
+        readers: the readers of its changes; streams enter and leave by themselves.
         inbound: the stream by which it follows a producer, None without one.
         handover: the outbound stream that is handing it over to another node, None without one.
-        collections: what the system events in its log tell of them. prepares: the durable writes that wait in it.
-        is_backed_up: that takes so long that writes are refused for now (failover 4).
+        collections: its collections, by the system events in its log. prepares: its waiting durable writes.
+        is_backed_up: True if a hand-over takes so long that writes are refused for now (failover 4).
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class VBucket:
     def create(
         cls, vbucket: int, store: Storage, wrote: Callable[[], int], *, state: State, new_uuid: Callable[[], int]
     ) -> VBucket:
-        """A vbucket that this node did not have: empty, with one branch from seqno 0."""
+        """Return a new vbucket: empty, with one branch from seqno 0."""
         vbucket_ = cls(vbucket, store, wrote, state=state, failover=FailoverTable(new_uuid=new_uuid))
         vbucket_._stage()
         return vbucket_
@@ -146,10 +148,11 @@ class VBucket:
         clean: bool,
         new_uuid: Callable[[], int],
     ) -> VBucket:
-        """The vbucket as its last record tells, after the store was opened.
+        """Return the vbucket of a record, after the store was opened.
 
-        After an unclean stop an active vbucket begins a new branch: somebody may have been told of changes that no
-        longer exist. At the high seqno if the snapshot it had received was whole, else where that snapshot began.
+        After an unclean stop an active vbucket begins a new branch, for a reader may have seen changes that no longer
+        exist. The branch begins at the high seqno if the last received snapshot was whole, else at the start of that
+        snapshot.
         """
         table = FailoverTable(record.failover, new_uuid=new_uuid)
         vbucket_ = cls(vbucket, store, wrote, state=State(record.state), failover=table)
@@ -163,7 +166,9 @@ class VBucket:
         return vbucket_
 
     def restore(self, record: VBucketRecord | None) -> None:
-        """Return to the state on disk, for what was staged is lost. Whoever follows or reads it must begin anew."""
+        """Return to the state on disk, for the staged changes are lost. Its readers, and a stream that it follows, must
+        begin anew.
+        """
         if record is None:
             self.state = State.DEAD
         else:
@@ -184,20 +189,21 @@ class VBucket:
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
 
     def read_events(self) -> None:
-        """Know of collections what the log tells now."""
+        """Read the collections from the system events in the log."""
         self.collections = VBucketCollections(self._store.events(self.id))
         self.prepares.read()
 
     def add_event(self, event: SystemEvent, cas: int) -> int:
-        """Stage a system event, with its own seqno or the next one; returns it. Raises ArenaFull, DiskFull."""
+        """Stage a system event, with its own seqno or the next one; return the seqno. Raises ArenaFull, DiskFull."""
         self._store.declarations.use_collections()
         return self._stage_event(event_of(event), event_parts(event), event.by_seqno or None, cas)
 
     def become(self, manifest: CollectionsManifest, next_cas: Callable[[], int]) -> bool:
-        """Stage what leads from the collections here to those of a manifest; whether that was anything.
+        """Stage the events that lead from the collections here to those of a manifest; return True if there
+        were any.
 
         Raises:
-            ArenaFull: after a part of it; the rest after the next commit.
+            ArenaFull: after some of them; stage the rest after the next commit.
         """
         steps = self.collections.steps_to(manifest)
         if steps:
@@ -213,26 +219,29 @@ class VBucket:
 
     @property
     def high_seqno(self) -> int:
-        """The newest seqno given, durable or not."""
+        """The newest seqno, durable or not."""
         return self._store.index.high_seqno(self.id)
 
     @property
     def durable_seqno(self) -> int:
-        """The newest seqno on disk: as far as anybody may see.
+        """The newest seqno on disk, up to which readers may see changes.
 
-        A snapshot whose end its producer does not tell (UPR) is seen once it is whole: nobody could be told its end.
+        A snapshot whose producer announces no end (UPR) is shown once it is whole: its end could not be announced to a
+        reader.
         """
         durable = self._store.table.item(self.id, index.DURABLE_HIGH)  # as the store's, which a drain asks for often
         return min(durable, self._complete_seqno) if self.snapshot_end == ENDLESS else durable
 
     @property
     def purge_seqno(self) -> int:
-        """Tombstones up to here may be missing: compaction has dropped them, here or where they came from."""
+        """The purge seqno: tombstones up to here may be missing, for compaction has dropped them, here or at a
+        producer.
+        """
         return self._store.index.purge_seqno(self.id)
 
     @property
     def deleted_rev(self) -> int:
-        """The highest revision of all tombstones there ever were, here or where they came from."""
+        """The highest revision of all tombstones so far, here or at a producer."""
         return self._store.table.item(self.id, index.DELETED_REV)
 
     @property
@@ -242,11 +251,12 @@ class VBucket:
 
     @property
     def complete_durable_seqno(self) -> int:
-        """The newest seqno at which what is on disk is complete: a failover to this copy takes nothing back up to here.
+        """The newest seqno at which the changes on disk are complete: a failover to this copy takes nothing back up to
+        here.
 
-        A snapshot of old data tells only the newest version of each key. Where its end is missing, so are keys that
-        were there before and were written again since: what is below the last one is not complete. Nor is what lies
-        behind a change that was refused.
+        A snapshot of old data has only the newest version of each key. If its end is missing, so are keys that existed
+        before and were written again later: the part before its end is not complete. Nor are the changes behind a
+        refused one.
         """
         durable = self.durable_seqno
         if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
@@ -256,31 +266,35 @@ class VBucket:
 
     @property
     def readable_seqno(self) -> int:
-        """The same, up to before the first change that was found damaged: it has a place here, and can't be shown."""
+        """The same, but at most the seqno before the first damaged change, which is in the log and can't be
+        shown.
+        """
         lost = self._store.quarantine.lost(self.id)
         return min(self.complete_durable_seqno, int(lost[0]) - 1) if len(lost) else self.complete_durable_seqno
 
     @property
     def acknowledged_seqno(self) -> int:
-        """Up to where this copy may have acknowledged prepares: as far as it was readable before damage was found.
+        """The seqno up to which this copy may have acknowledged prepares: the readable one before damage was
+        found.
 
-        What was told to have happened may rest on that, though a failover ranks the copy no higher than it is readable.
+        Confirmed durable writes may depend on it, although a failover ranks the copy no higher than it is readable.
         """
         return max(self._acknowledged_seqno, self.readable_seqno)
 
     @property
     def damaged_changes(self) -> int:
-        """The number of its changes that are damaged on disk, and can't be read."""
+        """The number of the vbucket's changes that are damaged on disk, and can't be read."""
         return len(self._store.quarantine.lost(self.id))
 
     @property
     def is_receiving_snapshot(self) -> bool:
-        """Return True if the snapshot in hand lacks its end: what is there is no consistent state yet."""
+        """True if the present snapshot lacks its end, so that there is no consistent state yet."""
         return self.high_seqno < self.snapshot_end
 
     def ends_snapshot(self, seqno: int) -> bool:
-        """Return True if what is held is (or will be, at the end of the snapshot in hand) a consistent state at
-        `seqno`."""
+        """Return True if the vbucket is (or will be, at the end of the present snapshot) in a consistent state at
+        `seqno`.
+        """
         if self.state is State.ACTIVE and seqno >= self.snapshot_end:
             return True
         return seqno in (self.snapshot_end, self.complete_seqno) or self.consistent.at_or_below(seqno) == seqno
@@ -288,21 +302,21 @@ class VBucket:
     def is_exact(self, seqno: int) -> bool:
         """Return True if the store can show the vbucket as it was at `seqno`.
 
-        What was received from a producer is consistent at the ends of its snapshots only, and where those were is not
-        kept; what this node wrote itself is, until compaction has dropped the versions of then.
+        Changes from a producer are consistent only at the ends of its snapshots, which are not stored; those that this
+        node wrote itself always are, until compaction has dropped the old versions.
         """
         return self.state is State.ACTIVE and seqno >= self.snapshot_end and self._store.index.exact(self.id, seqno)
 
     def set_state(self, state: State, *, new_branch: bool = True) -> bool:
-        """Go to another state; False, and nothing happens, if it is in that state already.
+        """Go to another state; return False, and do nothing, if it is the present one.
 
         Args:
-            state: where to go.
-            new_branch: whether becoming active begins a branch. Not so at the end of a DCP takeover: the history
-                goes on where the old owner stopped.
+            state: the new state.
+            new_branch: True if becoming active begins a branch; False at the end of a DCP takeover, where the history
+                of the old owner goes on.
 
         Raises:
-            ArenaFull, DiskFull: it can't be written down, and nothing happens.
+            ArenaFull, DiskFull: it can't be written, and nothing happens.
         """
         if state == self.state:
             return False
@@ -330,9 +344,9 @@ class VBucket:
         return True
 
     def hand_over(self, now: int) -> None:
-        """The node that takes over is ready: nothing new is written here from now on (failover 4, step 8).
+        """Stop taking writes, for the node that takes over is ready (failover 4, step 8).
 
-        "Outbound streams are not ended": they drain what is left.
+        "Outbound streams are not ended": they send the rest.
 
         Args:
             now: Unix seconds.
@@ -346,40 +360,45 @@ class VBucket:
     def handed_over(self) -> None:
         """End the streams after a hand-over, finished or broken off with nobody active here.
 
-        They were left open to drain; now they would be silent for ever, and hold up readers who find at the new owner
-        what they lack, in the same history.
+        They were left open to send the rest; now they would be silent for ever, and hold up readers that find the
+        further changes at the new owner, in the same history.
         """
         self._tell(lambda reader: reader.state_changed())
 
     def take_back(self) -> None:
-        """The node that was to take over refused to: serve again. Nothing was written elsewhere, so no new branch."""
+        """Serve again, for the node that was to take over refused. Nothing was written elsewhere, so there is no new
+        branch.
+        """
         node_invariant(self.state is State.DEAD, "vbucket {}: taken back while {}", self.id, self.state.name)
         self.state = State.ACTIVE
         self._stage()
         self._tell(lambda reader: reader.state_changed())
 
     def back_up(self, backed_up: bool) -> None:
-        """Refuse writes for now (ETMPFAIL), so that the rest of a takeover is finite; or take them again."""
+        """Refuse writes for now (ETMPFAIL), so that a takeover can end; or take them again."""
         was_backed_up, self.is_backed_up = self.is_backed_up, backed_up
         self.show_state()
         if was_backed_up and not backed_up and self.state is State.ACTIVE:
             self.gate = self._wrote()  # the hand-over broke off, and a change of the collections may have passed it by
 
     def show_state(self) -> None:
-        """Let the fast path serve the vbucket, or leave it to the plain one, which knows of more than states."""
+        """Let the fast path serve the vbucket, or leave it to the plain path, which checks more than states."""
         if self.state is State.ACTIVE:
             plainly = self.is_backed_up or self.prepares.pending
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
     def _abort_prepares(self, now: int) -> None:
-        """Abort what waits when the vbucket changes hands: the node that takes over may not know of it. What may have
-        been told to have happened was settled before (`DurableWrites.settle_before`)."""
+        """Abort the waiting prepares when the vbucket changes hands: the node that takes over may not know of
+        them.
+
+        Prepares whose clients may have read that they happened were settled before (`DurableWrites.settle_before`).
+        """
         with suppress(StorageError):  # then it may happen there; who asked for it was told neither
             for key in tuple(self.prepares.pending):
                 self.prepares.abort(key, now)
 
     def stop_following(self, reason: str) -> None:
-        """The inbound stream, if there is one, is over."""
+        """End the inbound stream, if there is one."""
         inbound, self.inbound = self.inbound, None
         if inbound is not None:
             inbound.vbucket_left(reason)
@@ -388,8 +407,8 @@ class VBucket:
     def resume_position(self) -> Position:
         """Return the position to quote when a producer is asked for more (dcp 9, the resume rule).
 
-        The branch is the newest one that began at or before the end of the snapshot in hand: its items are those of
-        that branch, although some of them are older than it.
+        The branch is the newest one that began at or before the end of the present snapshot: the items of the snapshot
+        belong to that branch, although some are older than it.
         """
         last, start, end = self.high_seqno, self.snapshot_start, self.snapshot_end
         if not start <= last < end or last == start:
@@ -400,17 +419,19 @@ class VBucket:
 
     @property
     def position_before_gap(self) -> Position:
-        """Return the position to quote so that all behind the gap comes anew: where `roll_back` will lead to."""
+        """Return the position to request so that all changes behind the gap come anew: the place to which `roll_back`
+        will lead.
+        """
         seqno = self._store.lowered_to(self.id, self._nearest(self.gap.whole_seqno))
         log = tuple(entry for entry in self.failover.entries if entry.seqno <= seqno)
         return Position(self.id, log[0].vb_uuid if log and seqno else 0, seqno, seqno, seqno, log)
 
     def begin_snapshot(self, start_seqno: int, end_seqno: int, purge_seqno: int = 0, deleted_rev: int = 0) -> None:
-        """A snapshot marker arrived: what follows is consistent again at `end_seqno` only.
+        """Begin a snapshot after its marker: the next consistent state is at `end_seqno`.
 
-        One that replaces an unfinished snapshot (dcp 9) leaves us as far from consistency as before: the range that
-        is held in part then begins where the unfinished one did. The producer lacks tombstones up to `purge_seqno`: so
-        do we then, and whoever goes on here from below must be told (failover 2, step 2). Their revisions went up to
+        A snapshot that replaces an unfinished one (dcp 9) is no consistent state either: the incomplete range then
+        begins where the unfinished one did. The producer lacks tombstones up to `purge_seqno`, so this vbucket lacks
+        them too, and readers that go on from below must learn it (failover 2, step 2). Their revisions went up to
         `deleted_rev`: new keys start above it here too.
         """
         node_invariant(start_seqno <= end_seqno, "vbucket {}: snapshot [{}, {}]", self.id, start_seqno, end_seqno)
@@ -427,7 +448,9 @@ class VBucket:
         self._stage()
 
     def pass_boundary(self, *, goes_on: bool) -> None:
-        """UPR: what was received is consistent now; if the stream goes on, the next snapshot begins, without an end."""
+        """UPR: note that the received changes are consistent now; if the stream goes on, begin a snapshot without an
+        end.
+        """
         self.snapshot_start = self.snapshot_end = self.high_seqno
         if goes_on:
             self.begin_snapshot(self.high_seqno, ENDLESS)
@@ -436,45 +459,50 @@ class VBucket:
         self.advanced()
 
     def pass_seqno(self, seqno: int) -> None:
-        """The producer has nothing for us up to `seqno`: as good as received (dcp 2.18)."""
+        """Count seqnos up to `seqno` as received, for the producer has nothing for us there (dcp 2.18)."""
         self._store.pass_seqno(self.id, seqno)
         self._stage()
 
     def note_deleted_rev(self, deleted_rev: int) -> None:
-        """The producer's tombstones had revisions up to this one: new keys start above it here too."""
+        """Note that the producer's tombstones had revisions up to this one: new keys start above it here too."""
         if deleted_rev > self.deleted_rev:
             self._store.lacks_tombstones(self.id, self.purge_seqno, deleted_rev)
             self._stage()
 
     @property
     def refused_changes(self) -> int:
-        """The number of its producer's changes that it refused and lacks."""
+        """The number of its producer's changes that the vbucket refused and lacks."""
         return self.gap.changes
 
     @property
     def has_gap(self) -> bool:
-        """Return True if there is something behind a change that is missing. Without, what is here ends before it:
-        whole."""
+        """True if there are changes behind a missing one. Otherwise the changes here end before it, and are
+        whole.
+        """
         return self.gap.changes > 0 and self.high_seqno > self.gap.whole_seqno
 
     @property
     def needs_all_anew(self) -> bool:
-        """Return True if its gap closes only when all behind it comes anew. A damaged vbucket would give up all that
-        it can still show for that (decision 0107), and could be taken over no sooner."""
+        """True if the gap closes only when all changes behind it come anew.
+
+        False for a damaged vbucket: it would give up all that it can still show (decision 0107), and could be taken
+        over no sooner.
+        """
         return self.has_gap and not self.gap.is_named and not self.damaged_changes
 
     @property
     def _before_gap(self) -> int:
-        """The newest consistent state in which nothing is missing: within a snapshot there is none."""
+        """The newest consistent state in which no change is missing: within a snapshot there is none."""
         return self.consistent.at_or_below(self.gap.whole_seqno)
 
     def miss(self, whole_seqno: int, key: Key | None = None, seqno: int = 0) -> None:
-        """Note that a change of the producer was not taken: from `whole_seqno` on something is missing.
+        """Note that a change of the producer was refused: behind `whole_seqno` changes are missing.
 
-        Readers would be told whole snapshots without it, and resume behind it at the owner: their streams end.
+        Its readers' streams end: they would get seemingly whole snapshots without it, and resume behind it at the
+        owner.
 
         Args:
-            key, seqno: of the change, as far as they can be believed.
+            key, seqno: those of the change, as far as they are credible.
         """
         is_there = key is not None and key.collection in self.collections.alive
         self.gap.add(whole_seqno, key if is_there else None, seqno)
@@ -482,12 +510,12 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
 
     def close_gap(self) -> bool:
-        """Lack nothing any more, if newer versions of all that was refused are here; whether that is so.
+        """Close the gap if newer versions of all refused changes are here; return True if so.
 
-        States between the change that was refused and the newer version never were: nobody is to be taken back there.
+        States between a refused change and its newer version never existed: no rollback may lead there.
 
         Raises:
-            ArenaFull, DiskFull: it can't be written down; nothing happens.
+            ArenaFull, DiskFull: it can't be written; nothing happens.
         """
         if not self.gap.is_closed(
             lambda key: self._store.seqno_of(self.id, key.key, key.collection), self.collections.alive
@@ -501,18 +529,18 @@ class VBucket:
         return True
 
     def close_checkpoint(self, checkpoint: int) -> None:
-        """A producer of TAP sent one whole: the feed can go on behind it."""
+        """Note a checkpoint that a TAP producer sent whole: the feed can go on behind it."""
         self.checkpoint = checkpoint
         self._stage()
 
     def follow(self, log: list[tuple[int, int]]) -> None:
         """Take over the failover log of the producer that this vbucket is a replica of.
 
-        Whoever reads it was told the log of before, and would take what comes for changes of a branch that never had
-        them: a consumer goes by the log of its last stream (failover 2.3). So it must ask again.
+        Its readers got the former log, and would take new changes for those of a branch that never had them: a consumer
+        uses the log of its last stream (failover 2.3). So their streams end, and they ask again.
 
-        The stream begins behind all that is here. A replica that took nothing after what it refused lacks it no more:
-        it is told that again, or the producer does not have it either, and its key may never be written again.
+        The stream begins behind all changes here. A replica that took nothing after a refused change closes its gap:
+        the change comes again, or the producer does not have it either, and its key may never be written again.
         """
         before = self.failover.entries
         if not self.has_gap:  # all that was refused comes again, but what the producer lost by a failover
@@ -524,7 +552,8 @@ class VBucket:
             self._tell(lambda reader: reader.state_changed())
 
     def roll_back(self, seqno: int) -> int:
-        """Give up everything above `seqno`, or above the newest consistent state below it; returns what is left.
+        """Give up everything above `seqno`, or above the newest consistent state below it; return the new
+        high seqno.
 
         "It may roll back further than asked, never less" (dcp 9): further if `seqno` lies within a snapshot that was
         received, or if the store can not go back that far; then to nothing at all.
@@ -549,7 +578,7 @@ class VBucket:
         return reached
 
     def _nearest(self, seqno: int) -> int:
-        """The newest consistent state at or below `seqno`."""
+        """Return the newest consistent state at or below `seqno`."""
         if seqno >= self.high_seqno and not self.is_receiving_snapshot:
             return self.high_seqno
         if self.state is State.ACTIVE and seqno >= self.snapshot_end:
@@ -557,7 +586,7 @@ class VBucket:
         return self.consistent.at_or_below(seqno)
 
     def drop(self) -> None:
-        """Forget the vbucket and all it holds; its streams end as for a state change (dcp 2.6)."""
+        """Drop the vbucket with its documents; its streams end as after a state change (dcp 2.6)."""
         self.stop_following("it was deleted")
         self.state = State.DEAD
         self._store.drop(self.id)
@@ -565,11 +594,11 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
 
     def advanced(self) -> None:
-        """Tell the readers that more is durable."""
+        """Tell the readers that more changes are durable."""
         self._tell(lambda reader: reader.advanced())
 
     def damaged(self, acknowledged_seqno: int) -> None:
-        """Tell the readers that a part of it can't be read any more; how far it was acknowledged is kept."""
+        """Tell the readers that a part of the vbucket can't be read any more; keep the acknowledged seqno."""
         self._acknowledged_seqno = acknowledged_seqno
         self._tell(lambda reader: reader.damaged())
 
@@ -589,7 +618,9 @@ class VBucket:
         )
 
     def _leave_active(self) -> None:
-        """Note that what was written here can be taken back to any seqno, also when others write from now on."""
+        """Note that all changes written here can be taken back to any seqno, also when another node writes
+        from now on.
+        """
         self.is_backed_up = False
         if self.state is State.ACTIVE:
             self.consistent.note(self.snapshot_end, self.high_seqno)

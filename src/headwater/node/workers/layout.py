@@ -1,4 +1,4 @@
-"""The workers of a folder: how many there are, where each of them is, and the map that they begin with.
+"""The workers of a folder: their number, their addresses, and their first map.
 
     headwater-data/WORKERS          written once, before any worker has a store; `complete` once all of them have one
     headwater-data/USERS            the users of all workers
@@ -6,7 +6,8 @@
     headwater-data/worker-1/
 
 The first map is a function of this file alone. So a worker whose first start was cut short makes the same vbuckets
-again as long as the file is not complete, and none ever after: a folder that is gone then is missed, and not made anew.
+again as long as the file is not complete, and none ever after: a folder that is missing then is an error, and not made
+anew.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class WorkersLayout:
     """The content of the file.
 
     Attributes:
-        host: as the map has it. ports, tls_ports: of each worker; no ports for TLS where the node spoke none.
-        uuid: of the cluster, and a name for this group of processes. revision: of the first map.
-        has_map: whether the workers own all vbuckets from the beginning (else they wait for a map of others).
-        complete: whether every worker has its store.
+        host: the host in the map. ports, tls_ports: the ports of each worker; no ports for TLS if the node used none.
+        uuid: the uuid of the cluster, also a name for this group of processes. revision: that of the first map.
+        has_map: True if the workers own all vbuckets from the beginning (else they wait for a map of others).
+        complete: True if every worker has its store.
     """
 
     host: str
@@ -63,16 +64,16 @@ class WorkersLayout:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Each worker, as the map names it."""
+        """The address of each worker, as in the map."""
         return tuple(Address(self.host, port) for port in self.ports)
 
     @property
     def group(self) -> str:
-        """The failure domain of the workers, where the operator gives none."""
+        """The failure domain of the workers, if the operator names none."""
         return f"machine-{self.uuid[:8]}"
 
     def config(self, whole: NodeConfig, number: int) -> NodeConfig:
-        """Return the settings of one worker, of those of the node."""
+        """Return the settings of one worker, made from those of the node."""
         share = max(whole.connection_memory_mib, whole.memory_mib // len(self.ports))
         return replace(
             whole,
@@ -86,7 +87,7 @@ class WorkersLayout:
         )
 
     def first_map(self, group: str) -> ClusterMap:
-        """Return the map that the workers begin with: all vbuckets, in turn, without replicas."""
+        """Return the first map of the workers: all vbuckets, in turn, without replicas."""
         count, servers = len(self.ports), self.addresses
         return ClusterMap(
             bucket=self.bucket,
@@ -100,7 +101,7 @@ class WorkersLayout:
         )
 
     def check_store(self, folder: Path, number: int) -> None:
-        """Refuse (CorruptStore) to make a worker's store anew, which would own nothing of what was acknowledged."""
+        """Refuse (CorruptStore) to make a worker's store anew: it would lack all acknowledged changes."""
         store = folder / f"worker-{number}" / STORE_NAME
         if self.complete and self.has_map and not store.exists():
             raise CorruptStore(
@@ -119,8 +120,9 @@ class WorkersLayout:
 
 
 def count_of(config: NodeConfig) -> int:
-    """Return how many workers are asked for; with 0 as many as the folder has, and only where it is new one a core: a
-    machine may have other cores the next time. Raises CorruptStore, StorageError."""
+    """Return the number of workers in the settings. 0 stands for as many as the folder has, or in a new folder for one
+    per core: a machine may have other cores the next time. Raises CorruptStore, StorageError.
+    """
     if config.workers:
         return config.workers
     if (known := load(config.data)) is not None:
@@ -129,17 +131,17 @@ def count_of(config: NodeConfig) -> int:
 
 
 def refuse_folder_of_workers(config: NodeConfig) -> None:
-    """Refuse (OptionError) to serve as one process what several have served."""
+    """Refuse (OptionError) to serve a folder of several workers as one process."""
     if (known := load(config.data)) is not None:
         raise OptionError("workers", 1, f"{len(known.ports)}, which {config.data} was made with: give that number")
 
 
 def layout_of(config: NodeConfig) -> WorkersLayout:
-    """Return the layout of a folder; planned and saved, if this is its first start.
+    """Return the layout of a folder; plan and save it if this is its first start.
 
     Raises:
         OptionError: the folder was made without workers, with another number of them or for another address; a port
-            can't be had. StorageError: the file, or a worker's folder, is not there as it must be.
+            can't be bound. StorageError: the file, or a worker's folder, is missing or wrong.
     """
     known = load(config.data)
     if known is None:
@@ -192,7 +194,7 @@ def _planned(config: NodeConfig) -> WorkersLayout:
 
 
 def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ports of the workers, and theirs for TLS, each of which could be had a moment ago."""
+    """Return the ports of the workers, and their ports for TLS, all of which were free a moment ago."""
     wanted = count * (2 if config.tls_certificate else 1)
     first = config.worker_port or (config.port and config.port + PORTS_APART)
     numbers = [first + at if first else 0 for at in range(wanted)]
@@ -208,7 +210,7 @@ def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def load(folder: Path) -> WorkersLayout | None:
-    """The layout in a folder; None if there is none. Raises CorruptStore, StorageError."""
+    """Return the layout in a folder; None if there is none. Raises CorruptStore, StorageError."""
     path = folder / NAME
     try:
         data = RealDisk().read(path)

@@ -1,12 +1,12 @@
-"""The process that starts the workers of a node, and starts again the one that dies. It serves nothing itself.
+"""The process that starts the workers of a node, and starts one again that dies. It serves no client itself.
 
     layout, addresses taken --> kernels loaded --> a fork for each worker --> all of them serve: the line `ready`
     a worker ends           --> it alone is started again, sooner the longer it has lived; the others go on
     SIGTERM, SIGINT         --> all end in order, and so does this process
 
-It has one thread and no event loop, ever, so that it may be forked; and a worker ends with it, whatever ends it: two
-processes with one folder there can't be. The node's own address is taken here, once, and all workers accept on that one
-socket: whoever is free takes the next connection, and one that dies takes none with it that had not been accepted.
+It has one thread and no event loop, ever, so that it may be forked. A worker ends with it, whatever ends it: two
+processes can't have one folder. The node's own address is bound here, once, and all workers accept on that one socket:
+a free worker takes the next connection, and the death of one loses no connection that was not accepted yet.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ log: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Life:
-    """One worker: its process, if there is one, and when to start the next."""
+    """One worker: its process, if there is one, and the time to start the next."""
 
     number: int
     pid: int = 0
@@ -72,12 +72,12 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
 
     Args:
         load: imports and loads what workers need, and starts no thread.
-        start: runs a worker, in its process; its exit status.
+        start: runs a worker in its process, and returns its exit status.
 
     Returns: the exit status; that of a worker that could not start, which has said why.
 
     Raises:
-        OptionError, StorageError: the folder or an address is not as it must be.
+        OptionError, StorageError: the folder or an address is wrong.
     """
     if sys.platform != "linux":
         raise OptionError("workers", config.workers, "1, on a system where processes can't be told to end together")
@@ -104,7 +104,7 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
 
 
 def _bound(option: str, host: str, port: int, layout: WorkersLayout) -> socket.socket:
-    """Take an address, which those of before may still have for a moment."""
+    """Bind an address, which the former processes may still have for a moment."""
     deadline = time.monotonic() + (TAKEN_SECONDS if layout.complete else 0.0)
     while True:
         try:
@@ -122,8 +122,11 @@ def _public(option: str, config: NodeConfig, port: int, layout: WorkersLayout) -
 
 
 def _relay_folder(data: Path, uuid: str) -> Path:
-    """Make the folder of the sockets by which workers call each other: the service manager's, or one in the data's.
-    Nobody else may enter it, nor have made it: in a folder of everybody's its name could be taken before."""
+    """Make the folder of the sockets by which workers call each other: the service manager's, or one in the data
+    folder.
+
+    No other user may enter it, nor have made it: in a public folder another user could take its name first.
+    """
     given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
     folder = Path(given) / f"headwater-{uuid[:16]}" if given else data.absolute() / RELAYS_NAME
     try:
@@ -137,7 +140,7 @@ def _relay_folder(data: Path, uuid: str) -> Path:
 
 
 def _reached(folder: Path, descriptor: int) -> Path:
-    """The name by which the workers reach the folder, of which they have the descriptor: names of sockets are short."""
+    """Return a path to the folder by its descriptor, which the workers have: names of sockets must be short."""
     is_short = len(os.fsencode(folder / SOCKET_NAME_LONGEST)) <= SOCKET_PATH_BYTES_MAX
     return folder if is_short else Path(f"/proc/self/fd/{descriptor}")
 
@@ -150,7 +153,7 @@ def _remove(folder: Path) -> None:
 
 
 class Supervisor:
-    """The workers' lives. In this process `run` returns at the end; a fork never returns from it."""
+    """The workers' processes. In this process `run` returns at the end; a fork never returns from it."""
 
     def __init__(self, config: NodeConfig, first: NodeWorker, start: Start) -> None:
         self._config, self._first, self._start = config, first, start
@@ -162,7 +165,7 @@ class Supervisor:
         self._status = 0
 
     def run(self, out: TextIO) -> int:
-        """Start all, tend them until the end, and return the exit status."""
+        """Start all workers, tend them until the end, and return the exit status."""
         for each in (self._wakes, self._woken):
             each.setblocking(False)
         signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
@@ -204,7 +207,7 @@ class Supervisor:
         life.pid, life.pipe, life.born_at, life.is_ready = pid, reader, now, False
 
     def _become(self, number: int, pipe: int) -> int:
-        """Be a worker, in the fork; its exit status."""
+        """Run a worker in the fork; return its exit status."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._pid:  # it died before that was said
             return 1
@@ -230,7 +233,7 @@ class Supervisor:
     # --- tending ------------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Wait for a signal, a line of a worker, or the time to start one again."""
+        """Wait for a signal, a line of a worker, or the time to start a worker again."""
         pipes = {life.pipe: life for life in self._lives if life.pipe >= 0}
         due = [life.start_at for life in self._lives if life.start_at is not None and not self._stops]
         seconds = max(0.0, min(due) - time.monotonic()) if due else None
@@ -243,7 +246,7 @@ class Supervisor:
                 self._obey(number)
 
     def _hear(self, life: _Life) -> None:
-        """A worker has said that it serves, or will say nothing any more."""
+        """Handle a line of a worker, which serves now, or the end of its pipe."""
         life.is_ready = os.read(life.pipe, 4096).startswith((b"ready", b"{"))
         os.close(life.pipe)
         life.pipe = -1
@@ -273,7 +276,7 @@ class Supervisor:
                 self._buried(life, os.waitstatus_to_exitcode(status))
 
     def _buried(self, life: _Life, status: int) -> None:
-        """A worker's process is gone: start the next one, unless all are to end."""
+        """Start the next process of a worker that ended, unless all are to end."""
         life.pid, life.is_ready = 0, False
         if life.pipe >= 0:
             os.close(life.pipe)
@@ -298,7 +301,7 @@ class Supervisor:
         life.pause_seconds = min(2 * life.pause_seconds, RESTART_SECONDS_MAX)
 
     def _tell_ready(self, out: TextIO) -> None:
-        """All of them serve: from now on each has a store, and one that has lost it is missed."""
+        """Report that all workers serve: from now on each has a store, and a missing one is an error."""
         self._is_told = True
         if not self._layout.complete:
             self._layout = replace(self._layout, complete=True)

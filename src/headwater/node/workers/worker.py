@@ -1,4 +1,4 @@
-"""One worker, as its process knows itself."""
+"""One worker, as its own process knows it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class NodeWorker:
         return {each: at for at, each in enumerate(self.layout.addresses) if at != self.number}
 
     def relay(self, number: int) -> str:
-        """Return the path of the socket at which a worker is called by the others."""
+        """Return the path of the socket at which the others call a worker."""
         return str(self.relays / f"worker-{number}")
 
     def listen(self) -> socket.socket:
-        """Listen where the others call. Raises OSError."""
+        """Listen at the socket that the others call. Raises OSError."""
         path = Path(self.relay(self.number))
         path.unlink(missing_ok=True)  # of the process before
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -57,10 +57,11 @@ class NodeWorker:
         return listener
 
     def begin(self, bucket: Bucket) -> None:
-        """Make what the first map gives this worker, unless that was done, and keep the map. Before it is a server.
+        """Take this worker's vbuckets by the first map, unless that was done, and keep the map. To be called before the
+        server runs.
 
         Raises:
-            StorageError, DiskFull: nothing was promised to anybody; the next start goes on.
+            StorageError, DiskFull: no client has been served; the next start goes on.
         """
         layout, store = self.layout, bucket.store
         if layout.complete or not layout.has_map or store.recovered:
