@@ -1,4 +1,4 @@
-"""A job that is begun again after failures that may pass, and the progress that it reports meanwhile."""
+"""A job that begins again after failures that may pass, and the progress that it reports meanwhile."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Progress(Protocol):
     """The part of a job's progress that is kept here.
 
     Attributes:
-        retries: how often the job began anew.
-        problem: why it last did, until a batch went well.
+        retries: the number of times that the job began anew.
+        problem: the last reason for that, until a batch succeeded.
         seconds: since the job began.
     """
 
@@ -38,35 +38,38 @@ P = TypeVar("P", bound=Progress)
 
 
 def patience(retry_seconds: float | None, *, once: bool) -> float:
-    """Return how many seconds a job goes on without a batch that went well; None for the default."""
+    """Return the seconds for which a job goes on without a successful batch; None for the default."""
     if retry_seconds is not None:
         return retry_seconds
     return RETRY_SECONDS_ONCE if once else RETRY_SECONDS
 
 
 def patient_source(options: Mapping[str, str], retry_seconds: float) -> dict[str, str]:
-    """Return the options of a source that waits for a node no longer than its job goes on trying, unless they say how
-    long: otherwise a job that is to give up after 3 s would wait for its source's 60."""
+    """Return the options of a source that waits for a node no longer than its job goes on trying, unless they set a
+    time.
+
+    Otherwise a job that is to give up after 3 s would wait for its source's 60.
+    """
     if any(name.lower() == "retryseconds" for name in options):
         return dict(options)
     return {**options, "retrySeconds": f"{min(max(retry_seconds, SOURCE_SECONDS_MIN), SOURCE_SECONDS):g}"}
 
 
 def attempts_of(job: DeclaredJob[P], progress: P) -> Attempts[P]:
-    """Return the attempts of a job, which report to whom it names."""
+    """Return the attempts of a job, which report to the job's own functions."""
     seconds = patience(job.retry_seconds, once=job.once)
     return Attempts(progress, job.progress, stop=job.stop, retry_seconds=seconds, watch=job.watch or NOBODY)
 
 
 class Attempts(Generic[P]):
-    """Runs a job until it ends or is to end.
+    """Runs a job until it ends or is stopped.
 
     Args:
-        progress: the job's counts; it adds to them before it says that a batch is done.
+        progress: the job's counts; the job adds to them before it reports that a batch is done.
         report: called with the progress after each batch and before each new attempt.
-        stop: asked several times a second; True ends the job.
-        retry_seconds: how long to go on trying without a batch that went well.
-        watch: is told of batches and lag, by the engine.
+        stop: called several times a second; True ends the job.
+        retry_seconds: the time of further attempts without a successful batch.
+        watch: gets the times of batches and the lag from the engine.
     """
 
     def __init__(
@@ -87,19 +90,20 @@ class Attempts(Generic[P]):
         self._backoff = Backoff(0.5, 15.0)
 
     def batch_done(self, problem: str = "") -> None:
-        """Report a batch that went well; `problem` is one beside it that ends nothing."""
+        """Report a successful batch; `problem` is a further problem that ends nothing."""
         self._succeeded = time.monotonic()
         self._backoff.reset()
         self._say(problem)
 
     def calm(self) -> None:
-        """Take note that both ends answered and there was nothing to do: a failure from here on is the first of its
-        kind, however long ago the last batch was."""
+        """Note that both ends answered and there was nothing to do: the next failure counts as the first, however long
+        ago the last batch was.
+        """
         self._succeeded = time.monotonic()
         self._backoff.reset()
 
     def remark(self, problem: str) -> None:
-        """Report what went wrong beside the batches, after the last of them."""
+        """Report a problem apart from the batches, after the last of them."""
         self._say(problem)
 
     def run(self, attempt: Callable[[], None]) -> None:

@@ -1,4 +1,6 @@
-"""A small file of ours beside Spark's checkpoint, on a disk of this machine or where Spark alone reaches."""
+"""A small file of ours in the folder of Spark's checkpoint, on a disk of this machine or on one that only Spark
+reaches.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ class FileBeside:
 
     Args:
         checkpoint: the folder.
-        name: of the file.
-        spark: for a checkpoint elsewhere.
+        name: the name of the file.
+        spark: a session, for a checkpoint that is not on this machine.
     """
 
     def __init__(self, checkpoint: str | Path, name: str, spark: SparkSession | None = None) -> None:
@@ -30,10 +32,10 @@ class FileBeside:
         self._spark = spark
 
     def read(self) -> str | None:
-        """Return what it has; None where there is none.
+        """Return the file's text; None if there is no file.
 
         Raises:
-            OptionError: the checkpoint is not of this machine, and there is no session.
+            OptionError: the checkpoint is not on this machine, and there is no session.
         """
         if self._folder is not None:
             path = self._folder / self._name
@@ -48,7 +50,7 @@ class FileBeside:
             stream.close()
 
     def write(self, text: str) -> None:
-        """Put it in the place of what was there; on the disk on return."""
+        """Replace the file's text; on return it is on the disk."""
         if self._folder is None:
             path, files = self._there(self._name)
             stream = files.create(path, True)
@@ -78,7 +80,7 @@ class FileBeside:
         return self._spark._jvm
 
     def _there(self, name: str) -> tuple[Any, Any]:
-        """A path where Spark keeps the checkpoint, and the file system that it is of."""
+        """Return a path in Spark's checkpoint, and its file system."""
         path = self._jvm.org.apache.hadoop.fs.Path(f"{self.place}/{name}")
         session: Any = self._spark
         return path, path.getFileSystem(session._jsc.hadoopConfiguration())

@@ -1,7 +1,7 @@
-"""The caches in which stale copies of documents lie: memcached or a bucket (binary protocol), and Redis. All that is
-asked is DELETE.
+"""The caches that hold copies of documents: memcached or a bucket (binary protocol), and Redis. They only
+need DELETE.
 
-A deletion of what is not there is as good as any other, so everything here may be done twice.
+A missing key may be deleted as well, so everything here may be done twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLACE, SCOPE, COLLECTION = b"{key}", b"{scope}", b"{collection}"
 
 
 class CacheRefused(HeadwaterError):  # noqa: N818 -- says what happened
-    """A cache did not delete; `problem` is what it said."""
+    """A cache did not delete; `problem` is its answer."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -30,10 +30,10 @@ class CacheRefused(HeadwaterError):  # noqa: N818 -- says what happened
 
 
 class Cache(Protocol):
-    """A cache that is connected."""
+    """A connected cache."""
 
     def delete(self, keys: Sequence[bytes]) -> int:
-        """Delete these keys; returns how many were there."""
+        """Delete these keys; return the number of those that were there."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -45,11 +45,11 @@ def open_cache(url: str, user: str | None = None, password: str | None = None) -
     Args:
         url: `memcached://host[:port][,host...]`, `couchbase://host[:port]/bucket`, `redis://[:password@]host[:port][/db]`
             or `rediss://`.
-        user, password: of memcached with SASL, or of the bucket; Redis has them in its url.
+        user, password: the login for memcached with SASL, or for the bucket; Redis has it in its url.
 
     Raises:
         OptionError: no such kind of cache, or the extra `redis` is not installed.
-        TransportError: nobody answers.
+        TransportError: no cache answers.
     """
     scheme = urlsplit(url).scheme
     if scheme in ("redis", "rediss"):
@@ -62,8 +62,8 @@ def open_cache(url: str, user: str | None = None, password: str | None = None) -
 class Memcached:
     """One or more servers that speak memcached's binary protocol; each gets every DELETE.
 
-    Which of several servers has a key is up to the application's hashing, which nobody tells us; a server that has it
-    not loses nothing. Nodes of a bucket are asked by the cluster map instead.
+    The application's hashing, which is unknown here, decides which of several servers has a key; a server without it
+    loses nothing. For a bucket, the cluster map leads to the right node instead.
     """
 
     def __init__(self, url: str, user: str | None, password: str | None) -> None:
@@ -75,7 +75,7 @@ class Memcached:
         self._clients = [client.connect(host, user, password, **plain) for host in hosts]
 
     def delete(self, keys: Sequence[bytes]) -> int:
-        """Delete these keys everywhere; returns how many were there."""
+        """Delete these keys everywhere; return the number of those that were there."""
         from headwater.client import Write
 
         there = 0
@@ -118,7 +118,7 @@ class Redis:
         self._do(self._redis.ping)
 
     def delete(self, keys: Sequence[bytes]) -> int:
-        """Delete these keys; returns how many were there."""
+        """Delete these keys; return the number of those that were there."""
         there = 0
         for chunk in chunks(keys, KEYS_PER_DEL):
             there += int(self._do(lambda chunk=chunk: self._redis.delete(*chunk)))
@@ -140,7 +140,7 @@ class Redis:
 
 
 def address(url: str) -> str:
-    """Return where a cache is, without who asks and how."""
+    """Return the address of a cache, without user and options."""
     parts = urlsplit(url)
     number = parse_qs(parts.query).get("db", [""])[0]
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}" + f"/{number}" * bool(number)
@@ -150,7 +150,7 @@ def template(text: str) -> bytes:
     """Return a template of cache keys as bytes.
 
     Raises:
-        OptionError: it does not hold {key} exactly once: every change would delete the same.
+        OptionError: it does not contain {key} exactly once: every change would delete the same key.
     """
     data = text.encode()
     if data.count(PLACE) != 1:
@@ -176,7 +176,7 @@ def expanded(
 
 
 def chunks(keys: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
-    """Yield lists of at most so many."""
+    """Yield lists of at most `count` keys."""
     left = iter(keys)
     while chunk := list(islice(left, count)):
         yield chunk

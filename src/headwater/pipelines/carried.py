@@ -1,8 +1,8 @@
-"""The collections that a copy carries: made at the target as they come at the source, and dropped there if wanted.
+"""The collections of a copy: made at the target as they come at the source, and dropped there if wanted.
 
-A collection is its id. So a copy notes beside its checkpoint which collection of the source is which of the target: one
-that was made again under its old name is another one, whose documents may not meet those of before. They have lower
-revisions, and the conflict rule would leave them out.
+A collection is identified by its id. So a copy notes beside its checkpoint which collection of the source belongs to
+which of the target. A collection that was made again under its old name is another one, and its documents must not meet
+those of the old one: they have lower revisions, and the conflict rule would leave them out.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Carried:
 
     Args:
         collections, scope: the choice, as options of the source; neither for the default collection alone.
-        into: the target's collection of a copy of one; None for the same names.
-        manifest_uid: of the newest manifest of the source that was seen.
+        into: the target's collection, in a copy of a single one; None for the same names.
+        manifest_uid: the uid of the newest seen manifest of the source.
         known: the ids of the source's collections, by their names at the target.
     """
 
@@ -53,11 +53,11 @@ class Carried:
 
     @property
     def chooses(self) -> bool:
-        """Return True if it is more, or less, than the default collection as any old client sees it."""
+        """True if the choice is more, or less, than the default collection as an old client sees it."""
         return self.collections is not None or self.scope is not None
 
     def collections_of(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
-        """The collections to copy: id to scope, name and longest life."""
+        """Return the collections to copy: id to scope, name and maximum TTL."""
         names = None if self.collections is None else read_names(self.collections)
         paths = None if names is None else set(map(parse_path, names))
         return {
@@ -69,12 +69,12 @@ class Carried:
         }
 
     def options(self) -> dict[str, str]:
-        """The choice, as options of the source."""
+        """Return the choice, as options of the source."""
         options_ = {"collections": self.collections, "scope": self.scope}
         return {name: text for name, text in options_.items() if text is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the choice as JSON types."""
         return {
             "format": FORMAT,
             "collections": self.collections,
@@ -86,10 +86,10 @@ class Carried:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Carried:
-        """Read what `to_json` made.
+        """Read the result of `to_json`.
 
         Raises:
-            OptionError: it is no such thing.
+            OptionError: it has another form.
         """
         try:
             if saved["format"] != FORMAT:
@@ -107,7 +107,7 @@ class CarriedFile:
 
     Args:
         checkpoint: the folder.
-        spark: for a checkpoint elsewhere.
+        spark: a session, for a checkpoint that is not on this machine.
     """
 
     def __init__(self, checkpoint: str | Path, spark: SparkSession | None = None) -> None:
@@ -116,9 +116,9 @@ class CarriedFile:
         self.file: Final = FileBeside(checkpoint, FILE, spark)
 
     def load(self) -> Carried | None:
-        """Return what was saved; None for a new checkpoint.
+        """Return the saved choice; None for a new checkpoint.
 
-        A checkpoint with offsets and without the file is of a copy from before collections were copied.
+        A checkpoint with offsets and without the file belongs to a copy from before collections were copied.
         """
         text = self.file.read()
         if text is not None:
@@ -126,7 +126,7 @@ class CarriedFile:
         return Carried() if self.file.has_offsets() else None
 
     def save(self, carried: Carried) -> None:
-        """Put it in the place of what was there; on the disk on return."""
+        """Replace the saved choice; on return it is on the disk."""
         self.file.write(json.dumps(carried.to_json()))
 
 
@@ -139,18 +139,18 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, source: SourceSettings) -> Carried:
-    """Return what a copy carries: what it began with, or what was asked for; of a new one, without a word, all of the
-    bucket.
+    """Return the collections of a copy: those that it began with, or those in its options; a new copy without a choice
+    has the whole bucket.
 
     Args:
-        saved: what stands beside the checkpoint.
+        saved: the choice beside the checkpoint.
         given: options of the source.
         into: as of `Carried`.
-        source: whom to ask which collections there are.
+        source: the nodes to ask for the existing collections.
 
     Raises:
         OptionError: `into` with more than one collection, or the copy was begun with another.
-        TransportError, StatusError: nobody answers.
+        TransportError, StatusError: no node answers.
     """
     choice_ = Carried(given.get("collections"), given.get("scope"), into)
     if into is not None and (choice_.collections is None or "," in choice_.collections or choice_.collections == "all"):
@@ -174,9 +174,9 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
 
 
 def _may_follow(saved: Carried, choice: Carried, source: SourceSettings) -> bool:
-    """Return True if a copy can go on with a choice: names may be left out whose collections the source has no more.
+    """Return True if a copy can go on with a choice, which may leave out collections that the source has no more.
 
-    Offsets refuse any other choice, but only behind the batch that Spark repeats after a kill: of that one the rows of
+    Offsets refuse any other choice, but only after the batch that Spark repeats after a kill: in that batch the rows of
     a collection that is no longer chosen would be left out, and never come again.
     """
     if choice.options() == saved.options() or (saved.chooses and not saved.known):
@@ -199,19 +199,19 @@ def _all_there_is(source: SourceSettings) -> str | None:
 
 
 def as_source(target: WriteSettings) -> SourceSettings:
-    """Return what is written to as what could be read."""
+    """Return the target's settings as those of a source."""
     login = {"user": target.user, "password": target.password, "retrySeconds": str(target.retry_seconds)}
     return parse({"url": target.url} | {name: text for name, text in login.items() if text is not None})
 
 
 class CarriedCollections:
-    """Keeps the target's collections level with those of the source; the driver's.
+    """Keeps the target's collections level with those of the source; used by the driver.
 
     Args:
-        source, target: of the copy.
-        carried: what stands beside the checkpoint. file: where a newer one goes.
-        dropped: what becomes of a collection at the target.
-        check: raises OptionError where one of the buckets was made anew; called before one is dropped.
+        source, target: the two ends of the copy.
+        carried: the choice beside the checkpoint. file: the file to which a newer one is written.
+        dropped: the rule for a collection at the target that was dropped at the source.
+        check: raises OptionError if one of the buckets was made anew; called before a collection is dropped.
     """
 
     def __init__(
@@ -237,11 +237,11 @@ class CarriedCollections:
         self._to.close()
 
     def settle(self) -> tuple[int, ...]:
-        """Make the target ready for what the source has now; return the ids of the collections to copy, ascending.
+        """Make the target ready for the source's present collections; return the ids of those to copy, ascending.
 
         Raises:
             OptionError: a collection can't be made or dropped at the target; or one was dropped and made again at the
-                source, or dropped at the target, and nobody said what is to become of the documents there.
+                source, or dropped at the target, and the options do not say what to do with the documents there.
             TransportError, StatusError: nodes did not answer.
         """
         manifest, there = self._from.manifest(UID_MAX), self._to.manifest(UID_MAX)
@@ -265,17 +265,17 @@ class CarriedCollections:
         return tuple(sorted(collections))
 
     def check_left_out(self, ids: Collection[int]) -> None:
-        """See to it that no changes were left out that are to be copied: they never come again.
+        """Check that no changes were left out that must be copied: they never come again.
 
-        `settle` takes what the nodes tell it that answer. Of a collection that they don't know nobody can say whether
-        it was dropped, or made at nodes that did not answer just then; so all are asked whose changes may have come.
+        `settle` uses the nodes that answer. A collection that they don't know may have been dropped, or made at nodes
+        that did not answer just then; so all nodes are asked whose changes may have come.
 
         Args:
-            ids: of the collections whose changes were left out since `settle`.
+            ids: the collections whose changes were left out since `settle`.
 
         Raises:
-            ConnectionLost: some were; the batch is done again, and their collections are made first.
-            TransportError, StatusError: a node did not answer, which may know.
+            ConnectionLost: some were left out; the batch is repeated, and their collections are made first.
+            TransportError, StatusError: a node did not answer that may know one of them.
         """
         unknown = [number for number in ids if not self._manifest.has(number)]
         if not unknown:
@@ -292,11 +292,11 @@ class CarriedCollections:
         return self.carried.into or f"{scope}.{name}"
 
     def _gone(self, manifest: CollectionsManifest) -> list[str]:
-        """The names at the target of collections that a manifest of the source has no more."""
+        """Return the names at the target of collections that a manifest of the source has no more."""
         return [path for path, number in self.carried.known.items() if not manifest.has(number)]
 
     def _to_let_go(self, manifest: CollectionsManifest, there: CollectionsManifest) -> str | None:
-        """The first collection that `_drop` would drop or forget."""
+        """Return the first collection that `_drop` would drop or forget."""
         gone = self._gone(manifest)
         keeps = self._dropped == "keep" and any(CollectionPath(*parse_path(path)).is_in(there) for path in gone)
         return gone[0] if gone and not keeps else None
@@ -304,7 +304,7 @@ class CarriedCollections:
     def _drop(
         self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest
     ) -> CollectionsManifest:
-        """Deal with what was dropped at the source since; return the target's manifest after it."""
+        """Handle collections that were dropped at the source since; return the target's manifest after that."""
         gone = self._gone(manifest)
         paths = [CollectionPath(*parse_path(path)) for path in gone]
         left = [path for path in paths if path.is_in(there)]
@@ -325,15 +325,16 @@ class CarriedCollections:
         return there
 
     def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
-        """Refuse where a collection that this copy has filled was dropped at the target: it would lack all that came
-        before."""
+        """Raise OptionError if a collection that this copy has filled was dropped at the target: it would lack all
+        earlier documents.
+        """
         for path, number in self.carried.known.items():
             if wanted.get(path) == number and not CollectionPath(*parse_path(path)).is_in(there):
                 message = "at the target any more, though this copy has filled it: begin anew, with another checkpoint"
                 raise OptionError("target", path, message)
 
     def _note(self, manifest: CollectionsManifest, wanted: Mapping[str, int]) -> None:
-        """Save what is carried from now on, before the first document of it is written."""
+        """Save the collections of the copy, before the first document of a new one is written."""
         uid = max(manifest.uid, self.carried.manifest_uid)
         known = {**self.carried.known, **wanted}
         if known != self.carried.known or uid != self.carried.manifest_uid:

@@ -1,11 +1,11 @@
-"""A table by its name in a catalog of a Spark session: `catalog.schema.name`.
+"""A table given by its name in a catalog of a Spark session: `catalog.schema.name`.
 
-A name points to a folder, and what the folder holds is the table. So a name is looked up once, at each start of a
-mirror; from there on everything is as with a folder: tasks, commits, indexes and the checkpoint know the place only. A
-new table is made at its place first, whole and with its record, and gets its name then. After a crash between the two
-the next start finds it there and gives it the name.
+A name points to a folder, and the folder holds the table. So a name is looked up once, at each start of a mirror; after
+that everything is as with a folder: tasks, commits, indexes and the checkpoint know only the place. A new table is made
+at its place first, whole and with its record, and gets its name then. After a crash between the two the next start
+finds it there and gives it the name.
 
-Tables are registered as external ones, USING delta LOCATION: whoever drops the name keeps the documents.
+Tables are registered as external ones, USING delta LOCATION: a drop of the name keeps the documents.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NO_LIBRARY = re.compile(r"Class (\S+) not found|(No FileSystem for scheme \S+)"
 
 
 class NamedTable:
-    """A mirror's table by its name.
+    """A mirror's table, given by its name.
 
     Args:
         spark: the session whose catalogs know it, with Delta Lake.
-        name: with catalog and schema; those of the session where they are left out.
-        to: where a new table is made; None for the schema's own place.
+        name: the name with catalog and schema; those of the session if they are left out.
+        to: the place of a new table; None for the schema's own place.
 
     Raises:
         OptionError: no name, or no session: worker processes have no catalog.
@@ -63,12 +63,12 @@ class NamedTable:
 
     @property
     def lasts(self) -> bool:
-        """Return True if the catalog outlives the session: Spark's own may be in memory."""
+        """True if the catalog outlives the session: Spark's own may be in memory."""
         kept: Any = self._spark.conf.get("spark.sql.catalogImplementation", IN_MEMORY)
         return self.parts[0] != SESSION_CATALOG or kept != IN_MEMORY
 
     def registered_place(self) -> str | None:
-        """Return where the catalog says that the table lies; None if it knows none of this name.
+        """Return the place of the table by the catalog; None if it knows no table of this name.
 
         Raises:
             TableError: a view, or a table that is not Delta's.
@@ -76,11 +76,13 @@ class NamedTable:
         return self._registered_place("")
 
     def place(self) -> str:
-        """Return where the table lies, or a new one is to be made. It is looked up once: a later attempt goes on there,
-        though the name was dropped meanwhile or leads elsewhere, which `register` tells.
+        """Return the place of the table, or of a new one.
+
+        It is looked up once: a later attempt goes on there, even if the name was dropped meanwhile or leads elsewhere,
+        which `register` reports.
 
         Raises:
-            TableError: as `found`; no such schema, or one that has no place of its own.
+            TableError: as `registered_place`; or no such schema, or one without a place of its own.
             OptionError: `to` is another place than the catalog's.
         """
         self._place = self._place or self._looked_up()
@@ -101,10 +103,10 @@ class NamedTable:
         return requested or f"{below}/{last}"
 
     def register(self, sink: TableSink) -> None:
-        """Give a table its name, and those beside it theirs, as far as they have none.
+        """Give a table and its neighbours their names, if they have none yet.
 
         Raises:
-            TableError: one of the names is another table's.
+            TableError: one of the names belongs to another table.
         """
         named = {"": sink.place}
         named |= {CHANGES: sink.changes.place} if sink.changes else {}
@@ -121,7 +123,7 @@ class NamedTable:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Let errors about the table name it, beside its place."""
+        """Let errors about the table contain its name, beside its place."""
         try:
             yield
         except TableError as error:
@@ -145,7 +147,7 @@ class NamedTable:
         return located(name, details.get("location", ""))
 
     def _described(self, end: str) -> Mapping[str, str] | None:
-        """The description of a table in the catalog, by names in small letters; None if there is none."""
+        """Return the description of a table in the catalog, by names in lower case; None if there is none."""
         self._check_catalog()
         with self._explained(end):
             if not self._spark.catalog.tableExists(self._sql(end)):
@@ -156,7 +158,7 @@ class NamedTable:
         return {row.col_name.strip().lower(): (row.data_type or "").strip() for row in rows[last + 1 :]}
 
     def _schema_place(self) -> str | None:
-        """Return the place in which the schema keeps new tables; None if it does not say.
+        """Return the place in which the schema keeps new tables; None if it names none.
 
         Raises:
             TableError: there is no such schema.
@@ -170,7 +172,7 @@ class NamedTable:
         return located(self.name, location, encoded=True) if location else None
 
     def _check_catalog(self) -> None:
-        """See to it that the session has the catalog: Spark takes the name of one that it has not for a schema's."""
+        """Check that the session has the catalog: Spark takes the name of an unknown one for a schema's."""
         catalog = self.parts[0]
         if catalog != SESSION_CATALOG and self._spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
             known = [row[0] for row in self._spark.sql("SHOW CATALOGS").collect()]
@@ -186,8 +188,10 @@ class NamedTable:
 
     @contextmanager
     def _explained(self, end: str = "") -> Iterator[None]:
-        """Say in one line what Spark refuses, or has no library for. What has no name of its own there is a metastore's
-        outage for example, and may pass."""
+        """Raise Spark's refusals in one line, and missing libraries too.
+
+        An error without a class of its own there, such as an outage of the metastore, may pass.
+        """
         from pyspark.errors import AnalysisException
 
         try:
@@ -206,15 +210,15 @@ class NamedTable:
 
 
 def located(name: str, location: str, *, encoded: bool = False) -> str:
-    """Return a catalog's location as our places are written.
+    """Return a catalog's location in the form of our places.
 
     Args:
-        name: whose it is.
+        name: the name of the table or schema.
         location: as Spark prints it.
-        encoded: whether %20 in it is a space: so it prints those of schemas, but those of tables as they are.
+        encoded: True if %20 in it means a space: Spark prints the places of schemas so, but not those of tables.
 
     Raises:
-        TableError: nothing that we reach.
+        TableError: a place that can't be reached from here.
     """
     scheme = urlsplit(location).scheme
     if not location or (scheme not in ("", "file") and scheme not in LIBRARIES):

@@ -1,15 +1,15 @@
-"""The change log beside a mirror's table: brought forward with it, and put right where the two have parted.
+"""The change log beside a mirror's table: it moves with the table, and is repaired when the two differ.
 
-A batch is committed to the log first. The log's record says between which two records of the table its last batch
-stands (`beside`), so three cases can be told apart when the next one is planned:
+A batch is committed to the log first. The log's record has the digests of the table's records before and after its last
+batch, so three cases can be told apart when the next one is planned:
 
 * The table is at the second: all is well.
-* It is at the first, or a vbucket of the log is further than the table's: the log is ahead, by a batch that never got
-  into the table. While the vbucket's branch is the same, that batch was right and what is repeated of it is left out.
-  If a failover came between, it may be of a dead history: a `rollback` row takes it back.
-* It is at neither: the log was switched on for a table that existed, or was off for a while, or one of the two was put
-  back to an earlier version. Then the log begins anew with all that the table has, its *base*: a `rollback` row to 0
-  for what it had, and a `mutation` for each document.
+* The table is at the first, or a vbucket of the log is ahead of the table's: the log has a batch that never got into
+  the table. While the vbucket's branch is the same, that batch was right and its changes are left out when they come
+  again. If a failover came between, they may belong to a dead history: a `rollback` row takes them back.
+* The table is at neither: the log was switched on for an existing table, or was off for a while, or one of the two was
+  put back to an earlier version. Then the log begins anew with all documents of the table, its *base*: a `rollback` row
+  to 0 for the old rows, and a `mutation` for each document.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ChangeLog(Table):
     Args:
         place: a path or file: url.
         bucket: name of the bucket.
-        vectors: see `Table`; its rows never die, but readers look at what a table may have.
+        vectors: see `Table`; the log's rows never die, but readers check the features of a table.
         making, seen: as of `Table`.
     """
 
@@ -67,10 +67,10 @@ class ChangeLog(Table):
         digests: tuple[str, str],
         transaction: tuple[str, int] | None = None,
     ) -> None:
-        """Bring what a batch's tasks logged into the log.
+        """Add the logged rows of a batch's tasks to the log.
 
         Args:
-            written: what they did; nothing, where a batch only tells that there was no change.
+            written: the tasks' results; empty for a batch without changes.
             end: the offset at which the batch ends.
             digests: digests of the table's record before it and after it.
             transaction: (application, version).
@@ -92,14 +92,14 @@ class ChangeLog(Table):
         self.put(seen.pop(), self._then(reached, digests), logged, transaction)
 
     def level(self, table: Table, end: Offset | None = None) -> None:
-        """Put the log right where it has parted from the table.
+        """Repair the log if it differs from the table.
 
         Args:
-            table: as far as its log was read.
-            end: where the batch that comes next ends; None where none is planned yet.
+            table: the table, as far as its log was read.
+            end: the end of the next batch; None if none is planned yet.
 
         Raises:
-            TableChanged: somebody else did so at the same time; plan the batch anew.
+            TableChanged: another process did so at the same time; plan the batch anew.
         """
         record, held, digest = self.refresh(), Offset.from_json(table.record.end), table.record.digest
         logged = Offset.from_json(record.end)
@@ -138,7 +138,9 @@ class ChangeLog(Table):
 
 
 def _furthest(logged: Offset, end: Offset) -> Offset:
-    """Return where the log is after a batch: at its end, but for vbuckets of which it has more already."""
+    """Return the offset of the log after a batch: the batch's end, except for vbuckets of which the log already has
+    more.
+    """
     positions = dict(end.positions)
     for vbucket, at in logged.positions.items():
         if vbucket not in end.rollbacks and at.seqno > end.position(vbucket).seqno:
@@ -147,8 +149,10 @@ def _furthest(logged: Offset, end: Offset) -> Offset:
 
 
 def _doubtful(logged: Offset, held: Offset, end: Offset) -> Iterator[int]:
-    """Yield the vbuckets of which the log has more than the table, of a branch that may not be history any more. Where
-    the batch itself rolls back, its own rollback row lies no higher."""
+    """Yield the vbuckets of which the log has more than the table, from a branch that may be lost.
+
+    If the batch itself rolls back, its own rollback row has a seqno no higher.
+    """
     for vbucket, at in logged.positions.items():
         ahead = at.seqno > held.position(vbucket).seqno
         if ahead and at.vb_uuid != end.position(vbucket).vb_uuid and vbucket not in end.rollbacks:
@@ -161,7 +165,7 @@ def _rollbacks(void: Mapping[int, int]) -> pa.RecordBatch:
 
 
 def _base(table: Table, vbuckets: frozenset[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the documents that a table has of some vbuckets, as changes."""
+    """Yield a table's documents of some vbuckets, as changes."""
     if not vbuckets:
         return
     wanted = pa.array(sorted(vbuckets), pa.int32())

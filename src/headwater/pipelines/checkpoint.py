@@ -1,10 +1,10 @@
-"""Spark's checkpoint of a query, made readable again after its last files were cut.
+"""Spark's checkpoint of a query, repaired after its last files were cut.
 
-Spark renames each file into place and does not sync it, so a machine that loses its power may leave the newest of them
-empty or in part, and Spark refuses to start from those. What they said is not needed: a job's batch may be had twice,
-and a sink knows for itself how far it is. So the query goes back to the last batch of which the checkpoint is whole.
+Spark renames each file into place and does not sync it, so a power cut may leave the newest files empty or incomplete,
+and Spark refuses to start from those. Their content is not needed: a job's batch may come twice, and a sink has its own
+record. So the query goes back to the last batch whose files are whole.
 
-A file is a line with its version, then lines of JSON; Hadoop keeps sums beside it in `.<name>.crc`, a header and a
+A file is a line with its version, then lines of JSON; Hadoop keeps checksums beside it in `.<name>.crc`, a header and a
 CRC-32 for each piece. Only folders of this machine are looked at: object stores have no half files.
 """
 
@@ -31,8 +31,8 @@ log: Final = logging.getLogger(__name__)
 
 
 def mend(checkpoint: str | Path) -> bool:
-    """Remove what is cut, and what came after it; return whether the query has lost its beginning: what it had read it
-    has to read again, wherever it was told to begin.
+    """Remove cut files and all later ones; return True if the query has lost its first batch, so that it must read
+    everything again, from any start.
 
     Raises:
         OSError: the folder can't be read, or its files not be removed.
@@ -48,7 +48,7 @@ def mend(checkpoint: str | Path) -> bool:
 
 
 def _forget(folder: Path, first: int) -> None:
-    """Remove batches, the newest first: a commit without its offsets would be believed."""
+    """Remove batches, the newest first: Spark would believe a commit without its offsets."""
     log.warning("%s: the files of batch %d are cut; the query goes back to what was before", folder, first)
     if first <= min(number for kind in (OFFSETS, COMMITS) for number, _ in _batches(folder / kind)):
         (folder / BEGINNING_LOST).touch()
@@ -98,7 +98,7 @@ def _mend_metadata(path: Path) -> None:
 
 
 def _mend_sums(path: Path, data: bytes) -> None:
-    """Remove a file's sums if they are not those of its bytes; without them Hadoop reads it as it is."""
+    """Remove a file's checksums if they do not match its bytes; without them Hadoop reads the file as it is."""
     sums = _sums_of(path)
     if sums.exists() and not _agree(sums.read_bytes(), data):
         sums.unlink(missing_ok=True)

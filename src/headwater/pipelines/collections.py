@@ -1,12 +1,12 @@
-"""The mirror of a bucket's collections: a table for each, `<folder>/<scope>/<collection>`, as long as there is one.
+"""The mirror of a bucket's collections: a table for each existing one, `<folder>/<scope>/<collection>`.
 
-Each table is a mirror by itself (mirror.py): own record, own positions, own commits, own streams, on which the nodes
-send what is of its collection. So nothing of one table hangs on another's, and a crash between two commits harms
-neither. Here is who follows all of them: looks which collections the bucket has, brings those tables up to date that
-have news, one after the other, and deals with collections that were dropped.
+Each table is a mirror by itself (mirror.py), with its own record, positions, commits and streams, on which the nodes
+send the changes of its collection. So no table depends on another, and a crash between two commits harms neither. This
+file follows all of them: it looks up the bucket's collections, brings the tables with news up to date, one after the
+other, and handles dropped collections.
 
-A collection is its id: one that was dropped and made again under the same name is another one, with nothing in it of
-what was. So its table begins anew. The old one is removed, or moved aside as `<collection>.dropped-<id>`; no
+A collection is identified by its id: one that was dropped and made again under the same name is another one, without
+the old documents. So its table begins anew. The old one is removed, or moved aside as `<collection>.dropped-<id>`; no
 collection's name has a dot.
 """
 
@@ -70,7 +70,7 @@ class Mirrored(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The collection's name, as `--collections` has it."""
+        """The collection's name, in the form of `--collections`."""
         return f"{self.scope}.{self.name}"
 
 
@@ -88,10 +88,10 @@ class ChosenCollections:
 
     @classmethod
     def of(cls, collections: str | None, scope: str | None) -> ChosenCollections:
-        """Read what a user chose: names with commas or "all", or a scope.
+        """Read a user's choice: names with commas or "all", or a scope.
 
         Raises:
-            OptionError: both or neither, or a name that can't be.
+            OptionError: both or neither, or an invalid name.
         """
         if scope is not None and collections is not None:
             raise OptionError("scope", scope, "given without collections: it is one or the other")
@@ -101,21 +101,21 @@ class ChosenCollections:
         return cls(None if names is None else frozenset(".".join(parse_path(name)) for name in names), scope)
 
     def has(self, scope: str, name: str) -> bool:
-        """Return True if a collection of this name is meant."""
+        """Return True if a collection of this name is chosen."""
         if self.collections is not None:
             return f"{scope}.{name}" in self.collections
         return self.scope in (None, scope)
 
     def found_in(self, manifest: CollectionsManifest) -> list[Mirrored]:
-        """Return the collections that there are."""
+        """Return the chosen collections that exist."""
         every = ((scope.name, each) for scope, each in manifest.each_collection())
         return [Mirrored(scope, each.name, each.id) for scope, each in every if self.has(scope, each.name)]
 
     def check(self, manifest: CollectionsManifest, known: frozenset[str]) -> None:
-        """See to it that names mean something: a collection, or one that has a table already (`known`, paths).
+        """Check that each name means something: a collection, or one that has a table already (`known`, paths).
 
         Raises:
-            UnknownCollection, UnknownScope: one does not.
+            UnknownCollection, UnknownScope: a name means nothing.
         """
         for path in sorted((self.collections or frozenset()) - known):
             collection_id(manifest, *parse_path(path))
@@ -128,8 +128,8 @@ class Tables:
 
     Args:
         folder: a path or url.
-        bucket: its name.
-        dropped: what becomes of a table whose collection was dropped.
+        bucket: the name of the bucket.
+        dropped: the rule for a table whose collection was dropped.
 
     Raises:
         TableError: the folder is a table itself.
@@ -145,16 +145,16 @@ class Tables:
             raise TableError(self.folder, f"{message}: choose another place for the tables of collections")
 
     def place(self, scope: str, name: str) -> str:
-        """Return where a collection's table lies."""
+        """Return the place of a collection's table."""
         return f"{self.folder}/{scope}/{name}"
 
     def known(self, choice: ChosenCollections) -> dict[str, tuple[str, str]]:
-        """Return the tables of collections that are meant: path to (scope, name)."""
+        """Return the tables of chosen collections: path to (scope, name)."""
         names = ((scope, name) for scope in self._folders("") for name in self._folders(scope))
         return {f"{scope}.{name}": (scope, name) for scope, name in names if choice.has(scope, name)}
 
     def known_of_old(self, choice: ChosenCollections) -> frozenset[str]:
-        """Return the paths of collections that are meant and have a table, or had one that was dropped with them."""
+        """Return the paths of chosen collections that have a table, or had one that was dropped with them."""
         gone = (listed.path.rpartition("/")[2] for listed in store_of(self.folder).list(TRACES))
         return frozenset(self.known(choice)) | {path for path in gone if choice.has(*path.split(".", 1))}
 
@@ -164,13 +164,13 @@ class Tables:
         choice: ChosenCollections,
         whole: Callable[[str, str], CollectionsManifest],
     ) -> list[str]:
-        """Deal with the tables of collections that were dropped; return the places that were removed or moved aside.
+        """Handle the tables of dropped collections; return the places that were removed or moved aside.
 
         Args:
-            manifest: as a node shows it; collections in which the user has no rights may be left out.
-            choice: which collections are meant.
-            whole: returns one with all collections, for the path of one that is not in `manifest` and its table's
-                place, or raises.
+            manifest: a node's manifest; it may lack collections in which the user has no rights.
+            choice: the chosen collections.
+            whole: returns a manifest with all collections, or raises; called with the path of a collection that
+                `manifest` lacks, and its table's place.
 
         Raises:
             TableError: another bucket's table; or one on an object store that would have to be moved aside.
@@ -193,18 +193,18 @@ class Tables:
         return done
 
     def _folders(self, below: str) -> Iterator[str]:
-        """The folders of scopes or tables; none of those that were moved aside, and no folder of our own."""
+        """Yield the folders of scopes or tables, without those that were moved aside and our own."""
         names = store_of(self.folder).folders(below)
         own = (".", "_delta", "_index", "_check", TRACES)
         return (name for name in names if not name.startswith(own) and "." not in name)
 
     def _to_put_away(self, scope: str, name: str, manifest: CollectionsManifest) -> int | None:
-        """The id of a collection that was dropped, if its table is in the way or nobody keeps it."""
+        """Return the id of a dropped collection whose table is in the way, or is not to be kept."""
         gone = self._gone(self.place(scope, name), manifest)
         return gone if self.dropped == "drop" or manifest.collection(scope, name) is not None else None
 
     def _gone(self, place: str, manifest: CollectionsManifest) -> int | None:
-        """The id of a table's collection, if that is no more."""
+        """Return the id of a table's collection if it no longer exists."""
         record = recorded(place)
         if record is None or record.kind != DOCUMENTS:
             return None
@@ -216,8 +216,7 @@ class Tables:
         return next((number for number in ids if not manifest.has(number)), None)
 
     def _is_half_removed(self, scope: str, name: str) -> bool:
-        """Return True if the table of a collection is what an earlier run left when it was cut off while it removed
-        that."""
+        """Return True if the table of a collection was half removed by an earlier run that was cut off."""
         if not (is_url(self.folder) and self.dropped == "drop" and self.was_put_away(scope, name)):
             return False
         # One that says which collection it has is whole: the node that answered does not know of that yet.
@@ -249,15 +248,16 @@ class Tables:
         return [f"{place}{end}" for end in ends]
 
     def _free_name(self, place: str, number: int, ends: Sequence[str]) -> str:
-        """The name to move a table to, and with the same `ends` those beside it: ids come again in a bucket that was
-        made anew."""
+        """Return a free name for a table to be moved, also free with each of `ends` for its neighbours: ids come again
+        in a bucket that was made anew.
+        """
         name = f"{place}{REMOVING if self.dropped == 'drop' else ASIDE}{number:x}"
         names = itertools.chain([name], (f"{name}-{count}" for count in itertools.count(2)))
         return next(each for each in names if not any(Path(f"{each}{end}").exists() for end in ends))
 
     @staticmethod
     def _remove_moved(scope: str) -> None:
-        """Remove the tables of a scope's folder that were moved to be removed, those too that an earlier run left."""
+        """Remove the tables of a scope's folder that were moved away for removal, also by an earlier run."""
         for each in Path(scope).glob(f"*{REMOVING}[0-9a-f]*"):
             with suppress(FileNotFoundError):  # another mirror does the same
                 shutil.rmtree(each)
@@ -279,8 +279,9 @@ class Tables:
 
 
 def _remove_stragglers(store: TableStore) -> None:
-    """Remove commits that another mirror put behind those that were removed: the next table would grow into them. A log
-    that begins at version 0 is the next table's already."""
+    """Remove commits that another mirror wrote behind removed ones, before the next table would include them. A log
+    that begins at version 0 belongs to the next table already.
+    """
     left = store.list(FOLDER)
     if not any(listed.path.endswith(f"/{0:020d}.json") for listed in left):
         for listed in left:
@@ -288,37 +289,36 @@ def _remove_stragglers(store: TableStore) -> None:
 
 
 def _ids(record: Record | None) -> tuple[int, ...]:
-    """The ids of the collections that a table has."""
+    """Return the ids of a table's collections."""
     coverage = Offset.from_json(record.end).coverage if record else None
     return tuple(coverage.collections or ()) if coverage else ()
 
 
 def _is_beside(place: str) -> bool:
-    """Return True if a table's neighbour is its change log or quarantine, and not the table of a collection of that
-    name."""
+    """Return True if the place is a change log or quarantine, not the table of a collection with such a name."""
     record = recorded(place)
     return record is not None and record.kind != DOCUMENTS
 
 
 def recorded(place: str) -> Record | None:
-    """Return the record of a table; None where there is none."""
+    """Return the record of a table; None if there is none."""
     log = TableLog(store_of(place))
     log.refresh()
     return record_of(place, log.state) if log.exists else None
 
 
 class _Table:
-    """A table that is followed: its sink and upkeep, kept between its batches."""
+    """A followed table: its sink and upkeep, kept between its batches."""
 
     def __init__(self, sink: TableSink, folds: Folds | None, *, upkeep: bool) -> None:
         self.sink = sink
         self.maintenance: list[Maintenance] = sink.maintenance(folds) if upkeep else []
 
     def has_news(self, highs: Mapping[int, int], seen: Mapping[int, BranchHistory]) -> bool:
-        """Return True if the collection has come further, or a vbucket has another history than the table.
+        """Return True if the collection has new changes, or a vbucket has another history than the table.
 
         Args:
-            highs: of the collection, by vbucket.
+            highs: the collection's high seqnos, by vbucket.
             seen: the vbuckets.
         """
         end = Offset.from_json(self.sink.refresh().end)
@@ -330,7 +330,7 @@ class _Table:
         return False
 
     def backlog(self, highs: Mapping[int, int]) -> int:
-        """Return how many seqnos lie between the table and its collection, at most."""
+        """Return the most seqnos that the table can be behind its collection."""
         end = Offset.from_json(self.sink.refresh().end)
         return sum(max(0, high - end.position(vb).seqno) for vb, high in highs.items())
 
@@ -340,11 +340,11 @@ class CollectionsMirror:
 
     Args:
         spark: a session; None for worker processes.
-        job: the shape of the tables, and how they are kept.
-        tables: where they lie.
-        choice: which collections.
+        job: the shape of the tables, and the options of their upkeep.
+        tables: the tables of the folder.
+        choice: the chosen collections.
         attempts: begins anew after failures that may pass.
-        seen: of each collection the places of tables that were there in this run, or were made by it; added to.
+        seen: for each collection the places of tables that this run has found or made; extended here.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class CollectionsMirror:
         self._hidden_at = float("-inf")
 
     def run(self) -> None:
-        """Bring the tables up to date, and keep them so unless the job is to be done once."""
+        """Bring the tables up to date, and keep them so unless the job runs once."""
         settings = parse(self._options | {"collections": "all"}, streaming=True)
         nodes = SourceNodes(settings)
         try:
@@ -406,8 +406,11 @@ class CollectionsMirror:
                 # It was dropped meanwhile: the next round deals with it.
 
     def _look_for_hidden(self, nodes: SourceNodes, manifest: CollectionsManifest) -> None:
-        """Report, at intervals, the tables that stand still because their collection may be hidden from the user: a
-        kept table whose collection was dropped stands still as well, and nobody needs to know."""
+        """Report, at intervals, the tables that make no progress because their collection may be hidden from
+        the user.
+
+        A kept table of a dropped collection makes no progress either, but is not worth a report.
+        """
         missing = [path for path, named in self._tables.known(self._choice).items() if not manifest.collection(*named)]
         if not missing or time.monotonic() < self._hidden_at + HIDDEN_SECONDS:
             return

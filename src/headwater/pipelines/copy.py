@@ -2,11 +2,11 @@
 
     node -> dcp source -> task: SET_WITH_META, DELETE_WITH_META -> target
 
-Whoever has the higher (revision, CAS) wins, as everywhere in this family, so a batch may come twice and the target may
-be written to by others. What a failover takes back at the source is taken back at the target (restore.py): there the
-conflict rule does not help, for the lost revision may be the higher one.
+The version with the higher (revision, CAS) wins, as everywhere in this family, so a batch may come twice and others may
+write to the target. Changes that a failover takes back at the source are taken back at the target (restore.py): the
+conflict rule does not help there, for the lost revision may be the higher one.
 
-Documents keep their collections, by name; carried.py sees to it that the target has them.
+Documents keep their collections, by name; carried.py makes them at the target.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _carried(
     into: str | None,
     seconds: float,
 ) -> tuple[Carried, CarriedFile]:
-    """Return what a copy carries, and where that is noted, if the checkpoint is this copy's."""
+    """Return the collections of a copy, and the file that notes them, if the checkpoint belongs to this copy."""
     _claim(file, reads, writes, seconds)
     carried = choice(file.load(), source_options, into, reads)
     file.save(carried)
@@ -87,7 +87,7 @@ def _carried(
 
 
 def _claim(file: CarriedFile, reads: SourceSettings, writes: WriteSettings, seconds: float) -> None:
-    """See to it that the checkpoint is of these two buckets."""
+    """Check that the checkpoint belongs to these two buckets."""
     ends = [bucket_end(each, seconds) for each in (reads, as_source(writes))]
     claim(file.checkpoint, CheckpointOwner(COPY, *ends), file.spark)
 
@@ -113,7 +113,7 @@ class _Batches:
         self._collections, self._check = collections, check
 
     def take(self, batch: DataFrame, number: int) -> None:
-        """Copy one batch; called by Spark, again should it not have noted that the batch was done."""
+        """Copy one batch; Spark calls this again if it has not noted that the batch was done."""
         alive = None if self._collections is None else self._collections.settle()
         rows = batch.mapInArrow(_writing(self._target, number, alive), "counts string").collect()
         parts = [json.loads(row.counts) for row in rows]
@@ -156,7 +156,7 @@ def _writing(
     """Return the function of a task: it writes the task's rows and yields one row with its counts.
 
     Args:
-        alive: the ids of the collections whose rows are written; None where there is no such column.
+        alive: the ids of the collections whose rows are written; None if there is no such column.
     """
     names = check_columns(list(types(collections=alive is not None).items()), with_meta=True)
 
@@ -175,8 +175,9 @@ def _writing(
 
 
 class _Seen:
-    """Takes rollback rows, and those of collections that are not copied, out of a task's batches; notes how far each
-    vbucket came."""
+    """Takes rollback rows, and rows of collections that are not copied, out of a task's batches; notes each vbucket's
+    last seqno.
+    """
 
     def __init__(self, alive: tuple[int, ...] | None) -> None:
         self._alive, self.left_out = alive, Counter[int]()

@@ -1,7 +1,7 @@
-"""The server from which the mirror's workers are forked, begun before there is a mirror.
+"""The server process from which the mirror's workers are forked, started before there is a mirror.
 
-It has no threads and no connections, but has imported what tasks need, a second of work. Begun as the command's first
-act it does that while the command looks at nodes and table. This module itself imports next to nothing.
+It has no threads and no connections, but has imported what tasks need, a second of work. Started first by the command,
+it does that while the command looks at nodes and table. This module itself imports next to nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ PRELOADED = ("headwater.pipelines.preload",)
 
 
 def context() -> ForkServerContext:
-    """Return where worker processes come from."""
+    """Return the context in which worker processes are started."""
     context_ = multiprocessing.get_context("forkserver")
     context_.set_forkserver_preload(list(PRELOADED))
     return context_
 
 
 def begin() -> None:
-    """Start the server, unless it runs; without waiting for it. It ends with this process."""
+    """Start the server, unless it runs, without waiting for it. It ends with this process."""
     context()
     forkserver.ensure_running()

@@ -1,4 +1,4 @@
-"""The reason why a mirror ended, in one line, and whether trying again may help.
+"""The reason why a mirror ended, in one line, and whether another attempt may help.
 
 Errors come from here, from our own worker processes, or out of Spark, which wraps them in pages of traceback. Ours are
 found in its text by their names.
@@ -48,7 +48,7 @@ class MirrorFailed(HeadwaterError):  # noqa: N818 -- says what happened
 
 
 def reason(error: BaseException) -> HeadwaterError:
-    """Return what went wrong, without the traceback that Spark wraps around it."""
+    """Return the reason of an error, without the traceback that Spark wraps around it."""
     if isinstance(error, HeadwaterError):
         return error
     ours = OURS.findall(str(error))
@@ -64,7 +64,7 @@ def reason(error: BaseException) -> HeadwaterError:
 
 
 def passes(error: BaseException) -> bool:
-    """Return True if the same may go well a little later."""
+    """Return True if another attempt may succeed a little later."""
     if isinstance(error, HeadwaterError):
         return _passes(type(error), error)
     if isinstance(error, OSError) and error.errno in _LASTING_ERRNO:

@@ -1,10 +1,10 @@
-"""A full-text index in one SQLite file: FTS5 over the texts of documents, and how far it is (ledger.py).
+"""A full-text index in one SQLite file: FTS5 over the texts of documents, and the index's record (ledger.py).
 
 Rows are put in by key, so a batch may come twice. Vbuckets that a failover took back are replaced whole, in the same
-transaction. Documents kept aside stand in a table of their own, with the reason.
+transaction. Documents that are kept aside are in a table of their own, with the reason.
 
-An index of collections has their ids and names beside each key, for a key is one of a collection: `BY_COLLECTION` in
-its shape says that it is one. An index of the default collection is what it was before there were others.
+An index of collections has their ids and names beside each key, for a key belongs to a collection; `BY_COLLECTION` in
+its shape marks it. An index of the default collection has the form of older releases.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ _SPLIT = re.compile(r'"([^"]*)"|(\S+)')
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was found: its key, how well it fits (the higher the better), and where the words stand.
+    """A document that was found: its key, its rank (higher is better), and a snippet with the words.
 
     Attributes:
-        scope, collection: where it is; None in an index of the default collection alone.
+        scope, collection: its collection; None in an index of the default collection alone.
     """
 
     key: bytes
@@ -93,7 +93,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class KeptAside:
-    """A document that is not in the index, and why; `scope` and `collection` as of `Hit`."""
+    """A document that is not in the index, and the reason; `scope` and `collection` as in `Hit`."""
 
     key: bytes
     reason: str
@@ -110,10 +110,10 @@ class FullText:
     """An index; made if there is none.
 
     Args:
-        place: its folder.
-        bucket: whose documents.
-        shape: options that it is made with, `tokenizer` among them; None for one that is there.
-        beginning: the offset that a new one stands at.
+        place: the folder of the index.
+        bucket: the bucket of the documents.
+        shape: the options of a new index, `tokenizer` among them; None for an existing one.
+        beginning: the offset of a new index.
 
     Raises:
         LedgerError: this Python has no FTS5; or as `JobLedger`.
@@ -139,10 +139,10 @@ class FullText:
 
 
 def check_fts5(place: str) -> None:
-    """Find out whether there is full-text search in this Python's SQLite.
+    """Check that this Python's SQLite has full-text search.
 
     Raises:
-        LedgerError: there is none.
+        LedgerError: it has none.
     """
     with closing(sqlite3.connect(":memory:")) as database:
         try:
@@ -153,14 +153,14 @@ def check_fts5(place: str) -> None:
 
 
 def replace_vbuckets(database: sqlite3.Connection, vbuckets: Iterable[int]) -> None:
-    """Take out all that is known of some vbuckets."""
+    """Remove all rows of some vbuckets."""
     gone = [(vb,) for vb in vbuckets]
     database.executemany("DELETE FROM documents WHERE vbucket = ?", gone)
     database.executemany("DELETE FROM aside WHERE vbucket = ?", gone)
 
 
 def remove_collections(database: sqlite3.Connection, ids: Iterable[int]) -> int:
-    """Take out all documents of collections that are gone, from an index of collections; return how many those were."""
+    """Remove all documents of dropped collections from an index of collections; return their number."""
     gone = [(number,) for number in ids]
     if not gone:  # an index of the default collection has no such column
         return 0
@@ -169,7 +169,7 @@ def remove_collections(database: sqlite3.Connection, ids: Iterable[int]) -> int:
 
 
 def apply(database: sqlite3.Connection, rows: pa.RecordBatch) -> None:
-    """Put rows in, each key's once at most; `STAGED` says of which kind they are."""
+    """Add rows, at most one for each key; `STAGED` lists the kinds of rows."""
     names = rows.schema.names
     more = [name for name in _OF_COLLECTIONS if name in names]
     by = ["key", *more[:1]]
@@ -214,14 +214,14 @@ def search(
     collections: Sequence[str] = (),
     scope: str | None = None,
 ) -> list[Hit]:
-    """Find documents in an index, the best first. It may be brought forward by another process meanwhile.
+    """Find documents in an index, the best first. Another process may update it meanwhile.
 
     Args:
-        words: words that a document must have all; `"several words"` must stand side by side, `wor*` is a beginning.
-        any_of: one of them is enough.
-        limit: hits at most.
-        collections: only in these, "scope.collection"; none for all that the index has.
-        scope: only in this one.
+        words: words that a document must all have; `"several words"` must be adjacent, `wor*` is a prefix.
+        any_of: True if one of the words is enough.
+        limit: the most hits.
+        collections: the collections to search, "scope.collection"; none for all that the index has.
+        scope: the scope to search.
 
     Raises:
         LedgerError: there is no index.
@@ -242,7 +242,7 @@ def search(
 
 
 def _within(by_collection: bool, collections: Sequence[str], scope: str | None) -> tuple[str, list[str]]:
-    """The condition that keeps to some collections, and what it compares with."""
+    """Return the SQL condition for some collections, and its parameters."""
     check_within(by_collection, collections, scope)
     if scope is not None:
         return " AND documents.scope = ?", [scope]
@@ -254,10 +254,10 @@ def _within(by_collection: bool, collections: Sequence[str], scope: str | None) 
 
 
 def check_within(by_collection: bool, collections: Sequence[str], scope: str | None) -> None:
-    """See to it that a choice of collections means something.
+    """Check a choice of collections against the index.
 
     Raises:
-        OptionError: the index is of the default collection; or both kinds of choice.
+        OptionError: the index has only the default collection; or both `collections` and `scope` are given.
     """
     if not (collections or scope is not None):
         return
@@ -272,7 +272,7 @@ def shape_of(place: str | Path) -> dict[str, Any]:
     """Return the options that an index was made with.
 
     Raises:
-        LedgerError: there is none.
+        LedgerError: there is no index.
     """
     with closing(open_for_reading(path_of(place))) as database:
         return _shape(database)
@@ -294,10 +294,10 @@ def kept_aside(place: str | Path) -> list[KeptAside]:
 
 
 def expression(words: str, *, any_of: bool) -> str:
-    """Return words as FTS5 wants them: everything quoted, so that nothing in them is an operator.
+    """Return words as an FTS5 expression, all quoted, so that none is taken for an operator.
 
     Raises:
-        OptionError: there are none.
+        OptionError: there are no words.
     """
     parts: list[str] = []
     for phrase, word in _SPLIT.findall(words):
@@ -310,6 +310,6 @@ def expression(words: str, *, any_of: bool) -> str:
 
 
 def remove_staged(paths: Sequence[str]) -> None:
-    """Remove files of tasks whose rows are in."""
+    """Remove the files of tasks whose rows are in the index."""
     for path in paths:
         Path(path).unlink(missing_ok=True)

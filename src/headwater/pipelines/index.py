@@ -1,14 +1,16 @@
-"""Full text of a bucket's documents, kept right: in one SQLite file, or in OpenSearch.
+"""A full-text index of a bucket's documents: in one SQLite file, or in OpenSearch.
 
     node -> task: text of each document -> driver: rows and record in one transaction       (SQLite)
     node -> task: text, `_bulk` with versions -> driver: record, after the server has it     (OpenSearch)
 
 A batch is planned from the index's own record, and the record moves with the rows. Vbuckets that a failover took back
-are read from their beginning and replaced whole: what the lost branch wrote goes, what it had overwritten or deleted
-comes back. A server can't be part of our transaction, so there the batch is noted before its tasks begin, and must be
-finished before another is planned; and whatever is read anew goes under a higher generation (opensearch.py).
+are read from their beginning and replaced whole: documents of the lost branch are removed, and those that it had
+overwritten or deleted come back. A server can't be part of our transaction, so its batch is noted before the tasks
+begin, and must be finished before another is planned; and documents that are read anew get a higher generation
+(opensearch.py).
 
-An index of collections holds what is in those that there are: when one is dropped, all of its documents go.
+An index of collections holds the documents of existing collections: when one is dropped, all of its documents are
+removed.
 """
 
 from __future__ import annotations
@@ -75,11 +77,11 @@ class IndexTask:
 
     Args:
         place: the index's folder.
-        settings: of the source, with the nodes that the planner knows.
+        settings: the settings of the source, with the nodes that the planner knows.
         parts: ranges to read.
-        rules: how documents become text.
-        server: where documents go; None for into the answer.
-        generations: of each vbucket in `parts`, for the server.
+        rules: the rules by which documents become text.
+        server: the server that gets the documents; None to leave them in a file.
+        generations: the generation of each vbucket in `parts`, for the server.
         index: the id of the server's index; None without one.
     """
 
@@ -92,7 +94,7 @@ class IndexTask:
     index: str | None
 
     def answer(self) -> bytes:
-        """Read, make text, and leave it in a file or with the server."""
+        """Read changes, make text, and leave it in a file or with the server."""
         unread: set[int] = set()
         dropped: set[int] = set()
         # What a server has it has at once: it must be no further than the batch that was noted.
@@ -144,7 +146,7 @@ class IndexTask:
     def _sent(
         self, server: SearchServer, texts: Iterable[list[dict[str, Any]]], counts: dict[str, int]
     ) -> Iterator[list[dict[str, Any]]]:
-        """Give rows to the server; what is left of them is what it refused."""
+        """Give rows to the server; yield the rows that it refused."""
         with closing(SearchClient(server)) as client:
             client.check(self.index)
             for rows in texts:
@@ -188,8 +190,9 @@ def _name(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class IndexAnswer:
-    """The answer of a task, read: where its rows are, which vbuckets they are all of, which collections are gone, and
-    where more was read than was planned."""
+    """The answer of a task: the place of its rows, the vbuckets that they replace, the dropped collections, and the
+    vbuckets that were read further than planned.
+    """
 
     path: str
     unread: list[int]
@@ -201,7 +204,7 @@ class IndexAnswer:
 
 @dataclass(frozen=True)
 class IndexOpening:
-    """An index by name; see `IndexSink`."""
+    """An index given by its place; see `IndexSink`."""
 
     place: str
     bucket: str
@@ -209,23 +212,23 @@ class IndexOpening:
     server: SearchServer | None = None
 
     def open(self) -> IndexSink:
-        """Open it, as it was made."""
+        """Open the index with its own options."""
         return IndexSink(self.place, self.bucket, self.rules, self.server)
 
 
 class IndexSink:
-    """An index as the engines bring it forward.
+    """An index as the engines update it.
 
     Args:
-        place: its folder.
-        bucket: whose documents.
-        rules: how documents become text.
-        server: where documents go; None for into the folder's own file.
-        tokenizer: of a new one; None for that of one that is there.
+        place: the folder of the index.
+        bucket: the bucket of the documents.
+        rules: the rules by which documents become text.
+        server: the server that gets the documents; None for the folder's own file.
+        tokenizer: the tokenizer of a new index; None for that of an existing one.
         collections: the choice of an index of collections, as text; None for the default one alone.
 
     Attributes:
-        removed: documents that the last batch took out because their collections are gone.
+        removed: the number of documents that the last batch removed because their collections were dropped.
 
     Raises:
         LedgerError, OptionError: as `FullText`.
@@ -258,20 +261,23 @@ class IndexSink:
         return self._index.place
 
     def opening(self) -> IndexOpening:
-        """Return what another process opens the same index with."""
+        """Return the opening by which another process opens the same index."""
         return IndexOpening(self.place, self.bucket, self.rules, self.server)
 
     def refresh(self) -> LedgerRecord:
-        """Return how far the index is."""
+        """Return the index's record."""
         return self._ledger.record
 
     def begun(self) -> dict[str, Any] | None:
-        """Return the end of a batch that a server may have a part of."""
+        """Return the end of a batch of which a server may have a part."""
         return self._ledger.begun
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[IndexTask]:
-        """Return the tasks of the batch that ends at `end`. With a server, that is noted first; a vbucket gets a new
-        generation each time that it is to be read anew: what an attempt before wrote may be of a lost branch by now."""
+        """Return the tasks of the batch that ends at `end`.
+
+        With a server, the batch is noted first, and a vbucket gets a new generation each time that it is read anew:
+        documents of an earlier attempt may belong to a lost branch by now.
+        """
         parts = ranges(Offset.from_json(self.refresh().end), Offset.from_json(end))
         generations: dict[int, int] = {}
         index: str | None = None
@@ -295,7 +301,7 @@ class IndexSink:
         ]
 
     def read(self, answer: bytes) -> IndexAnswer:
-        """Read what a task answered."""
+        """Read a task's answer."""
         return IndexAnswer(**json.loads(answer))
 
     def commit(
@@ -305,11 +311,11 @@ class IndexSink:
         written: Sequence[IndexAnswer],
         transaction: tuple[str, int] | None = None,
     ) -> LedgerRecord:
-        """Bring a batch in: rows and record by one transaction.
+        """Add a batch to the index: rows and record in one transaction.
 
         Raises:
-            TableChanged: it was planned from another record; or a node had another history by then, and nobody else was
-                told anything that would have to be taken back.
+            TableChanged: it was planned from another record; or a node had another history by then, and no server got
+                documents that would have to be removed.
         """
         if self.server is None and any(each.unread for each in written):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
@@ -329,7 +335,7 @@ class IndexSink:
         return self.refresh()
 
     def count(self, progress: IndexProgress, written: Sequence[IndexAnswer]) -> None:
-        """Add what the last batch brought in and took out."""
+        """Add the documents that the last batch added and removed to the progress."""
         progress.removed += self.removed
         for each in written:
             progress.rollbacks += len(each.replaced)
@@ -337,7 +343,7 @@ class IndexSink:
                 setattr(progress, name, getattr(progress, name) + number)
 
     def _claimed(self, server: SearchServer) -> str:
-        """The id of the server's index, made if nothing was ever sent to it."""
+        """Return the id of the server's index; make the index if no document was ever sent to it."""
         known = self._ledger.notes.get("index")
         with closing(SearchClient(server)) as client:
             if known is None:
@@ -348,23 +354,23 @@ class IndexSink:
             return state
 
     def _check_index(self) -> None:
-        """See to it that what tasks sent went to the index that has the batches before."""
+        """Check that the tasks' documents went to the index that has the batches before."""
         if self.server is not None:
             with closing(SearchClient(self.server)) as client:
                 client.check(self._ledger.notes.get("index"))
 
     def _removed_there(self, gone: Sequence[int]) -> int:
-        """Take collections that are gone out of the server, before the record moves: it may have to be done again."""
+        """Remove dropped collections from the server, before the record moves: this may have to be repeated."""
         if self.server is None or not gone:
             return 0
         with closing(SearchClient(self.server)) as client:
             return sum(map(client.remove_collection, gone))
 
     def level(self) -> None:
-        """Have those vbuckets read anew of which the server has more than this folder knows, as where the folder was
-        put back to an older state: the server refuses what comes under a lower generation than it has, and what a lost
-        branch wrote would stay. And have those documents removed of a generation before, which a task of a lost branch
-        sent when all others of that were gone.
+        """Let vbuckets be read anew of which the server has newer documents than this folder knows, as after the folder
+        was put back to an older state. The server would refuse documents of a lower generation, and keep those of a
+        lost branch. Remove documents of older generations as well, which a late task of a lost branch sent after the
+        others were removed.
 
         Raises:
             SearchRefused, ConnectionLost: as `SearchClient.check`.
@@ -396,8 +402,9 @@ class IndexSink:
             pass
 
     def made_ready(self) -> IndexSink:
-        """Return it ready for the first batch of a run: without what tasks of runs that died have left, and level with
-        its server (errors as `level`)."""
+        """Return the index ready for the first batch of a run: without the files of tasks that died, and level with its
+        server (errors as `level`).
+        """
         remove_staged([str(path) for path in (Path(self.place) / _FOLDER).glob("*.arrow")])
         self.level()
         return self
@@ -415,7 +422,9 @@ def _unread(end: Mapping[str, Any], vbuckets: Iterable[int]) -> Mapping[str, Any
 
 
 def _nobodys(place: Position, seqno: int) -> Position:
-    """A place on a branch that no node has, at this seqno at least: the vbucket is read anew and replaced."""
+    """Return a position on a branch that no node has, at this seqno at least, so that the vbucket is read anew and
+    replaced.
+    """
     upto = max(place.seqno, seqno, 1)
     return replace(place, vb_uuid=NOBODYS, seqno=upto, snapshot_start=0, snapshot_end=upto)
 
@@ -423,11 +432,11 @@ def _nobodys(place: Position, seqno: int) -> Position:
 def work(job: TextIndex) -> IndexProgress:
     """Keep a full-text index of a bucket's documents, until `job.stop` says so; return the last progress.
 
-    The folder is on a disk that all workers see. With collections chosen, documents of one that is dropped go.
+    The folder is on a disk that all workers see. With chosen collections, the documents of a dropped one are removed.
 
     Raises:
         LedgerError: the folder has another index, or this Python no FTS5.
-        SearchRefused: the server says no.
+        SearchRefused: the server refuses.
         OptionError: an option is wrong.
         HeadwaterError: what is not in the index is done again by the next run.
     """
@@ -441,7 +450,7 @@ def work(job: TextIndex) -> IndexProgress:
 
 
 def _choice_text(reading: Mapping[str, str]) -> str | None:
-    """The choice of collections, as it belongs to an index; None for none."""
+    """Return the choice of collections as text for an index; None without a choice."""
     if reading.get("scope") is not None:
         return f"all of scope {reading['scope']}"
     names = reading.get("collections")

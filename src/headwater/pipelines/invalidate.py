@@ -1,11 +1,11 @@
-"""Caches kept honest, on Spark: what changes in a bucket is deleted in a cache. Keys only; no value leaves a node.
+"""Caches kept correct, on Spark: keys that change in a bucket are deleted in a cache. Only keys are read, no value
+leaves a node.
 
     node -> dcp source, keys -> task: DELETE -> memcached, Redis
 
 A batch may come twice: a deletion too many costs the cache a miss. When a failover takes back changes, the cache may
-hold what was read of them, so all keys that the vbucket has now are deleted. Of a document that only the lost branch
-had, nobody can tell the key any more: give cache entries a time to live. So it is with the documents of a collection
-that was dropped.
+hold copies of them, so all present keys of the vbucket are deleted. The key of a document that only the lost branch had
+is unknown: give cache entries a time to live. The same holds for the documents of a dropped collection.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Whose = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class CacheTarget:
-    """The cache, as every task needs to know it.
+    """The cache, with all that a task needs to use it.
 
     Args:
         url: see `caches.open_cache`.
         templates: cache keys of a document, with {key} where its key stands; {scope} and {collection} likewise.
-        retry_seconds: how long a cache that does not answer is tried again.
+        retry_seconds: the time of further attempts at a cache that does not answer.
     """
 
     url: str
@@ -56,7 +56,7 @@ class CacheTarget:
         return f"Target({len(self.templates)} templates)"  # the url of a Redis has its password
 
     def delete(self, keys: Iterable[bytes], whose: Whose = None) -> tuple[int, int]:
-        """Delete what belongs to these documents; returns how many keys were asked for, and how many were there."""
+        """Delete the cache keys of these documents; return the number of keys, and of those that were there."""
         deleted = there = 0
         for chunk in chunks(expanded(keys, self.templates, whose), KEYS_PER_CALL):
             there += patiently(lambda chunk=chunk: self._once(chunk), self.retry_seconds)  # type: ignore[misc]
@@ -101,7 +101,7 @@ class _Batches:
         self._source, self._target, self._attempts = source, target, attempts
 
     def take(self, batch: DataFrame, number: int) -> None:
-        """Deal with one batch; called by Spark, again should it not have noted that the batch was done."""
+        """Handle one batch; Spark calls this again if it has not noted that the batch was done."""
         source, target = self._source, self._target
 
         def task(batches: Iterable[Any]) -> Iterator[Any]:
@@ -120,7 +120,7 @@ class _Batches:
 
 
 def deleted(source: SourceSettings, target: CacheTarget, batches: Iterable[Any]) -> dict[str, Any]:
-    """Delete what a task's batches name, and return the counts; the part that runs in a task.
+    """Delete the keys in a task's batches, and return the counts; the part that runs in a task.
 
     Args:
         batches: Arrow batches with the columns `COLUMNS`.
@@ -145,8 +145,9 @@ def deleted(source: SourceSettings, target: CacheTarget, batches: Iterable[Any])
 
 
 def _keys_in(batch: Any) -> Iterator[tuple[Whose, list[bytes]]]:
-    """Yield the keys of a batch, those of each collection by themselves. Of a collection whose name nobody knows any
-    more there is nothing to be said."""
+    """Yield the keys of a batch, those of each collection by themselves; keys of a collection without a known name are
+    left out.
+    """
     keys = batch.column("key").to_pylist()
     if "scope" not in batch.schema.names:
         yield None, [key for key in keys if key is not None]

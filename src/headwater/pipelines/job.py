@@ -1,9 +1,9 @@
-"""The frame that the jobs share: their engines, and the two ways in which one follows a bucket.
+"""The frame that the jobs share: their engines, and the two ways in which a job follows a bucket.
 
-`follow` gives batches of the `dcp` source to a function, from a checkpoint that Spark keeps: for jobs whose effects lie
-elsewhere and may be had twice (copy, invalidate). `follow_into` brings them into a sink that knows how far it is
-(sinks.py), with Spark or with worker processes: for jobs whose result must be exact (index, observe, and the mirror by
-itself).
+`follow` gives batches of the `dcp` source to a function, from a checkpoint that Spark keeps: for jobs with outside
+effects that may happen twice (copy, invalidate). `follow_into` brings them into a sink with its own record (sinks.py),
+with Spark or with worker processes: for jobs whose result must be exact (index, observe, and the mirror in its own
+way).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def follow(
 
     Args:
         attempts: begins anew after failures that may pass.
-        take: deals with one batch, perhaps with one that it had before.
-        options: of the source, with `url`.
-        columns: of the source, as Spark writes a schema; all if left out.
+        take: handles one batch, which may come twice.
+        options: the options of the source, with `url`.
+        columns: the columns of the source, as a Spark schema; by default all.
 
     Raises:
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
@@ -79,7 +79,7 @@ class Engine(Protocol):
 
 
 def work(job: OnEngines[P]) -> P:
-    """Bring a bucket's changes into a job's sink; what a job does that declares nothing else."""
+    """Bring a bucket's changes into a job's sink; the work of a job that declares no other."""
     return follow_into(job)
 
 
@@ -124,7 +124,7 @@ def follow_into(
 def engine_of(
     spark: SparkSession | None, sink: ChangeSink, options: Mapping[str, str], workers: int | None, watch: BatchWatch
 ) -> Engine:
-    """Return what brings changes into a sink: a Spark session, or worker processes where it is None."""
+    """Return the engine that brings changes into a sink: a Spark session, or worker processes if it is None."""
     if spark is None:
         return LocalEngine(sink, parse(options, streaming=True), workers, watch)
     from headwater.pipelines.streaming import SparkEngine

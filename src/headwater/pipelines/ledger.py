@@ -1,4 +1,4 @@
-"""A record of how far a job is, in a SQLite file with the job's tables: both move by one transaction or not at all.
+"""A job's record in a SQLite file with the job's tables: both move by one transaction or not at all.
 
 A transaction is on the disk when it is committed (a log beside the file, synced), and SQLite rolls back one that was
 cut. The file lies on a disk of this machine: its log is shared memory between the processes that have it open.
@@ -37,7 +37,7 @@ class LedgerRecord:
     Attributes:
         bucket: the bucket's name.
         end: the offset up to which the changes are dealt with, as `spark/offsets.py` writes it.
-        batch: how many batches were committed.
+        batch: the number of committed batches.
     """
 
     bucket: str
@@ -46,7 +46,7 @@ class LedgerRecord:
 
     @property
     def digest(self) -> str:
-        """A short name of exactly this record."""
+        """A short digest of exactly this record."""
         text = json.dumps([self.bucket, self.end, self.batch], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -67,10 +67,10 @@ class JobLedger:
 
     Args:
         path: the file; its folder is made, too.
-        kind: of the job.
-        bucket: whose changes.
-        shape: options that can't change any more once the file is there; None for whatever they are.
-        beginning: the offset that a new one stands at.
+        kind: the kind of the job.
+        bucket: the bucket of the changes.
+        shape: options that can't change once the file exists; None to accept those of the file.
+        beginning: the offset of a new file.
         schema: statements that make the job's tables.
 
     Raises:
@@ -119,12 +119,12 @@ class JobLedger:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The options it was made with."""
+        """The options that the file was made with."""
         return dict(json.loads(self._row()["shape"]))
 
     @property
     def record(self) -> LedgerRecord:
-        """The record of the job's progress now."""
+        """The present record."""
         row = self._row()
         return LedgerRecord(row["bucket"], json.loads(row["stands"]), row["batch"])
 
@@ -136,11 +136,11 @@ class JobLedger:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Things that the job keeps beside its tables."""
+        """Values that the job keeps beside its tables."""
         return dict(json.loads(self._row()["notes"]))
 
     def begin(self, end: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        """Note, before any task begins, that the next batch is the one that ends here."""
+        """Note the end of the next batch, before any of its tasks begins."""
         with self.transaction() as database:
             database.execute("UPDATE ledger SET begun = ?, notes = ?", (_text(end), _text(notes)))
 
@@ -148,11 +148,11 @@ class JobLedger:
     def advance(
         self, after: str, end: Mapping[str, Any], notes: Mapping[str, Any] | None = None
     ) -> Iterator[sqlite3.Connection]:
-        """Bring the record to `end` together with what is done within the block.
+        """Move the record to `end` together with the changes within the block.
 
         Args:
             after: digest of the record that the batch was planned from.
-            notes: new ones; None for those there are.
+            notes: new notes; None to keep the present ones.
 
         Raises:
             TableChanged: the record is another one by now; nothing was changed.
@@ -171,7 +171,7 @@ class JobLedger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of what is done in the block, or nothing of it."""
+        """Make all changes within the block, or none of them."""
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
             try:
@@ -196,7 +196,7 @@ def open_for_reading(path: str | Path) -> sqlite3.Connection:
     """Open a job's file beside the job.
 
     Raises:
-        LedgerError: there is none.
+        LedgerError: there is no file.
     """
     if not Path(path).exists():
         raise LedgerError(str(path), "there is no such file")

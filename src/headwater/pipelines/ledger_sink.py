@@ -1,9 +1,10 @@
-"""A sink whose record stands in a ledger (ledger.py), for a job that counts, sums or lists what changes.
+"""A sink whose record is in a ledger (ledger.py), for a job that counts, sums or lists changes.
 
     node -> task: look(batches), as JSON -> driver: take(), by the transaction that moves the record
 
-Each change is looked at once, whatever dies: what a replay after a restart or a failover brings again is left out. A
-rollback takes nothing back, for what it took back was written; what is made anew after it is looked at as it comes.
+Each change is looked at once, even after a crash: changes that a replay after a restart or a failover brings again are
+left out. A rollback takes nothing back, for the lost changes were written all the same; changes made after it are
+looked at as they come.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ChangeLook(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it needs, by their names in the `dcp` source."""
+        """The columns that the look needs, by their names in the `dcp` source."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Any:
         """Look at batches of changes; return JSON types."""
@@ -44,7 +45,7 @@ class LedgerTask:
     """The work of one task.
 
     Attributes:
-        had: by vbucket, up to where all changes were looked at.
+        had: by vbucket, the seqno up to which all changes were looked at.
     """
 
     settings: SourceSettings
@@ -74,7 +75,9 @@ class LedgerTask:
 
 @dataclass(frozen=True)
 class LedgerAnswer:
-    """The answer of a task: what its look found, the vbuckets that were not read as planned, changes and rollbacks."""
+    """The answer of a task: the findings of its look, the vbuckets that were not read as planned, changes and
+    rollbacks.
+    """
 
     found: Any
     unread: list[int]
@@ -84,7 +87,7 @@ class LedgerAnswer:
 
 @dataclass(frozen=True)
 class LedgerOpening:
-    """A sink by name; see `LedgerSink`."""
+    """A sink given by its place; see `LedgerSink`."""
 
     kind: type[LedgerSink]
     place: str
@@ -97,14 +100,14 @@ class LedgerOpening:
 
 
 class LedgerSink:
-    """A place on a disk of this machine that findings are brought into.
+    """A place on a disk of this machine that collects findings.
 
     Args:
-        place: its folder, made if missing.
-        bucket: whose changes.
-        look: what tasks do.
-        shape: options that can't change any more once the place is there; None for whatever they are.
-        beginning: the offset that a new one stands at; None for the beginning of the history.
+        place: the folder, made if missing.
+        bucket: the bucket of the changes.
+        look: the part of the job that runs in tasks.
+        shape: options that can't change once the place exists; None to accept those of the place.
+        beginning: the offset of a new place; None for the beginning of the history.
 
     Raises:
         LedgerError: the folder has another job's file, another bucket's, or one made with another shape.
@@ -132,15 +135,15 @@ class LedgerSink:
         self.ledger: JobLedger = JobLedger(path, self.KIND, bucket, shape, beginning or Offset().to_json(), self.SCHEMA)
 
     def opening(self) -> LedgerOpening:
-        """Return what another process opens the same place with."""
+        """Return the opening by which another process opens the same place."""
         return LedgerOpening(type(self), self.place, self.bucket, self.look)
 
     def refresh(self) -> LedgerRecord:
-        """Return how far it is."""
+        """Return the place's record."""
         return self.ledger.record
 
     def begun(self) -> None:
-        """Return None: nothing is brought in before its commit."""
+        """Return None: a batch has no effect before its commit."""
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[LedgerTask]:
         """Return the tasks of the batch that ends at `end`."""
@@ -151,7 +154,7 @@ class LedgerSink:
         ]
 
     def read(self, answer: bytes) -> LedgerAnswer:
-        """Read what a task answered."""
+        """Read a task's answer."""
         return LedgerAnswer(**json.loads(answer))
 
     def commit(
@@ -161,7 +164,7 @@ class LedgerSink:
         written: Sequence[LedgerAnswer],
         transaction: tuple[str, int] | None = None,
     ) -> LedgerRecord:
-        """Bring a batch in.
+        """Add a batch to the place.
 
         Raises:
             TableChanged: it was planned from another record, or from another history than a node has by now.
@@ -172,13 +175,13 @@ class LedgerSink:
         return self.refresh()
 
     def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:
-        """Bring findings in together with the record."""
+        """Store findings together with the record."""
         with self.ledger.advance(after, end) as database:
             self.take(database, findings)
 
     def take(self, database: sqlite3.Connection, findings: Sequence[Any]) -> None:
-        """Write what the tasks of a batch found into the job's tables; within the transaction of the batch."""
+        """Write the findings of a batch's tasks into the job's tables, within the transaction of the batch."""
 
     def count(self, progress: Any, written: Sequence[LedgerAnswer]) -> None:
-        """Add a batch to the job's progress, of which it is told when the batch is in."""
+        """Add a committed batch to the job's progress."""
         progress.rollbacks += sum(each.rollbacks for each in written)

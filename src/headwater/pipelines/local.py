@@ -1,7 +1,7 @@
 """A job with a sink, without Spark: the same tasks in worker processes of our own, a loop instead of a query.
 
-For a laptop, for tests, and for a bucket that one machine can follow. Nothing is kept but the sink: a run begins where
-the sink's record says, so it may be killed at any moment.
+For a laptop, for tests, and for a bucket that one machine can follow. The sink is the only state: a run begins at the
+sink's record, so it may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _answer(task: SinkTask) -> bytes:
 
 
 def _end_with_parent() -> None:
-    """Let this worker end when the job is gone, however it went: nobody else would tell it."""
+    """End this worker when the job's process ends, in any way; no other process would end it."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -59,13 +59,13 @@ class _NoPandas(MetaPathFinder):
     """Hides pandas, which Arrow imports for the first array it makes: half a second, and no task uses it."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Refuse to find it."""
+        """Refuse to find pandas."""
         if fullname == "pandas":
             raise ModuleNotFoundError("a worker does without pandas", name=fullname)
 
 
 def _begin(environment: Mapping[str, str]) -> None:
-    """Make this process a worker. The server that it came from may be older than the credentials of a store."""
+    """Make this process a worker. The server that it was forked from may have older credentials of a store."""
     os.environ.clear()
     os.environ.update(environment)
     sys.meta_path.insert(0, _NoPandas())
@@ -74,7 +74,7 @@ def _begin(environment: Mapping[str, str]) -> None:
 
 
 def _begin_behind(environment: Mapping[str, str], folder: str) -> None:
-    """Make this process one that lets the others go first, with a folder for what is in the making."""
+    """Make this process one with lower priority than the others, with a folder for unfinished files."""
     _begin(environment)
     tempfile.tempdir = folder
     os.nice(NICE)
@@ -84,7 +84,7 @@ class Workers:
     """Worker processes, started when the first task comes.
 
     Args:
-        count: how many at most; 0 runs tasks in this process.
+        count: the most processes; 0 runs tasks in this process.
     """
 
     def __init__(self, count: int) -> None:
@@ -92,11 +92,11 @@ class Workers:
         self._pool: ProcessPoolExecutor | None = None
 
     def run(self, tasks: Sequence[SinkTask]) -> list[bytes]:
-        """Run tasks, at once as far as there are workers; returns their answers.
+        """Run tasks in parallel, one per worker; return their answers.
 
         Raises:
             TransportError: a worker died; the next call starts new ones.
-            HeadwaterError, OSError: what the first failed task raised.
+            HeadwaterError, OSError: the error of the first failed task.
         """
         if not self.count:
             return [task.answer() for task in tasks]
@@ -121,7 +121,7 @@ class Workers:
 
 
 class Folds:
-    """A process in which files are folded (lake/upkeep.py), begun when the first are, and again after it died.
+    """A process in which files are folded (lake/upkeep.py), started with the first fold, and again after it died.
 
     In the driver's own process a fold would take the interpreter from the batches, the first one for a second and more:
     it needs Arrow's and the compiler's modules, which the server of workers has loaded. A process can also be ended:
@@ -135,12 +135,15 @@ class Folds:
         self._watch = ThreadPoolExecutor(1, "job-folds")
 
     def submit(self, work: Callable[[], T], seconds: float, /) -> Future[T]:
-        """Do a piece of work when those before it are done. It fails with ChildProcessError if the process died, and
-        with TimeoutError if it took longer than that and was killed; the next one gets a new process."""
+        """Run a piece of work after those before it.
+
+        It fails with ChildProcessError if the process died, and with TimeoutError if it took longer than `seconds` and
+        was killed; the next one gets a new process.
+        """
         return self._watch.submit(self._done, work, seconds)
 
     def close(self) -> None:
-        """End the process, and what it does."""
+        """End the process, and its work."""
         self._watch.shutdown(wait=False, cancel_futures=True)
         self._end()
         self._watch.shutdown()
@@ -177,10 +180,10 @@ class LocalEngine:
     """Follows a bucket with worker processes.
 
     Args:
-        sink: where changes go.
-        settings: of the source.
-        workers: how many processes; None for one a core.
-        watch: is told of each batch, and of the lag after each look at the nodes.
+        sink: the sink of the changes.
+        settings: the settings of the source.
+        workers: the number of processes; None for one per core.
+        watch: gets the time of each batch, and the lag after each look at the nodes.
     """
 
     def __init__(
@@ -206,8 +209,8 @@ class LocalEngine:
         Args:
             once: end when everything that was there at the start is in the sink.
             interval_seconds: from the start of one batch to that of the next, at least.
-            done: called after each batch, with what its tasks answered and the offset the sink is at.
-            stop: asked between batches; True ends it.
+            done: called after each batch, with the answers of its tasks and the sink's offset.
+            stop: called between batches; True ends the run.
             calm: called after each look that found nothing to do.
 
         Raises:

@@ -1,6 +1,6 @@
-"""A job's metrics for Prometheus: its progress, the times of its batches, and how far it is behind its bucket.
+"""A job's metrics for Prometheus: its progress, the times of its batches, and its lag behind the bucket.
 
-They are put together when somebody asks; all that is kept meanwhile are the last progress and the last lag.
+They are computed for each scrape from the last progress and the last lag.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GAUGES = {
 
 
 class JobMetrics(Collector):
-    """The metrics of one job, which it tells as `BatchWatch` and by its progress.
+    """The metrics of one job, which reports to them as a `BatchWatch` and by its progress.
 
     Args:
         job: its name, a label of all of them.
@@ -51,16 +51,16 @@ class JobMetrics(Collector):
         self.registry.register(self)
 
     def batch(self, seconds: float) -> None:
-        """Take note of a batch that is done."""
+        """Note the time of a batch."""
         self._batches.observe(seconds)
         self._heard = time.time()
 
     def lag(self, lag: Lag) -> None:
-        """Take note of how far the job is behind."""
+        """Note the lag of the job."""
         self._lag, self._heard = lag, time.time()
 
     def counting(self, report: Callable[[P], None]) -> Callable[[P], None]:
-        """Return a function that takes note of a job's progress and reports it."""
+        """Return a function that notes a job's progress and reports it."""
 
         def take(progress: P) -> None:
             self._progress = progress
@@ -69,7 +69,7 @@ class JobMetrics(Collector):
         return take
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all but the times of batches, as they are now."""
+        """Yield all metrics but the times of batches, with their present values."""
         for name, (attribute, about) in _GAUGES.items():
             yield self._gauge(name, about, getattr(self._lag, attribute))
         about = "when the job last told of a batch or of its lag, Unix seconds: it does not while nodes are away"
@@ -107,10 +107,10 @@ class JobMetrics(Collector):
 
 @contextmanager
 def served(metrics: JobMetrics, host: str, port: int) -> Iterator[int]:
-    """Serve metrics over HTTP at /metrics; yields the port, which is a free one where 0 is asked for.
+    """Serve metrics over HTTP at /metrics; yield the port, a free one for port 0.
 
     Raises:
-        OptionError: the port can't be had.
+        OptionError: the port can't be bound.
     """
     try:
         server, thread = start_http_server(port, host, metrics.registry)

@@ -1,11 +1,11 @@
-"""The lake mirror: a Delta table that is what the bucket is, batch after batch.
+"""The lake mirror: a Delta table that is kept equal to a bucket, batch after batch.
 
     node -> task: Parquet, index, dead rows -> driver: one Delta commit
 
 A task drains its vbuckets, writes their documents to files and finds the rows that they replace in an index beside the
-files; the driver makes one commit of all tasks' files, vectors, and of how far the table then is. A batch may be
-planned, read and written any number of times: it is in the table when its commit is, and only once, for a commit names
-the state it was planned from.
+files; the driver makes one commit of all tasks' files, the vectors, and the table's new record. A batch may be planned,
+read and written any number of times: it is in the table once its commit is, and only once, for a commit names the
+record from which it was planned.
 
 Two engines run the same tasks: Spark, on a laptop or a cluster, and worker processes of our own, without Java.
 """
@@ -49,7 +49,7 @@ __all__ = ["Mirror", "MirrorFailed", "MirrorProgress", "mirror", "work"]
 def work(job: Mirror) -> MirrorProgress:
     """Keep a Delta table equal to a bucket, until `job.stop` says so; return the last progress.
 
-    A table keeps its shape: one that was begun unfolded, say, stays so without being asked again. The change log lies
+    A table keeps its shape: one that was begun unfolded, say, stays so without the option. The change log lies
     in the folder `<to>_changes`, the quarantine in `<to>_quarantine`. A name in a catalog is looked up at each start;
     `to` is then only where a new table is made.
 
@@ -92,11 +92,11 @@ def _mirror(job: Mirror, spark: SparkSession | None) -> MirrorProgress:
 
 
 def _level(job: Mirror) -> MirrorProgress | None:
-    """Return the progress of a table that has all there is, None if there is something to do: starting Spark to find
-    that out takes longer than many a batch.
+    """Return the progress of a table that has all changes, None if there is something to do: Spark's start would take
+    longer to find that out than many a batch takes.
 
     Raises:
-        HeadwaterError: what another try will meet again.
+        HeadwaterError: a failure that another attempt would meet again.
     """
     try:
         sink = opened(place_of(job.to or ""), job)
@@ -116,10 +116,10 @@ def _level(job: Mirror) -> MirrorProgress | None:
 
 
 def table_of(spark: SparkSession | None, table: str | None, to: str | Path | None) -> str | NamedTable:
-    """Return a table by its place or by its name, as `mirror` is told.
+    """Return the table that `to` (a folder) or `table` (a catalog name) means.
 
     Raises:
-        OptionError: neither, or a name where there is no session.
+        OptionError: neither is given, or a name without a session.
     """
     if table is not None:
         return NamedTable(spark, table, to)
@@ -129,11 +129,11 @@ def table_of(spark: SparkSession | None, table: str | None, to: str | Path | Non
 
 
 def opened(table: str | NamedTable, job: Mirror, seen: set[str] | None = None) -> TableSink:
-    """Open a table, made if there is none, and see to it that it has its name if it is to have one.
+    """Open a table, made if there is none, and register its name if it has one.
 
     Args:
-        table: by its place or by its name.
-        job: whose table it is: its bucket and shape.
+        table: its place or its name.
+        job: the job with its bucket and shape.
         seen: as of `Table`.
 
     Raises:
@@ -148,8 +148,9 @@ def opened(table: str | NamedTable, job: Mirror, seen: set[str] | None = None) -
 
 
 def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making: Making = Making.CLEAR) -> TableSink:
-    """Return a table in the shape that a job wants. One that is there keeps its shape: a start that does not ask for it
-    again, as when a line of cron was written anew, does not ask for another."""
+    """Return a table in the shape of a job. An existing table keeps its shape: a start without the option, as from a
+    rewritten cron line, does not change it.
+    """
     return TableSink(
         place,
         bucket,
@@ -163,7 +164,7 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
 
 
 def _form(job: Mirror) -> TableForm | None:
-    """Return the form that a job asks for; None for whichever the table has."""
+    """Return the form in a job's options; None to keep that of the table."""
     forms = [form for form in FORMS if getattr(job, form.option) or (form is UNFOLDED and job.json)]
     if len(forms) > 1:
         first, second, *_ = (form.option for form in forms)
@@ -188,8 +189,7 @@ def cared_for(maintenance: Sequence[Maintenance]) -> str:
 
 
 def end_upkeep(maintenance: Sequence[Maintenance], attempts: Attempts[MirrorProgress]) -> None:
-    """Bring in the upkeep that is under way, and tell its problem. A mirror that was told to stop does not wait long
-    for it."""
+    """Finish the upkeep under way, and report its problem. A stopped mirror does not wait long for it."""
     for each in maintenance:
         each.close(finish=True, seconds=STOP_SECONDS if attempts.stop() else None)
         if each.problem:
@@ -197,7 +197,7 @@ def end_upkeep(maintenance: Sequence[Maintenance], attempts: Attempts[MirrorProg
 
 
 class _Batches:
-    """Counts the batches of one attempt, and lets the table be cared for between two of them."""
+    """Counts the batches of one attempt, and does the table's upkeep between two of them."""
 
     def __init__(self, attempts: Attempts[MirrorProgress], sink: TableSink, maintenance: Sequence[Maintenance]) -> None:
         self._attempts, self._maintenance = attempts, maintenance
@@ -213,5 +213,5 @@ class _Batches:
         self._attempts.batch_done(cared_for(self._maintenance))
 
     def close(self) -> None:
-        """Bring in the upkeep that is under way. A mirror that was told to stop does not wait long for it."""
+        """Finish the upkeep under way. A stopped mirror does not wait long for it."""
         end_upkeep(self._maintenance, self._attempts)

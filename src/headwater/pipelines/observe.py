@@ -2,9 +2,9 @@
 
     node -> task: counts of its changes by window and prefix, a sketch of keys -> driver: windows, closed by a watermark
 
-Open windows and the place in the bucket's history move by one transaction (ledger.py), and what a replay after a node's
-restart or a failover brings again is left out, so each change is counted once whatever dies. Closed windows go to who
-watches, and to Parquet, a file a batch, under a name that a repeated batch has again.
+Open windows and the position in the bucket's history move by one transaction (ledger.py), and changes that a replay
+brings again after a node's restart or a failover are left out, so each change is counted once even after a crash.
+Closed windows are reported, and written to Parquet, one file for each batch, whose name a repeated batch uses again.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def schemas(rules: WindowRules) -> tuple[pa.Schema, pa.Schema]:
 
 @dataclass(frozen=True)
 class WindowLook:
-    """Counts the changes of a task, as `rules` say; with `sizes` values are read, for theirs."""
+    """Counts the changes of a task by `rules`; with `sizes` it also reads values, for their sizes."""
 
     rules: WindowRules
     sizes: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that changes are counted by, and the value for its size."""
+        """The columns that the counts need, `value` only for its size."""
         return (*NAMES, *(["value"] if self.sizes else []), *(OF_COLLECTIONS if self.rules.by_collection else ()))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
@@ -77,13 +77,13 @@ class WindowLook:
 
 
 class ObserveSink(LedgerSink):
-    """Windows as the engines bring them forward.
+    """Windows as the engines update them.
 
     Args:
-        to: where Parquet files go; None for nowhere.
+        to: the folder of the Parquet files; None for no files.
 
     Attributes:
-        closed: the windows that the last batch closed. windows: what is open.
+        closed: the windows that the last batch closed. windows: the open ones.
     """
 
     KIND: ClassVar[str] = "observation"
@@ -106,11 +106,11 @@ class ObserveSink(LedgerSink):
         self.windows: Windows = Windows.from_json(self.ledger.notes)
 
     def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:
-        """Count a batch, and close what lies before the watermark."""
+        """Count a batch, and close the windows before the watermark."""
         self._close(after, end, findings)
 
     def flush(self) -> None:
-        """Close all windows: nobody will go on from here."""
+        """Close all windows, for no later run goes on from here."""
         record = self.refresh()
         self._close(record.digest, record.end, [], all_of_them=True)
 
@@ -123,7 +123,7 @@ class ObserveSink(LedgerSink):
         self.windows, self.closed = windows, closed
 
     def count(self, progress: ObserveProgress, written: Sequence[LedgerAnswer]) -> None:
-        """Add what the last batch counted, and the windows that it closed."""
+        """Add the counts of the last batch, and the windows that it closed."""
         super().count(progress, written)
         progress.changes += sum(each.changes for each in written)
         progress.late, progress.unclocked = self.windows.late, self.windows.unclocked
@@ -154,13 +154,13 @@ def _hot(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]
 
 
 def _parts_of(column: str, name: str, rules: WindowRules) -> dict[str, str]:
-    """The columns that a prefix or key makes."""
+    """Return the columns of a prefix or key."""
     parts = split(name, by_collection=rules.by_collection)
     return {part or column: text for part, text in parts.items()}
 
 
 def _write(place: str, name: str, rows: pa.Table | None) -> None:
-    """Write a file that appears whole or not at all, and replaces one of its name.
+    """Write a file that appears whole or not at all, and replaces a file of its name.
 
     Without rows, remove the file that the same batch left when it was not committed.
     """
@@ -173,8 +173,9 @@ def _write(place: str, name: str, rows: pa.Table | None) -> None:
 
 
 def described(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
-    """Return a window as JSON types: when it begins, its length, counts by prefix (the busiest first), hot keys; and
-    counts by collection, if they are told apart."""
+    """Return a window as JSON types: its start, its length, counts by prefix (the busiest first), hot keys; and counts
+    by collection, if they are kept.
+    """
     busiest = sorted(window.prefixes.items(), key=lambda entry: (-entry[1].changes, entry[0]))
     total = PrefixCounts()
     for counts in window.prefixes.values():
@@ -191,7 +192,7 @@ def described(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:
 
 
 def _by_collection(window: Window) -> dict[str, dict[str, int]]:
-    """The counts of each collection, the busiest first."""
+    """Return the counts of each collection, the busiest first."""
     by_name: dict[str, PrefixCounts] = {}
     for prefix, counts in window.prefixes.items():
         by_name.setdefault(whose_of(prefix).removesuffix(BETWEEN), PrefixCounts()).add(counts)
@@ -207,7 +208,7 @@ def work(job: Observer) -> ObserveProgress:
     Raises:
         LedgerError: the checkpoint is another job's, or was made with other windows.
         OptionError: an option is wrong, or datasketches is not installed (not with `hot` 0).
-        HeadwaterError: what was not counted is counted by the next run.
+        HeadwaterError: uncounted changes are counted by the next run.
     """
     settings = parse(job.source_options(), streaming=True)
     look = WindowLook(rules_of(job, by_collection=settings.chooses), sizes=not job.keys_only)
@@ -233,7 +234,7 @@ def work(job: Observer) -> ObserveProgress:
 
 
 def rules_of(job: Observer, *, by_collection: bool) -> WindowRules:
-    """Return how a job counts. Raises OptionError."""
+    """Return the rules of a job's counts. Raises OptionError."""
     if job.hot:
         HotKeys()  # that datasketches is missing is told before Spark's start
     shape = job.window_seconds, job.delay_seconds, job.separator, job.depth, job.prefixes_max, job.hot

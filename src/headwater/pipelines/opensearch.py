@@ -1,8 +1,8 @@
-"""OpenSearch, and what speaks as it does: documents by `_bulk`, versions of our own making, search.
+"""OpenSearch, and compatible servers: documents by `_bulk`, with our own versions, and search.
 
-Each item has an external version, so the server itself refuses whatever is older than what it has: a batch may come
-twice, and a task that everybody took for dead may wake up late. The version is (generation, seqno) in one number: a
-vbucket's generation grows with each time that it is read anew after a failover, since a new branch writes lower seqnos.
+Each item has an external version, so the server itself refuses items older than its own: a batch may come twice, and a
+task that was taken for dead may wake up late. The version is (generation, seqno) in one number: a vbucket's generation
+grows with each time that it is read anew after a failover, since a new branch writes lower seqnos.
 
 In an index of collections the id of a document begins with that of its collection: `8/key`.
 """
@@ -74,13 +74,13 @@ _WHOLE_NUMBERS = frozenset({"short", "integer", "long", "unsigned_long"})
 
 @dataclass(frozen=True)
 class SearchServer:
-    """The place of an index, as every task needs to know it.
+    """The server and name of an index, with all that a task needs to use it.
 
     Args:
         url: `http://host[:port]/index` or `https://`.
         user, password: for HTTP's basic authentication.
-        retry_seconds: how long a server that does not answer, or says "not now", is tried again.
-        by_collection: whether the index is one of collections.
+        retry_seconds: the time of further attempts at a server that does not answer, or refuses for now.
+        by_collection: True for an index of collections.
     """
 
     url: str
@@ -112,7 +112,7 @@ class SearchServer:
 class Item:
     """One document, or the deletion of one (`document` is None); `collection_id` in an index of collections.
 
-    `replaces_equal` is True where what has the same version goes as well, and not only what is older.
+    `replaces_equal` is True if it replaces an item of the same version, too, not only older ones.
     """
 
     key: bytes
@@ -127,12 +127,13 @@ class Item:
         return identifier(self.key, self.collection_id)
 
     def before(self) -> Item:
-        """Return the deletion of what was there before this document, under a version below: the server may still take
-        the document itself when it comes again."""
+        """Return the deletion of the document's predecessor, under a lower version, so that the server still accepts
+        the document itself if it comes again.
+        """
         return replace(self, version=self.version - 1, document=None, replaces_equal=True)
 
     def lines(self) -> bytes:
-        """Return its lines in the body of a `_bulk`."""
+        """Return the item's lines in the body of a `_bulk`."""
         kind = "external_gte" if self.replaces_equal else "external"
         head = {"_id": self.name, "version": self.version, "version_type": kind}
         if self.document is None:
@@ -142,7 +143,7 @@ class Item:
 
 @dataclass
 class BulkCounts:
-    """The counts of what a server did with items; `refused` has the reason for each id that it will never take."""
+    """The counts of a server's answers to items; `refused` has the reason for each id that it will never accept."""
 
     stored: int = 0
     deleted: int = 0
@@ -156,8 +157,9 @@ def version(generation: int, seqno: int) -> int:
 
 
 def identifier(key: bytes, collection_id: int | None = None) -> str:
-    """Return a key as the id of a document, which is text: as it is, or encoded where it is not UTF-8; behind the id of
-    its collection in an index of collections."""
+    """Return a key as the id of a document: as it is, or encoded if it is not UTF-8; after the collection's id in an
+    index of collections.
+    """
     before = "" if collection_id is None else f"{collection_id:x}/"
     try:
         plain = key.decode()
@@ -167,12 +169,12 @@ def identifier(key: bytes, collection_id: int | None = None) -> str:
 
 
 def key_of(text: str) -> bytes:
-    """Return the key that an id stands for, without that of a collection."""
+    """Return the key in an id, without the collection's."""
     return base64.b64decode(text.removeprefix(ENCODED)) if text.startswith(ENCODED) else text.encode()
 
 
 def place_of(text: str, *, by_collection: bool) -> tuple[bytes, int | None]:
-    """Return the key, and the id of its collection in an index of collections, that an id stands for."""
+    """Return the key in an id, and the collection's id in an index of collections."""
     if not by_collection:
         return key_of(text), None
     number, _, rest = text.partition("/")
@@ -197,12 +199,12 @@ class SearchClient:
         """Make the index if there is none; return the id that its server gave it.
 
         Args:
-            written: how many batches it has. With any it is not made anew: they would be missing in it for good.
-            is_begun: whether a batch was begun, so that it may have a part of that. Else it has to be empty: what lies
-                in it and is no more in the bucket would stay, and what has a higher generation.
+            written: the number of its batches. With any it is not made anew: they would be missing for good.
+            is_begun: True if a batch was begun, of which it may have a part. Otherwise it has to be empty: documents
+                that the bucket lacks, or with a higher generation, would stay.
 
         Raises:
-            SearchRefused, ConnectionLost: the server says no, the index is gone or is not ours, or nobody answers.
+            SearchRefused, ConnectionLost: the server refuses, the index is gone or is not ours, or no server answers.
         """
         if written:
             return self.check(None)
@@ -217,11 +219,13 @@ class SearchClient:
         return identity
 
     def keep_deletions(self) -> None:
-        """Let the index remember deletions for an hour, if it forgets them sooner, as one made by hand does after 60 s.
-        What an earlier attempt sent late would bring a deleted document back.
+        """Let the index remember deletions for an hour, if it forgets them sooner, as one made by hand does
+        after 60 s.
+
+        Otherwise a late document of an earlier attempt would bring a deleted document back.
 
         Raises:
-            SearchRefused: the login may not set that. ConnectionLost: nobody answers.
+            SearchRefused: the login may not set that. ConnectionLost: no server answers.
         """
         name = self.server.index
         setting = self._answer("GET", "?filter_path=*.settings.index.gc_deletes")
@@ -235,11 +239,11 @@ class SearchClient:
             raise SearchRefused(self.server.peer, f"{problem}: {advice} ({status}: {_reason(answer) or 'refused'})")
 
     def check(self, known: str | None) -> str:
-        """See to it that the index is the one with this id, and return that; any one, if it is not known yet. The id is
-        the one that the server gave the index, and the histories of its shards as far as the login may see them.
+        """Check that the index is the one with this id, and return the id; any index if `known` is empty. The id is the
+        one that the server gave the index, with the histories of its shards as far as the login may see them.
 
-        A server makes an index that is missing with the first document that comes: one that was removed while a batch
-        was sent, or made again by hand, would lack all the batches before.
+        A server makes a missing index with the first document: an index that was removed while a batch was sent, or
+        made again by hand, would lack all earlier batches.
 
         Raises:
             SearchRefused, ConnectionLost: as `prepare`.
@@ -276,10 +280,11 @@ class SearchClient:
         return " ".join([settings["uuid"], *self._histories(int(settings["number_of_shards"]))])
 
     def _histories(self, count: int) -> list[str]:
-        """Return what the server calls the history of each of `count` shards; none where the login has no right to it.
+        """Return the server's ids for the history of each of `count` shards; none if the login has no right
+        to them.
 
-        A shard keeps it through restarts and moves. It gets another one where it is restored from a snapshot, also into
-        an index that was closed and keeps its id, and where it is begun from a copy that lacks changes.
+        A shard keeps this id through restarts and moves. It gets another one when it is restored from a snapshot, also
+        into an index that was closed and keeps its id, and when it begins from a copy that lacks changes.
         """
 
         def ask() -> list[str]:
@@ -305,8 +310,9 @@ class SearchClient:
         return _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
 
     def _check_mapping(self, mapping: Mapping[str, Any]) -> None:
-        """See to it that documents are found by each of their fields: what a failover took back or a dropped collection
-        left is looked for by them, and what is not found would stay for good."""
+        """Check that documents can be found by each of their fields: rollbacks and dropped collections are found by
+        them, and an unfound document would stay for good.
+        """
         dynamic, held = str(mapping.get("dynamic", True)).lower(), mapping.get("properties", {})
         for name, ours in self._fields.items():
             field = held.get(name, ours if dynamic == "true" else None)
@@ -342,11 +348,11 @@ class SearchClient:
         patiently(ask, self.server.retry_seconds)
 
     def bulk(self, items: Iterable[Item]) -> BulkCounts:
-        """Send items, in order; those that the server has no room for now are sent again, for `retry_seconds`.
+        """Send items, in order; send those again that the server has no room for now, for `retry_seconds`.
 
         Raises:
-            ConnectionLost: nobody took them for so long. SearchRefused: the whole of them is refused, or the index took
-                none for so long (a block, closed, removed, a right that was lost).
+            ConnectionLost: no server took them for that time. SearchRefused: all of them are refused, or the index took
+                none for that time (blocked, closed, removed, or a lost right).
         """
         done = BulkCounts()
         for chunk in _chunks(items):
@@ -354,17 +360,20 @@ class SearchClient:
         return done
 
     def remove_older(self, vbucket: int, generation: int) -> int:
-        """Delete what is left of a vbucket from before a generation; returns how many documents that were."""
+        """Delete a vbucket's documents of older generations; return their number."""
         older = {"range": {"generation": {"lt": generation}}}
         return self._remove([{"term": {"vbucket": vbucket}}, older], version(generation, 0))
 
     def remove_collection(self, collection_id: int) -> int:
-        """Delete what is left of a collection that is gone; returns how many documents that were."""
+        """Delete the documents of a dropped collection; return their number."""
         return self._remove([{"term": {"collection_id": collection_id}}])
 
     def _remove(self, wanted: list[dict[str, Any]], least: int = 0) -> int:
-        """Delete what a filter finds, under this version at least, until it finds nothing. How many deletions of a pass
-        were refused as older says nothing: where the answer was lost those are the ones that were done."""
+        """Delete the documents that a filter finds, under this version at least, until it finds none.
+
+        The number of deletions that were refused as older proves nothing: after a lost answer these are the ones that
+        were done.
+        """
         query = {"size": BULK_ITEMS, "query": {"bool": {"filter": wanted}}, "version": True, "_source": False}
         removed = 0
         while True:
@@ -397,7 +406,7 @@ class SearchClient:
         return [_hit(hit, by_collection=self.server.by_collection) for hit in self._hits(query)]
 
     def reach(self) -> dict[int, tuple[int, int]]:
-        """Return how far the index is: the highest generation and the highest seqno of its documents, by vbucket."""
+        """Return the highest generation and the highest seqno of the index's documents, by vbucket."""
         buckets = self._by_vbucket({name: {"max": {"field": name}} for name in ("generation", "seqno")})
         return {int(each["key"]): (_number(each["generation"]), _number(each["seqno"])) for each in buckets}
 
@@ -416,7 +425,9 @@ class SearchClient:
         return list(self._searched(query)["hits"]["hits"])
 
     def _searched(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what all shards found: what the others alone have would pass for all that there is."""
+        """Return the hits of a query that all shards answered: without one of them the others' would pass for
+        all.
+        """
         answer = self._answer("POST", "/_search?allow_partial_search_results=false", query)
         if answer.get("timed_out"):
             raise ConnectionLost(self.server.peer, "the search took too long there, and found only a part")
@@ -440,7 +451,7 @@ class SearchClient:
             waiting = again
 
     def _once(self, items: list[Item], done: BulkCounts) -> list[Item]:
-        """Send items; returns those to be sent again."""
+        """Send items; return those to be sent again."""
         status, response = self._patiently("POST", "/_bulk", b"".join(item.lines() for item in items))
         if status == 413 and len(items) > 1:
             middle = len(items) // 2
@@ -455,11 +466,11 @@ class SearchClient:
         ]
 
     def _counted(self, item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
-        """Count what became of an item; False if it is to be sent again.
+        """Count the result of an item; return False if it is to be sent again.
 
-        A document is refused for good by 400 and 413 alone, and a deletion by nothing. All else says something of the
-        server, the index or the login: an hour without a right must not end as an index that lacks an hour's deletions,
-        nor a mapping that takes no document of ours as an index without any.
+        Only 400 and 413 refuse a document for good; nothing refuses a deletion for good. Any other refusal concerns the
+        server, the index or the login: after an hour without a right the index must not lack an hour's deletions, nor
+        all documents after a wrong mapping.
         """
         result: dict[str, Any] = next(iter(answer.values()), {})
         status, kind = int(result.get("status", 500)), _kind(result)
@@ -488,7 +499,7 @@ class SearchClient:
         return patiently(lambda: self._request(method, path, data, kind), self.server.retry_seconds)
 
     def _request(self, method: str, path: str, data: bytes, kind: str) -> tuple[int, dict[str, Any]]:
-        """Ask once; what may pass is a ConnectionLost."""
+        """Send one request; raise ConnectionLost for a failure that may pass."""
         from opensearchpy.exceptions import SerializationError, TransportError
 
         self._library = self._library or _opened(self.server)
@@ -502,7 +513,7 @@ class SearchClient:
         return (404 if response is False else 200), response if isinstance(response, dict) else {}
 
     def _failed(self, status: int | str, info: Any) -> tuple[int, dict[str, Any]]:
-        """Return the status and the words of a refusal. Without a status, nobody answered."""
+        """Return the status and the words of a refusal. Without a status no server answered."""
         if not isinstance(status, int):
             raise ConnectionLost(self.server.peer, str(info))
         if status in _PASSING:
@@ -515,7 +526,9 @@ class SearchClient:
 
 
 def _opened(server: SearchServer) -> OpenSearch:
-    """Return the library's client. Trying again is ours: it has an end in time, not in a number of attempts."""
+    """Return the library's client, without its own retries: ours end after a time, not after a number of
+    attempts.
+    """
     from opensearchpy import OpenSearch
 
     parts = urlsplit(server.url)
@@ -530,8 +543,9 @@ def _opened(server: SearchServer) -> OpenSearch:
 
 
 def _are_same(known: str, actual: str) -> bool:
-    """Return True if two ids are of one index in one history; what only one of them tells of histories is not
-    compared."""
+    """Return True if two ids are of one index with one history; histories that only one of them has are not
+    compared.
+    """
     return known == actual or (_uuid(known) == _uuid(actual) and " " not in min(known, actual, key=len))
 
 
@@ -540,7 +554,7 @@ def _uuid(index: str) -> str:
 
 
 def _leads(copy: dict[str, Any]) -> bool:
-    """Return True if a copy of a shard is the one that others follow."""
+    """Return True if a copy of a shard is the primary."""
     return bool(copy["routing"]["primary"]) and copy["routing"]["state"] in ("STARTED", "RELOCATING")
 
 
@@ -562,7 +576,7 @@ def _kind(answer: dict[str, Any]) -> str:
 
 
 def _is_for_good(status: int, answer: dict[str, Any]) -> bool:
-    """Return True if an item is refused because of what is in its document."""
+    """Return True if an item is refused because of its document's content."""
     return status in (400, 413) and _kind(answer) not in _OF_THE_INDEX and not _OF_THE_MAPPING.search(_reason(answer))
 
 
@@ -571,18 +585,18 @@ def _json(body: Any) -> bytes:
 
 
 def _seconds(text: str) -> float:
-    """A setting that is a time, in seconds; 0 for one that is not understood."""
+    """Return a time setting in seconds; 0 for one that is not understood."""
     match = re.fullmatch(r"(\d+)([a-z]+)", text)
     return int(match[1]) * _TIME_UNITS.get(match[2], 0.0) if match else 0.0
 
 
 def _number(aggregation: Mapping[str, Any]) -> int:
-    """The value of an aggregation, which is a float; 0 where no document had one."""
+    """Return the value of an aggregation, which is a float; 0 if no document had one."""
     return int(aggregation["value"] or 0)
 
 
 def _within(collections: Sequence[str], scope: str | None) -> list[dict[str, Any]]:
-    """The filters that keep to some collections."""
+    """Return the filters for some collections."""
     if scope is not None:
         return [{"term": {"scope": scope}}]
     pairs = [parse_path(path) for path in collections]

@@ -1,9 +1,9 @@
-"""The job that a checkpoint is of: what it read and where to, noted beside it.
+"""The job that a checkpoint belongs to: its source and its target, noted beside it.
 
-A checkpoint says how far a job is and nothing about its other end. With another target everything from before would be
-missing there, without a word; with another source a copy would take it for a failover, and make the target equal to it.
-So the note says both ends. The nodes of a bucket may get other addresses: it is the same one while a vbucket has a
-branch of its history that it had before.
+A checkpoint has a job's position and nothing about its other end. Another target would silently lack all earlier
+changes; another source would look like a failover, and a copy would make the target equal to it. So the note has both
+ends. The nodes of a bucket may get other addresses: a bucket is the same while a vbucket still has one of its earlier
+branches.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class JobEnd:
     """One end of a job.
 
     Args:
-        url: without a login.
-        bucket: its name; empty for what is no bucket.
-        histories: vb uuids of each vbucket's branches, in hex; empty where nobody was asked.
+        url: its url without a login.
+        bucket: the name of the bucket; empty for another kind of end.
+        histories: vb uuids of each vbucket's branches, in hex; empty if no node was asked.
     """
 
     url: str
@@ -45,12 +45,13 @@ class JobEnd:
     histories: Mapping[str, list[str]] = field(default_factory=dict)
 
     def is_same(self, now: JobEnd) -> bool:
-        """Return True if `now` is what this was, perhaps at other addresses."""
+        """Return True if `now` is the same end, perhaps at other addresses."""
         return self.url == now.url or (self.bucket == now.bucket and self._shares(now))
 
     def was_made_anew(self, now: JobEnd) -> bool:
-        """Return True if the bucket at the same address is another one by now: of the vbuckets that had a node both
-        times none has a branch that it had."""
+        """Return True if the bucket at the same address is another one by now: no vbucket that had a node both times
+        has one of its former branches.
+        """
         return self.url == now.url and bool(self.histories.keys() & now.histories.keys()) and not self._shares(now)
 
     def _shares(self, now: JobEnd) -> bool:
@@ -61,7 +62,7 @@ def bucket_end(settings: SourceSettings, patience_seconds: float) -> JobEnd:
     """Return a bucket as an end, with the branches of the vbuckets that have a node.
 
     Raises:
-        TransportError, StatusError: nobody answers.
+        TransportError, StatusError: no node answers.
     """
     from headwater.client.routing import parse
 
@@ -75,7 +76,7 @@ def bucket_end(settings: SourceSettings, patience_seconds: float) -> JobEnd:
 
 @dataclass(frozen=True)
 class CheckpointOwner:
-    """A job as its checkpoint is of it."""
+    """The job that owns a checkpoint."""
 
     job: str
     source: JobEnd
@@ -86,10 +87,11 @@ class CheckpointOwner:
 
 
 def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | None = None) -> None:
-    """Note whose a checkpoint is; one without a note, which is new or of an older release, becomes this job's.
+    """Note the owner of a checkpoint; one without a note, which is new or of an older release, becomes this
+    job's.
 
     Raises:
-        OptionError: it is another job's, or has another source or target; of a copy also where one of them was made
+        OptionError: it belongs to another job, or has another source or target; for a copy also if one of them was made
             anew under its name.
     """
     file = FileBeside(checkpoint, FILE, spark)
@@ -106,8 +108,9 @@ def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | No
 
 
 def _refuse_made_anew(file: FileBeside, before: CheckpointOwner, now: CheckpointOwner) -> None:
-    """A source that lost its disk would be taken for a failover to nothing, and all that was copied be removed; a
-    target that did would lack it."""
+    """Refuse a copy whose source or target was made anew: a source that lost its disk would look like a failover to
+    nothing, and all copied documents would be removed; such a target would lack them.
+    """
     for was, end in ((before.source, now.source), (before.target, now.target)):
         if was.was_made_anew(end):
             wanted = f"the checkpoint of what is at {end.url} now: its vbuckets have no branch of before, so the "

@@ -1,5 +1,6 @@
-"""Imported by the server from which the mirror's workers are forked: what each of them would load when its first task
-comes, half a second of modules and machine code, is loaded once and shared."""
+"""Imported by the server from which the mirror's workers are forked: modules and machine code that each of them would
+load with its first task, half a second, are loaded once and shared.
+"""
 
 from __future__ import annotations
 

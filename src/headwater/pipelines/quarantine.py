@@ -1,4 +1,4 @@
-"""The quarantine of a mirror's table, as its driver keeps it; what it is and how it stays right: lake/quarantine.py."""
+"""The quarantine of a mirror's table, as its driver keeps it; its content and its rules: lake/quarantine.py."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class QuarantineTable(Table):
             raise TableError(self.place, f"it is not the quarantine of {table.place}: remove it, and it is made anew")
 
     def level(self, named: int | None) -> bool:
-        """Make the quarantine what it was at the version that the table's record names; return False where it can't
-        be: then it is empty, and the bucket has to be read anew."""
+        """Restore the quarantine to the version in the table's record; return False if that is impossible: then it is
+        empty, and the bucket has to be read anew.
+        """
         self.refresh()
         if named is not None and (is_level(self.log, named) or bring_back(self.log, named)):
             return True
@@ -46,10 +47,10 @@ class QuarantineTable(Table):
         return False
 
     def append(self, written: Sequence[TaskResult], named: int, transaction: tuple[str, int] | None = None) -> int:
-        """Bring in what a batch's tasks set aside; return the version that the table's record has to name.
+        """Add the documents that a batch's tasks set aside; return the version for the table's record.
 
         Args:
-            written: what they did here.
+            written: the tasks' results for the quarantine.
             named: the version that the table's record names now.
             transaction: (application, version).
 

@@ -32,13 +32,13 @@ takes several frames a character. With a megabyte, as threads have it otherwise,
 def own_session(
     app: str, memory: str = "1g", *, delta: bool = False, settings: Mapping[str, str] | None = None
 ) -> Iterator[Any]:
-    """A local Spark for one job, ended with it.
+    """Start a local Spark for one job, and end it with the job.
 
     Args:
         app: the name that Spark shows.
-        memory: of the JVM; `settings` win.
+        memory: the memory of the JVM; `settings` override it.
         delta: with Delta Lake, for its catalogs.
-        settings: more of Spark's settings.
+        settings: further Spark settings.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
@@ -62,8 +62,9 @@ def own_session(
 def session_of(
     job: DeclaredJob[Any], memory: str = "1g", *, delta: bool = False, settings: Mapping[str, str] | None = None
 ) -> Iterator[Any]:
-    """The session that a job is to run on: its own, one that is begun for it and ended with it, or None on the local
-    engine. Arguments and errors are those of `own_session`."""
+    """Yield the session for a job: its own, one that is started and ended with it, or None on the local engine.
+    Arguments and errors are those of `own_session`.
+    """
     if job.engine != "spark" or job.spark is not None:
         yield job.spark if job.engine == "spark" else None
         return
@@ -72,7 +73,7 @@ def session_of(
 
 
 def _end_jvm(archive: starting.ClassArchive) -> None:
-    """End the JVM that PySpark keeps for a next session, since it writes its classes then."""
+    """End the JVM that PySpark keeps for a next session, for it writes its classes then."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
@@ -88,7 +89,9 @@ def _end_jvm(archive: starting.ClassArchive) -> None:
 def started(
     stream: Any, take: Callable[[Any, int], None], checkpoint: str | Path, *, once: bool, interval_seconds: float
 ) -> Any:
-    """Start a query that gives each batch to `take`; with `once` it ends when it has what was there at the start."""
+    """Start a query that gives each batch to `take`; with `once` it ends when it has all changes that were there at the
+    start.
+    """
     trigger = {"availableNow": True} if once else {"processingTime": f"{int(interval_seconds * 1000)} milliseconds"}
     return (
         stream.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).trigger(**trigger).start()
@@ -102,8 +105,8 @@ def until_ended(
     watch: BatchWatch,
     calm: Callable[[], None] = lambda: None,
 ) -> None:
-    """Start a query and wait until it has ended, by itself or because `stop`, asked several times a second, is true.
-    `calm` is called now and then while it finds nothing to do.
+    """Start a query and wait until it has ended, by itself or because `stop`, called several times a second, returns
+    True. `calm` is called now and then while the query finds nothing to do.
 
     Raises:
         StreamingQueryException: it failed.
@@ -116,7 +119,7 @@ def until_ended(
 
 @contextmanager
 def _watched(spark: Any, watch: BatchWatch) -> Iterator[Callable[[str], None]]:
-    """Let a watch hear of a query, which is named once it has started."""
+    """Let a watch follow a query, whose name is known once it has started."""
     if watch is NOBODY:
         yield lambda query: None
         return

@@ -1,8 +1,8 @@
-"""A table that was broken, made one again that its mirror can go on with.
+"""The repair of a broken table, after which its mirror can go on.
 
-What is wrong is found by `lake/verify.py`. Commits behind a gap are moved out of the log. A file of which something is
-missing leaves the table, and the table's record is put on a branch that no node has: the next batch of the mirror reads
-the whole bucket anew and replaces every row. So does a key with two rows, of which nobody knows the right one.
+`lake/verify.py` finds the faults. Commits behind a gap are moved out of the log. A file with a missing part leaves the
+table, and the table's record is put on a branch that no node has: the next batch of the mirror reads the whole bucket
+anew and replaces every row. The same is done for a key with two rows, for the right one is unknown.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OPERATION = "REPAIR"
 
 @dataclass
 class TableDamage:
-    """The faults of a table that a repair mends.
+    """The faults of a table that can be repaired.
 
     Attributes:
         strays: commits behind a gap in the log, by path.
-        missing: files of which something is missing, and what.
+        missing: files with their missing parts.
         twice: keys with two rows, in words.
     """
 
@@ -38,7 +38,7 @@ class TableDamage:
     twice: list[str]
 
     def lines(self) -> list[str]:
-        """Return them in words."""
+        """Return the faults in words."""
         lines = [
             f"{path}: a commit behind a gap: no reader comes to it, and some refuse the table" for path in self.strays
         ]
@@ -47,7 +47,7 @@ class TableDamage:
 
 
 def damage(log: TableLog, tell: verify.Tell = lambda done: None) -> TableDamage:
-    """Return what is wrong with a table; all of its keys are read. `log` is refreshed."""
+    """Return the faults of a table; all of its keys are read. `log` is refreshed."""
     missing = verify.missing(log.store, log.state)
     whole = verify.without(log.state, missing)
     kind = record_of(log.store.root, log.state).kind
@@ -62,16 +62,16 @@ def _are_there(log: TableLog, names: Iterable[str]) -> bool:
 
 
 def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Tell = lambda done: None) -> list[str]:
-    """Mend a table; return what was wrong and what was done, in words, nothing if all is well.
+    """Repair a table; return the faults and the repairs in words, nothing if all is well.
 
     Args:
         place: a path or url.
-        anew: let the bucket be read anew though nothing seems wrong.
-        dry: only tell what is wrong.
-        tell: how many files were read.
+        anew: let the bucket be read anew even without a fault.
+        dry: only report the faults.
+        tell: called with the number of files read.
 
     Raises:
-        TableError: there is no table, or nothing of its log can be trusted.
+        TableError: there is no table, or no part of its log can be trusted.
     """
     log = _opened(place)
     damages = damage(log, tell)

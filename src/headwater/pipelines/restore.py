@@ -1,11 +1,11 @@
-"""Make a copy of some vbuckets what they are at their source, after a failover took back what had been copied.
+"""Make a copy's vbuckets equal to the source's again, after a failover took copied changes back.
 
 The conflict rule keeps the higher revision, and a lost one may be the higher. So the copy is compared key by key with
-the source as it was at the batch's end, and what differs is forced. What the source has not is deleted under the lowest
-revision there is, so that whatever the source writes next wins against it.
+the source as of the batch's end, and differing documents are forced. Documents that the source lacks are deleted under
+the lowest revision there is, so that the source's next write of the key wins.
 
-Nothing of an earlier attempt is relied on: each restoring compares everything, however many failovers lie before it.
-Where collections were copied, those are compared that both sides have, by their names; the others are left alone.
+It does not rely on earlier attempts: each restore compares everything, after any number of failovers. In a copy of
+collections, those that both sides have are compared, by their names; the others are left alone.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Meta(NamedTuple):
 
 @dataclass
 class Restored:
-    """The counts of what was put right.
+    """The counts of the repaired documents.
 
     Attributes:
         forced: documents and deletions stored as the source has them.
-        removed: keys the source has not.
+        removed: keys that the source does not have.
     """
 
     forced: int = 0
@@ -58,12 +58,12 @@ class Restored:
 
 
 def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, int]) -> Restored:
-    """Make the target what the source was at these seqnos.
+    """Make the target equal to the source as of these seqnos.
 
     Args:
-        source: options of the reading, with `xattrs`.
-        target: options of the writing.
-        ends: vbucket of the source to the seqno the copy has come to.
+        source: the settings of the read, with `xattrs`.
+        target: the settings of the write.
+        ends: vbucket of the source to the seqno that the copy has reached.
 
     Raises:
         TransportError, StatusError: a node did not answer, or could not write, for `retrySeconds`.
@@ -80,13 +80,13 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
 
 @dataclass(frozen=True)
 class _Compared:
-    """The collections that are compared.
+    """The collections to compare.
 
     Args:
-        origin, copy: the choice at either side; None for the default collection as any old client reads it.
+        origin, copy: the choice at each side; None for the default collection as an old client reads it.
         origin_paths, copy_paths: the name at the target, by id at the source and by id there.
-        transaction_records: whether the records that SDKs keep of their transactions are compared, too. Where they are
-            not copied, those at the target are of its own transactions.
+        transaction_records: True to compare the SDKs' transaction records, too. If they are not copied, those at the
+            target belong to its own transactions.
     """
 
     transaction_records: bool = False
@@ -97,7 +97,7 @@ class _Compared:
 
     @classmethod
     def of(cls, origin: Client, copy: Client, source: SourceSettings, target: WriteSettings) -> _Compared:
-        """Look up what was copied."""
+        """Look up the copied collections."""
         if not source.chooses:
             return cls(source.transaction_records)
         names = "all" if source.collections == ("all",) else source.collections
@@ -119,7 +119,7 @@ class _Compared:
         return cls(source.transaction_records, *chosen, shared, back)
 
     def rows(self, records: Any, *, with_value: bool) -> Iterator[dict[str, Any]]:
-        """Yield the changes that are compared."""
+        """Yield the changes to compare."""
         rows = _rows(records, with_value=with_value)
         return rows if self.transaction_records else (row for row in rows if not row["key"].startswith(TRANSACTIONS))
 
@@ -145,7 +145,7 @@ def _restore(
 
 
 def _held(origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _Compared) -> _Held:
-    """Return what the copy has of these vbuckets; its own vbuckets may be others."""
+    """Return the copy's documents of these vbuckets; its own vbuckets may have other numbers."""
     same = origin.map.vbuckets == copy.map.vbuckets
     reading = copy.batches(
         vbuckets=list(ends) if same else None,
@@ -170,7 +170,7 @@ def _path(row: Mapping[str, Any], paths: Mapping[int, str]) -> str:
 def _differing(
     origin: Client, held: _Held, ends: Mapping[int, int], patience_seconds: float, compared: _Compared
 ) -> Iterator[tuple[str, WriteWithMeta]]:
-    """Yield what the source has otherwise; what it has at all leaves `held`."""
+    """Yield the writes of documents that differ at the source; remove every key that the source has from `held`."""
     until = {vb: end for vb, end in ends.items() if end}
     if not until:
         return
@@ -192,7 +192,7 @@ def _differing(
 
 
 def _as_it_is(row: Mapping[str, Any]) -> WriteWithMeta:
-    """The write that makes a document, or its tombstone, what the source has."""
+    """Return the write that makes a document, or its tombstone, equal to the source's."""
     from headwater.client.writes import WriteWithMeta
 
     deleted, attributes = row["opcode"] != Opcode.DCP_MUTATION, row["datatype"] & Datatype.XATTR
@@ -211,7 +211,9 @@ def _as_it_is(row: Mapping[str, Any]) -> WriteWithMeta:
 
 
 def _removals(held: _Held) -> Iterator[tuple[str, WriteWithMeta]]:
-    """Yield deletions of what only the copy has, tombstones included: their revisions may be of the lost branch."""
+    """Yield deletions of keys that only the copy has, tombstones included: their revisions may be of the lost
+    branch.
+    """
     from headwater.client.writes import WriteWithMeta
 
     gone = Meta(deleted=True, cas=LOWEST, rev_seqno=LOWEST)
@@ -235,7 +237,7 @@ def _meta(row: Mapping[str, Any]) -> Meta:
 
 
 def _chunks(writes: Iterator[tuple[str, WriteWithMeta]]) -> Iterator[tuple[str, list[WriteWithMeta]]]:
-    """Yield writes of one collection at a time, so many at most."""
+    """Yield writes in groups of one collection, with a limited size."""
     from itertools import islice
 
     while chunk := list(islice(writes, ROWS_PER_CALL)):

@@ -1,6 +1,6 @@
 """A local Spark session with Delta Lake and the `dcp` source, for the command line, the demo and tests.
 
-On a cluster nobody needs this: pass the same settings (DELTA_CONFIGURATION, SOURCE_CONFIGURATION) to spark-submit.
+On a cluster this is not needed: pass the same settings (DELTA_CONFIGURATION, SOURCE_CONFIGURATION) to spark-submit.
 Spark fetches Delta's jars by itself when a session with their coordinates starts for the first time; this says so
 beforehand, since it takes a while and a network.
 """
@@ -59,7 +59,7 @@ LOCAL = {
 
 
 class SparkUnavailable(HeadwaterError):  # noqa: N818 -- says what happened
-    """Spark can't be started here; `problem` says why and what to do."""
+    """Spark can't be started here; `problem` has the reason and the next step."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -84,10 +84,10 @@ def local_session(
     Args:
         app: the name that Spark shows.
         cores: Spark's master: `local[2]` for two tasks at once, `local[2,4]` with up to four attempts of each.
-        memory: of the JVM.
-        settings: more of Spark's settings; they win, and lists such as `spark.jars` are added to ours.
+        memory: the memory of the JVM.
+        settings: further Spark settings; they override ours, and lists such as `spark.jars` are added to ours.
         quiet: silence Spark's own log, but for errors.
-        delta: with Delta Lake, to read tables with; without it any Spark does that has the source's interface.
+        delta: with Delta Lake, to read tables; without it any Spark with the source's interface is enough.
         say: called with one line if Delta's jars have to be fetched.
 
     Raises:
@@ -121,7 +121,7 @@ def local_session(
 
 
 def _s3(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what leads Hadoop's library for S3, if a session has it, to the store where ours goes."""
+    """Return the settings that lead Hadoop's library for S3, if a session has it, to the same store as ours."""
     settings = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
     if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
@@ -131,14 +131,15 @@ def _s3(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with(chosen: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return settings with more of them, which win; lists of jars and extensions have both, or a catalog's own jars
-    would take Delta's away."""
+    """Return settings overridden by others; lists of jars and extensions are joined, for otherwise a catalog's own jars
+    would replace Delta's.
+    """
     both = {name: f"{chosen[name]},{more[name]}" for name in LISTS if chosen.get(name) and more.get(name)}
     return chosen | dict(more) | both
 
 
 def check_spark(*, delta: bool) -> None:
-    """Look whether Spark can be started here. Raises SparkUnavailable."""
+    """Check that Spark can be started here. Raises SparkUnavailable."""
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
     if java is None or not Path(java).exists():
         raise SparkUnavailable(
@@ -157,7 +158,9 @@ def check_spark(*, delta: bool) -> None:
 
 
 def _list() -> Path:
-    """The file that names the jars Spark fetched for `DELTA`: with it a session needs no network, and starts sooner."""
+    """Return the file with the jars that Spark fetched for `DELTA`: with it a session needs no network, and starts
+    sooner.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("HEADWATER_CACHE") or base / "headwater") / f"{DELTA.replace(':', '_')}.jars"
 
@@ -172,7 +175,7 @@ def _fetched() -> list[str]:
 
 
 def _remember(jars: str) -> None:
-    """Note where Spark put the jars, from its setting `spark.jars`."""
+    """Note the paths of the jars, from Spark's setting `spark.jars`."""
     paths = [jar.removeprefix("file:").replace("///", "/") for jar in jars.split(",") if jar]
     if not any("delta-spark" in path for path in paths):
         return  # a session that was there before us, with jars of its own

@@ -1,7 +1,7 @@
-"""The mirror's end at its table, the same for every engine, and at the change log beside it if there is one.
+"""The mirror's table, the same for every engine, and the change log beside it if there is one.
 
-A batch goes into the change log first, then into the quarantine, then into the table: after a crash between them those
-beside are ahead by a batch, never behind, and `changelog.py` and `quarantine.py` know what to do about it.
+A batch goes into the change log first, then into the quarantine, then into the table: after a crash between them the
+change log and the quarantine are ahead by a batch, never behind, and `changelog.py` and `quarantine.py` repair that.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _QUARANTINE, _COPY_ON_WRITE = map(Mirror.typed, ("quarantine", "copy_on_write"))
 
 @dataclass(frozen=True)
 class TableOpening:
-    """A mirror's table by name; see `TableSink`."""
+    """A mirror's table given by its place; see `TableSink`."""
 
     place: str
     bucket: str
     changelog: str | None = None
 
     def open(self) -> TableSink:
-        """Open it, in the form that it has."""
+        """Open the table, in the form that it has."""
         return TableSink(self.place, self.bucket, changelog=self.changelog, making=Making.NEVER)
 
 
@@ -52,10 +52,10 @@ class TableSink(Table):
     """A mirror's table, and the change log beside it if there is one.
 
     Args:
-        place: of the table.
-        bucket: its bucket's name.
-        changelog: where the change log lies; None for none.
-        form: the form in which it is to keep documents; None for the one it has, PLAIN for a new table.
+        place: the place of the table.
+        bucket: the name of its bucket.
+        changelog: the place of the change log; None for none.
+        form: the form of its documents; None for the one it has, PLAIN for a new table.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
@@ -112,9 +112,9 @@ class TableSink(Table):
         raise TableError(self.place, f"{sentence}: mirror {advice}, or elsewhere")
 
     def _make_readable(self) -> None:
-        """Give a table that an older release made a schema that all readers take, and a checkpoint, for some of them
-        refuse a log with the schema of before in it. Where a column goes, all is read anew: what it held becomes
-        another column's."""
+        """Give an older release's table a schema that all readers accept, and a checkpoint, for some readers refuse a
+        log with the old schema. If a column is removed, everything is read anew: its values move to another column.
+        """
         while (then := readable(before := self.log.state.fields)) != before:
             action = {"metaData": self.log.state.metadata | {"schemaString": schema_string(then)}}
             if len(then) == len(before):
@@ -126,9 +126,12 @@ class TableSink(Table):
             checkpoint(self.log)
 
     def _level_quarantine(self) -> None:
-        """Make the quarantine what the table's record says. Where that can't be, for it is new or lost, the table's
-        record is put on a branch that nobody has: the next batch reads all vbuckets anew and replaces them in both.
-        Another mirror may commit a batch to both while this one takes back what it took for lost: then again."""
+        """Restore the quarantine to the version in the table's record.
+
+        If that is impossible, for it is new or lost, the table's record is put on a branch that no node has: the next
+        batch reads all vbuckets anew and replaces them in both. If another mirror commits a batch to both meanwhile,
+        this is repeated.
+        """
         seen: Record | None = None
         while self.quarantine is not None and seen != (record := self.refresh()):
             self._level(self.quarantine, record)
@@ -142,8 +145,11 @@ class TableSink(Table):
                 self.put(after, then, [])
 
     def refresh(self) -> Record:
-        """As `Table.refresh`. Of a table that somebody put back to an older version the rows are older than its record:
-        it is put on a branch that nobody has, and the next batch reads all vbuckets anew and replaces them."""
+        """Return the table's record, as `Table.refresh`.
+
+        The rows of a table that was put back to an older version are older than its record: the record is put on a
+        branch that no node has, and the next batch reads all vbuckets anew and replaces them.
+        """
         super().refresh()
         while self.log.restored:
             log.warning("%s: somebody put it back to an older version; all of the bucket is read anew", self.place)
@@ -158,21 +164,21 @@ class TableSink(Table):
         return self.changes.place if self.changes else None
 
     def opening(self) -> TableOpening:
-        """Return what another process opens the same table with."""
+        """Return the opening by which another process opens the same table."""
         return TableOpening(self.place, self.bucket, self.changelog)
 
     def begun(self) -> None:
-        """Return None: whatever tasks wrote is in the table with its commit only."""
+        """Return None: a task's rows are in the table only with its commit."""
 
     def read(self, answer: bytes) -> TaskResult:
-        """Read what a task answered."""
+        """Read a task's answer."""
         return TaskResult.from_bytes(answer)
 
     def maintenance(self, folds: Doer | None = None) -> list[Maintenance]:
         """Return the upkeep of the tables, one for each; for the one process that commits to them.
 
         Args:
-            folds: where files are folded; None for a thread of each.
+            folds: the process that folds files; None for a thread of each table.
         """
         seed = bytes.fromhex(self.log.state.properties[SEED])
         kept = [Maintenance(self.log, seed, folds=folds)]
@@ -183,7 +189,7 @@ class TableSink(Table):
         return kept
 
     def next(self, end: Mapping[str, Any]) -> Record:
-        """Return the record of the batch that comes next, if it ends at `end`, with the quarantine as it is."""
+        """Return the record of the next batch, if it ends at `end`, with the present version of the quarantine."""
         return replace(super().next(end), quarantine=self.record.quarantine)
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[MirrorTask]:
@@ -205,8 +211,9 @@ class TableSink(Table):
         transaction: tuple[str, int] | None = None,
         more: Sequence[dict[str, Any]] = (),
     ) -> Record:
-        """Bring a batch into the change log, then into the table: after a crash between them the log is ahead by one
-        batch, never behind, and the tasks of the batch that is repeated leave out what it has."""
+        """Add a batch to the change log, then to the table: after a crash between them the log is ahead by one batch,
+        never behind, and the tasks of the repeated batch leave out logged changes.
+        """
         if unread := sorted({vb for each in written for vb in each.unread}):
             message = (
                 f"{len(unread)} vbuckets, the first is {unread[0]}, have another history than the batch was planned for"
@@ -220,7 +227,7 @@ class TableSink(Table):
     def _commit_neighbours(
         self, after: str, end: Mapping[str, Any], written: Sequence[TaskResult], transaction: tuple[str, int] | None
     ) -> Record:
-        """Bring a batch into the tables beside this one; return the record that it then has."""
+        """Add a batch to the neighbouring tables; return the table's record with that."""
         if (self.changes or self.quarantine) and self.refresh().digest != after:
             raise TableChanged(self.place, "the table has moved on; the batch is planned anew")
         then = self.next(end)
@@ -237,8 +244,8 @@ class TableSink(Table):
         """Return the action that adds the tasks' new columns.
 
         Raises:
-            TableChanged: tasks that ran at the same time gave a field different columns. The schema is made what holds
-                all of them, and the batch is written again.
+            TableChanged: parallel tasks gave a field different columns. The schema is extended to hold all of them, and
+                the batch is written again.
         """
         added = [each.columns for each in written if each.columns]
         if not added:
@@ -258,5 +265,5 @@ def _where(table: Table | None) -> tuple[str, str] | None:
 
 
 def changes_in(end: Mapping[str, Any]) -> int:
-    """Return how many seqnos of the bucket an offset covers."""
+    """Return the number of the bucket's seqnos that an offset covers."""
     return sum(position.seqno for position in Offset.from_json(end).positions.values())

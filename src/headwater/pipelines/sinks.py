@@ -1,9 +1,8 @@
-"""The places that changes are brought into, as the engines see them: a table, an index, the windows of an observer.
+"""The sinks of changes, as the engines see them: a table, an index, the windows of an observer.
 
 A task does its part where it runs and answers in a few bytes; one process, the driver, brings in the answers of a
-batch, all of them or none. How far the place is stands in it, in its record, and is brought forward by the same act. So
-a batch may be planned, run and answered any number of times: planned from another record than the place has, it is left
-out.
+batch, all of them or none. The place's position is in its record, which moves by the same act. So a batch may be
+planned, run and answered any number of times: a batch that was planned from another record is left out.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ REPEATS_MAX = 10
 
 
 class Standing(Protocol):
-    """A record: how far a place is."""
+    """A record: the position of a place."""
 
     @property
     def end(self) -> Mapping[str, Any]:
-        """The offset up to which it has the changes."""
+        """The offset up to which the place has the changes."""
 
     @property
     def digest(self) -> str:
-        """A short name of exactly this record."""
+        """A short digest of exactly this record."""
 
     @property
     def batch(self) -> int:
-        """The number of batches that were brought in."""
+        """The number of batches in the place."""
 
 
 class SinkTask(Protocol):
-    """One task's work; travels pickled to wherever it runs."""
+    """One task's work; it travels pickled to the process that runs it."""
 
     def answer(self) -> bytes:
-        """Do it; return what the driver has to know."""
+        """Do the work; return its result for the driver."""
 
 
 class ChangeSink(Protocol):
@@ -52,31 +51,32 @@ class ChangeSink(Protocol):
         """The sink's place: an absolute path. Spark's checkpoint, which says nothing, lies in it."""
 
     def opening(self) -> SinkOpening:
-        """Return what another process opens the same place with."""
+        """Return the opening by which another process opens the same place."""
 
     def refresh(self) -> Standing:
-        """Return how far the place is, whoever brought it there."""
+        """Return the present record of the place, even if another process moved it."""
 
     def begun(self) -> Mapping[str, Any] | None:
-        """Return the end of a batch that must be the next, for its tasks may have done what can't be undone by planning
-        another; None for any."""
+        """Return the end of a batch that must be the next, for its tasks may have had effects that another plan can't
+        undo; None for any.
+        """
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> Sequence[SinkTask]:
         """Return the tasks of the batch that ends at `end`, at most `count`."""
 
     def read(self, answer: bytes) -> Any:
-        """Read what a task answered."""
+        """Read a task's answer."""
 
     def commit(
         self, after: str, end: Mapping[str, Any], written: Sequence[Any], transaction: tuple[str, int] | None = None
     ) -> Standing:
-        """Bring a batch in, if the place still is where it was planned from; return the new record.
+        """Add a batch, if the place still has the record that it was planned from; return the new record.
 
         Args:
             after: digest of the record that the batch was planned from.
-            end: where it ends.
+            end: the end of the batch.
             written: the answers of its tasks, read.
-            transaction: (application, version), for those who look for it.
+            transaction: (application, version), for readers of the log.
 
         Raises:
             TableChanged: plan the batch anew.
@@ -84,17 +84,17 @@ class ChangeSink(Protocol):
 
 
 class CountingSink(ChangeSink, Protocol[P_contra]):
-    """A sink that counts for its job what came in."""
+    """A sink that adds to its job's counts."""
 
     def count(self, progress: P_contra, written: Sequence[Any]) -> None:
-        """Add what the tasks of the last batch answered to the job's progress."""
+        """Add the answers of the last batch's tasks to the job's progress."""
 
 
 class SinkOpening(Protocol):
-    """A place by name: travels as text to processes that open it for themselves."""
+    """A place in a form that travels as text to processes that open it themselves."""
 
     def open(self) -> ChangeSink:
-        """Open it."""
+        """Open the place."""
 
 
 Done = Callable[[list[Any], Mapping[str, Any]], None]
@@ -107,5 +107,5 @@ def to_text(opening: SinkOpening) -> str:
 
 
 def from_text(text: str) -> SinkOpening:
-    """Read what `to_text` wrote; of our own driver only, for it is unpickled."""
+    """Read the result of `to_text`, from our own driver only, for it is unpickled."""
     return cast("SinkOpening", pickle.loads(base64.b64decode(text)))  # noqa: S301 -- as Spark does with all it sends

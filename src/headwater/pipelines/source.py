@@ -1,10 +1,10 @@
-"""The source for Spark of the jobs that bring changes into a sink: tasks do the work, a task's only row is its answer.
+"""The Spark source of jobs with a sink: tasks do the work, and a task's only row is its answer.
 
-Spark plans, schedules, repeats and checkpoints; documents never enter the JVM. Offsets say which record of the sink
-they were planned from (`after`), and the record alone decides what a batch is: one that was planned from another
-record, by a driver that died or from a checkpoint that is older than the sink, has nothing to do, and the next is
-planned anew. So is one that was left out because a failover came between: its next try differs from it by its number
-(`again`), since Spark makes no batch that ends where the last did.
+Spark plans, schedules, repeats and checkpoints; documents never enter the JVM. Offsets have the record of the sink that
+they were planned from (`after`), and only the record decides about a batch: one that was planned from another record,
+by a driver that died or from a checkpoint that is older than the sink, does nothing, and the next is planned anew. A
+batch that was left out because of a failover is planned anew as well: its next attempt has another number (`again`),
+since Spark makes no batch with the same end as the last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ hides options whose names say so."""
 
 
 class SinkDataSource(DataSource):
-    """The data source of jobs with a sink; of no use to anybody else."""
+    """The data source of jobs with a sink; of no use to other code."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,11 +44,11 @@ class SinkDataSource(DataSource):
         return "dcp_sink"
 
     def schema(self) -> str:
-        """One row for each task."""
+        """Return the schema of one row for each task."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> SinkStreamReader:
-        """The reader of the query."""
+        """Return the reader of the query."""
         lowered = {name.lower(): text for name, text in self.options.items()}
         own = {name: lowered.pop(name, default) for name, default in OWN.items()}
         return SinkStreamReader(parse(lowered, streaming=True), from_text(own["secretsink"]), int(own["slots"]))
@@ -64,7 +64,9 @@ class SinkPartition(InputPartition):
 
 
 class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches from the sink's record; all state but the settings is the planner's and never pickled."""
+    """Plans batches from the sink's record; all state except the settings belongs to the planner and is never
+    pickled.
+    """
 
     def __init__(self, settings: SourceSettings, opening: SinkOpening, slots: int) -> None:
         self.settings: SourceSettings = settings
@@ -78,30 +80,30 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def planning(self) -> Planning:
-        """The planner's knowledge of the nodes, made when first asked for."""
+        """The planner's knowledge of the nodes, made on first use."""
         self._planning = self._planning or Planning(self.settings, settle=True)
         return self._planning
 
     @property
     def sink(self) -> ChangeSink:
-        """The sink, opened when first asked for."""
+        """The sink, opened on first use."""
         self._sink = self._sink or self.opening.open()
         return self._sink
 
     def initialOffset(self) -> dict[str, Any]:
-        """A beginning that means nothing: where the sink stands is in the sink."""
+        """Return a start without meaning: the sink itself has the position."""
         return dict(BEGINNING)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember what there is now; this run ends with it."""
+        """Remember the present end; this run ends there."""
         self.planning.aim()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Everything; `maxChangesPerTrigger` is kept by the plan."""
+        """Return no limit; the plan applies `maxChangesPerTrigger`."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the offset at which the next batch ends; `start` when the sink has all there is."""
+        """Return the end of the next batch; `start` if the sink has all changes."""
         record, begun = self.sink.refresh(), self.sink.begun()
         repeats = start.get("again", 0) + 1 if start.get("after") == record.digest else 0
         if repeats >= REPEATS_MAX:
@@ -112,11 +114,11 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == record.end else end | {"after": record.digest} | ({"again": repeats} if repeats else {})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest offset the nodes were seen to hold."""
+        """Return the newest offset seen on the nodes."""
         return self.planning.reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch, if the sink still stands where its end was planned from."""
+        """Plan a batch, if the sink still has the record that its end was planned from."""
         record = self.sink.refresh()
         until = dict(end)
         until.pop("again", None)

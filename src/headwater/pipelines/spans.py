@@ -1,6 +1,7 @@
-"""The spans of a job's batch, for every engine: what was planned, what the tasks say of themselves, how far it is.
+"""The spans of a job's batch, for every engine: the plan, the tasks' own times, and the lag.
 
-Tasks run in other processes, which know no trace: they answer when they began, read and ended, and the driver tells it.
+Tasks run in other processes without a trace: their answers have the times at which they began, read and ended, and the
+driver makes spans of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headwater.tracing import Told
 
 
 def tell_plan(attributes: Told, job: str, before: Standing, end: Mapping[str, Any]) -> None:
-    """Say what a batch is to bring."""
+    """Add a batch's plan to a span."""
     if not attributes.is_heard:
         return
     start, until = Offset.from_json(before.end).positions, Offset.from_json(end).positions
@@ -27,7 +28,7 @@ def tell_plan(attributes: Told, job: str, before: Standing, end: Mapping[str, An
 
 
 def tell_tasks(attributes: Told, written: Sequence[Any]) -> None:
-    """Say what the tasks of a batch did, and when, as far as they tell."""
+    """Add the tasks' results and times to the spans, as far as they report them."""
     if not attributes.is_heard:
         return
     for number, each in enumerate(written):
@@ -42,7 +43,7 @@ def tell_tasks(attributes: Told, written: Sequence[Any]) -> None:
 
 
 def tell_lag(attributes: Told, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
-    """Say how many changes the nodes had been seen to have beyond the end of a batch."""
+    """Add the number of changes that the nodes had beyond the end of a batch."""
     if attributes.is_heard and latest is not None:
         there, here = Offset.from_json(latest).positions, Offset.from_json(end).positions
         attributes.tell(

@@ -1,11 +1,11 @@
-"""Sooner starts of a local Spark of our own: half of a short job is loading classes and compiling Python sources.
+"""Faster starts of a local Spark of our own: half of a short job is loading classes and compiling Python sources.
 
 The JVM can keep the classes that a run has loaded in an archive (150 MB) that the next one maps: class data sharing.
 The first run that ends well waits for that at its end. And Spark
 puts its Python sources before the installed ones, zipped; from a zip nothing compiled can be read, so each of the five
 or six Python processes of a query would compile a hundred modules anew.
 
-Both only for a Spark that came with PySpark. Where a file can't be kept, things are as they were, and slower.
+Both are done only for a Spark that came with PySpark. If a file can't be kept, the start is only slower.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ PYTHONPATH="$kept" exec '{python}' "$@"
 
 
 def cache_folder() -> Path:
-    """Return the folder of what can be made anew: HEADWATER_CACHE, or `headwater` in the user's cache folder."""
+    """Return the folder of files that can be made anew: HEADWATER_CACHE, or `headwater` in the user's cache
+    folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("HEADWATER_CACHE") or Path(base) / "headwater")
 
@@ -49,8 +51,8 @@ class ClassArchive:
     """The archive of a JVM's classes.
 
     Attributes:
-        path: where it lies; None where it can't be kept.
-        wanted: whether there is none yet, so that this run's JVM is to write it.
+        path: the path of the archive; None if it can't be kept.
+        wanted: True if there is none yet, so that this run's JVM is to write it.
     """
 
     def __init__(self) -> None:
@@ -67,7 +69,7 @@ class ClassArchive:
     def option(self) -> str:
         """The options of a JVM that maps the archive or, at its end, writes it.
 
-        An archive of other jars or of another JVM is left out by the JVM by itself.
+        The JVM itself ignores an archive of other jars or of another JVM.
         """
         if self.path is None:
             return ""
@@ -76,7 +78,7 @@ class ClassArchive:
         return f'"-XX:SharedArchiveFile={self.path}" -Xshare:auto -Xlog:disable'
 
     def keep(self, jvm: subprocess.Popen[bytes]) -> bool:
-        """Wait for the end of the JVM that writes the archive; return whether there is one now.
+        """Wait for the end of the JVM that writes the archive; return True if there is one now.
 
         It gets its name only when it is whole and on disk: a JVM that maps one that was cut short crashes.
         """
@@ -129,7 +131,7 @@ def python() -> str:
 
 
 def _installed() -> Path | None:
-    """The folder of PySpark, if Spark's jars are those that came with it, without settings of a site."""
+    """Return the folder of PySpark, if Spark's jars came with it and have no site settings."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None or os.environ.get("SPARK_HOME") or os.environ.get("SPARK_CONF_DIR"):
         return None

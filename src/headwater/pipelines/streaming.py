@@ -1,7 +1,8 @@
 """A job with a sink on Spark: a Structured Streaming query over a source of our own, and the commit of each batch.
 
-`foreachBatch` collects a few short rows and brings them in by one commit; the mirror's is one of Delta
-(docs/decisions/0027 tells why by the published protocol, not through Delta's classes). A session needs no Delta Lake.
+`foreachBatch` collects a few short rows and makes one commit of them; the mirror's is a Delta commit
+(docs/decisions/0027 has the reasons for using the published protocol, not Delta's classes). A session needs no Delta
+Lake.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class SparkEngine:
 
     Args:
         spark: the session.
-        sink: where changes go.
-        options: of the source, with `url`.
-        watch: is told of batches and lag, out of the query's reports.
+        sink: the sink of the changes.
+        options: the options of the source, with `url`.
+        watch: gets the times of batches and the lag, from the query's reports.
     """
 
     def __init__(
@@ -86,8 +87,11 @@ class SparkEngine:
         return started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
 
     def _checkpoint(self) -> str:
-        """Return the folder in which Spark notes its triggers: nothing that the table does not know better, so for a
-        table on an object store, which Spark may have no library for, a folder of this run's driver will do."""
+        """Return the folder in which Spark notes its triggers.
+
+        The table itself knows all of it better, so for a table on an object store, which Spark may have no library for,
+        a folder of this run's driver is enough.
+        """
         if is_url(self.sink.place):
             folder = tempfile.mkdtemp(prefix="headwater-checkpoint-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -96,14 +100,14 @@ class SparkEngine:
 
 
 class _Batches:
-    """Commits what the tasks of each batch wrote."""
+    """Commits the results of each batch's tasks."""
 
     def __init__(self, job: str, sink: ChangeSink, done: Done) -> None:
         self._job, self._sink, self._done = job, sink, done
         self.query: Future[str] = Future()
 
     def take(self, batch: DataFrame, number: int) -> None:
-        """Commit a batch; one that was planned from another record than the sink has is left out."""
+        """Commit a batch; leave it out if it was planned from another record than the sink has."""
         for repeat in range(REPEATS_MAX):
             began = time.time()
             rows = batch.collect()

@@ -1,7 +1,7 @@
-"""A table with a record: made if there is none, refused if it is another one's, brought forward batch by batch.
+"""A table with a record: made if there is none, refused if it belongs to another mirror, updated batch by batch.
 
-How far a table is says its own record (lake/commit.py), nothing else. What an engine remembers, Spark's checkpoint for
-one, may be lost, older or newer: the next batch is planned from the record.
+Only the table's own record (lake/commit.py) has its position. An engine's memory, such as Spark's checkpoint, may be
+lost, older or newer: the next batch is planned from the record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DOCUMENTS, CHANGES, QUARANTINE = "documents", "changes", "quarantine"
 
 
 class Making(Enum):
-    """The rule for a table that is not there: it is made, or not."""
+    """The rule for a missing table: make it, or refuse."""
 
     CLEAR = "where nothing is left of another one"
     ANYWHERE = "whatever is left there: the last one was put away"
@@ -41,15 +41,15 @@ class Table:
         place: a path or file: url.
         bucket: name of the bucket that it mirrors.
         kind: `documents` or `changes`.
-        columns: of a new one.
-        vectors: whether a new one has deletion vectors.
-        seed: of a new one's indexes, in hex; None for one of its own.
-        making: whether it is made if there is none.
-        seen: the places of tables that were there in this run; none of them is made again. Added to.
+        columns: the columns of a new table.
+        vectors: True if a new table has deletion vectors.
+        seed: the seed of a new table's indexes, in hex; None for one of its own.
+        making: the rule for a missing table.
+        seen: the places of tables that this run has found; none of them is made again. Extended here.
 
     Raises:
-        TableAway: there is none, and there was one.
-        TableError: another bucket's table, or nobody's mirror; a new one's folder is not its own.
+        TableAway: there is no table, and there was one.
+        TableError: it belongs to another bucket, or is no mirror's table; or the folder of a new one has other files.
         UnsupportedTable: a table that this writer can't keep.
     """
 
@@ -89,7 +89,7 @@ class Table:
             raise TableError(self.store.root, f"{message}: choose another place")
 
     def add_missing(self, columns: Sequence[Mapping[str, Any]]) -> None:
-        """Give a table of an older release the columns that it lacks; its rows have null there."""
+        """Give an older release's table the columns that it lacks; its rows have null there."""
         while True:
             known = {column["name"].lower() for column in self.log.state.fields}
             missing = [column for column in columns if column["name"].lower() not in known]
@@ -110,7 +110,7 @@ class Table:
         return record_of(self.store.root, self.log.state)
 
     def refresh(self) -> Record:
-        """Read what was committed meanwhile; return how far the table is.
+        """Read the commits made meanwhile; return the record.
 
         Raises:
             TableAway: it is not the table that was read.
@@ -126,12 +126,12 @@ class Table:
         transaction: tuple[str, int] | None = None,
         more: Sequence[dict[str, Any]] = (),
     ) -> Record:
-        """Bring a batch into the table; return the new record.
+        """Add a batch to the table; return the new record.
 
         Args:
             after: digest of the record it was planned from.
-            end: the offset it ends at.
-            written: what the tasks did.
+            end: the end of the batch.
+            written: the tasks' results.
             transaction: (application, version), for those who look for it in the log.
             more: other actions of the same commit.
 
@@ -143,7 +143,7 @@ class Table:
         return then
 
     def next(self, end: Mapping[str, Any]) -> Record:
-        """Return the record of the batch that comes next, if it ends at `end`."""
+        """Return the record of the next batch, if it ends at `end`."""
         return Record(self.bucket, end, self.record.batch + 1, self.record.kind)
 
     def put(
@@ -155,7 +155,7 @@ class Table:
         more: Sequence[dict[str, Any]] = (),
         stands: Callable[[TableLog], bool] | None = None,
     ) -> None:
-        """Bring a batch into the table, with a record that is made already, if the log `stands`; else as `commit`."""
+        """Add a batch to the table, with a finished record, if the log `stands`; else as `commit`."""
         named = transaction or (f"headwater-{self.log.state.id}", then.batch)
         commit(self.log, BatchCommit(after, then, named, written, more, stands), self.indexes())
 

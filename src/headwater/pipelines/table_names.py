@@ -32,5 +32,5 @@ def parse_name(text: str) -> tuple[str, ...]:
 
 
 def quoted(parts: tuple[str, ...]) -> str:
-    """Return a name as SQL has it."""
+    """Return a name in SQL's form."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)

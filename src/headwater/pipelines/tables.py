@@ -1,4 +1,4 @@
-"""A mirror's table by hand: opened, with the index by which its rows are found; folded; freed of old files."""
+"""Manual work on a mirror's table: open it with the index of its rows, fold it, free it of old files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_table(place: str) -> tuple[TableLog, Indexes | None]:
     """Return the log of a table, read up to its newest version, and its indexes; a log of changes has none.
 
     Raises:
-        TableError: there is no table, or it is none of a mirror's.
+        TableError: there is no table, or it is no mirror's.
     """
     log = TableLog(store_of(place))
     log.refresh()
@@ -34,7 +34,9 @@ def open_table(place: str) -> tuple[TableLog, Indexes | None]:
 
 
 def fold_plan(place: str, tell: Tell, *, everything: bool = False) -> WorkPlan:
-    """Return how many files of a table `fold` would take. `tell`, of each, hears how many are done, of how many."""
+    """Return the number of files that `fold` would take. `tell` is called with the numbers of files done and
+    in all.
+    """
     state = open_table(place)[0].state
     before = len(state.files)
     chosen = before if everything else len(upkeep.choose(state))
@@ -61,6 +63,6 @@ def vacuum_plan(place: str, tell: Tell, *, seconds: float | None = None) -> Work
 
 
 def vacuum(place: str, tell: Tell, *, seconds: float | None = None) -> WorkOutcome:
-    """Remove files that no version of a table within `seconds` needs; None: within its own retention."""
+    """Remove files that no version of a table within `seconds` needs; None for its own retention."""
     files = upkeep.vacuum(open_table(place)[0], seconds, tell=tell)
     return WorkOutcome(f"{len(files):,} files were removed", {"files": files, "removed": len(files)})

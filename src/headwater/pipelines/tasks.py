@@ -1,9 +1,9 @@
-"""A mirror's tasks: who reads what, and the way from a node's changes to files beside the table.
+"""A mirror's tasks: their ranges, and the way from a node's changes to files beside the table.
 
-A task is told which ranges of which vbuckets; it reads them from the nodes, writes what they change (lake/writer.py)
-and answers in one short message. It runs wherever there is Python and the table's folder: in a Spark executor or in a
-worker process of our own. Between tasks a process keeps what is costly to make: its view of the table's log, mapped
-indexes, and a connection.
+A task gets ranges of some vbuckets; it reads them from the nodes, writes their rows (lake/writer.py) and answers in one
+short message. It runs wherever there is Python and the table's folder: in a Spark executor or in a worker process of
+our own. Between tasks a process keeps what is costly to make: its view of the table's log, mapped indexes, and a
+connection.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class MirrorTask:
 
     Args:
         place: the table's folder.
-        table: the table's id, for another one may lie there by now.
-        settings: of the source, with the nodes that the planner knows.
+        table: the table's id, for another one may be there by now.
+        settings: the settings of the source, with the nodes that the planner knows.
         parts: ranges to read.
         fresh: vbuckets of which the table has no row yet.
         neighbours: the tables beside it.
@@ -76,7 +76,7 @@ class MirrorTask:
 
     @property
     def portion(self) -> Portion:
-        """Return the part of the table that the writer has to know of."""
+        """The part of the table that concerns the writer."""
         replaced = frozenset(part.vbucket for part in self.parts if part.rollback)
         return Portion(frozenset(part.vbucket for part in self.parts), self.fresh - replaced, replaced)
 
@@ -92,7 +92,7 @@ def tasks_of(
     """Return the tasks of the batch between two offsets, at most `count`, each with neighbouring vbuckets.
     `where` is the table's place and id.
 
-    Files of neighbours need not be looked through by anybody else.
+    Neighbouring vbuckets share files, which other tasks then need not search.
     """
     parts = ranges(start, end)
     fresh = frozenset(part.vbucket for part in parts if start.position(part.vbucket).seqno == 0)
@@ -106,18 +106,19 @@ def tasks_of(
 
 
 def whole(part: Range) -> Range:
-    """Return the range that a task reads: a vbucket that is rolled back from its beginning, in one go, so that what
-    comes in is one state."""
+    """Return the range that a task reads: a rolled-back vbucket from its beginning, in one go, so that the result is
+    one state.
+    """
     return replace(part, start_seqno=0, rollback=False) if part.rollback else part
 
 
 def reached_rows(reached: Mapping[int, tuple[int, int]] | None) -> list[tuple[int, int, int]]:
-    """Return the same as a task's answer tells it."""
+    """Return `reached` in the form of a task's answer."""
     return [(vb, *place) for vb, place in sorted((reached or {}).items())]
 
 
 def advanced(end: Mapping[str, Any], reached: Iterable[Sequence[int]]) -> Mapping[str, Any]:
-    """Return the offset at which a batch ends that was planned to end at `end`, and of some vbuckets went further."""
+    """Return the end of a batch that was planned to end at `end`, and went further in some vbuckets."""
     planned = Offset.from_json(end)
     places = {
         vb: replace(at, vb_uuid=uuid, seqno=seqno, snapshot_end=max(at.snapshot_end, seqno))
@@ -155,7 +156,7 @@ class _View:
 
 
 class _Kept(threading.local):
-    """A thread's objects kept between tasks: tables by place, clients by who they are."""
+    """A thread's objects kept between tasks: tables by place, clients by login."""
 
     def __init__(self) -> None:
         self.views: dict[str, _View] = {}
@@ -166,7 +167,7 @@ _kept = _Kept()
 
 
 def forget() -> None:
-    """Drop what this thread keeps between tasks; workers that end need not."""
+    """Drop the objects that this thread keeps between tasks; ending workers need not call this."""
     for client in _kept.clients.values():
         client.close()
     _kept.clients.clear()
@@ -178,7 +179,7 @@ def view_of(place: str, table: str) -> _View:
 
     Raises:
         TableAway: there is no table.
-        TableChanged: another table lies there by now.
+        TableChanged: another table is there by now.
     """
     known = _kept.views.get(place)
     if known is not None:
@@ -194,7 +195,7 @@ def view_of(place: str, table: str) -> _View:
 
 
 def run(task: MirrorTask) -> TaskResult:
-    """Do the task: read, write, look up."""
+    """Run the task: read, write, look up."""
     view = view_of(task.place, task.table)
     state = view.log.state
     shape = shape_of(state.fields)
@@ -224,7 +225,7 @@ def run(task: MirrorTask) -> TaskResult:
 
 
 def shape_of(described: Sequence[Mapping[str, Any]]) -> TableShape:
-    """Return what makes the rows of a table with these columns."""
+    """Return the shape that makes the rows of a table with these columns."""
     return form_of(described).shape(described)
 
 
@@ -235,7 +236,7 @@ def _aside(where: tuple[str, str]) -> Aside:
 
 
 def _begun(batches: Iterator[Any], times: dict[str, float]) -> Iterator[Any]:
-    """Yield them, and note when the first came, and the last had."""
+    """Yield the batches, and note the times of the first and of the last."""
     for batch in batches:
         if "first" not in times:
             times["first"] = time.time()
@@ -249,7 +250,7 @@ def _wholes(task: MirrorTask) -> list[Range]:
 
 
 class _Logging:
-    """The change log's share of a task: rollback rows first, then every change that the log does not have."""
+    """The change log's share of a task: rollback rows first, then every change that the log lacks."""
 
     names = tuple(CHANGES)[:-1]
 
@@ -270,7 +271,7 @@ class _Logging:
         self._writer = ChangeWriter(view.store, record.batch + 1, seen, floors)
 
     def tap(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield batches as they are, having logged them."""
+        """Yield batches unchanged, after logging them."""
         if self._back:
             # Above its floor a rollback row itself is no change of the vbucket: it is written first, as it is.
             rows_ = RowMaker(self.names, "binary", "binary").rollbacks(self._back)
@@ -280,17 +281,17 @@ class _Logging:
             yield batch
 
     def finish(self, written: TaskResult) -> None:
-        """Add what was logged to what the task tells."""
+        """Add the logged files to the task's result."""
         written.changes = [file.to_add() for file in self._writer.close()]
         written.changes_after = self._after
 
     def discard(self) -> None:
-        """Remove what was logged."""
+        """Remove the logged files."""
         self._writer.discard()
 
 
 class _Borrowed:
-    """A client that is not closed by who uses it: the next task finds it open."""
+    """A client that stays open after its use, for the next task."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -1,7 +1,7 @@
-"""The text of a document, as a full-text index wants it.
+"""The text of a document for a full-text index.
 
-Of JSON it is the strings and numbers, those of chosen fields or all, each on a line of its own, in the order in which
-they stand. Whatever is no JSON has no text of which anybody could tell; what becomes of it is a rule of the index.
+The text of JSON is its strings and numbers, of chosen fields or of all, each on a line of its own, in the document's
+order. A document that is no JSON has no certain text; a rule of the index says what to do with it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class TextRules:
     """The rules by which documents become text.
 
     Args:
-        fields: paths such as `title` or `address.city`, through lists too; none for all.
-        others: for documents that are no JSON: `key` (found by their keys), `text` (what is UTF-8 is text, all else is
-            found by its key), `quarantine` (kept aside with the reason, and not found).
+        fields: paths such as `title` or `address.city`, also through lists; none for all fields.
+        others: the rule for documents that are no JSON: `key` (found by their keys), `text` (UTF-8 is text, all others
+            are found by their keys), `quarantine` (kept aside with the reason, and not found).
 
     Raises:
-        OptionError: no such rule, or an empty name in a path.
+        OptionError: an unknown rule, or an empty name in a path.
     """
 
     fields: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class TextRules:
                 raise OptionError("field", path, "names with dots between them, such as address.city")
 
     def read(self, value: bytes) -> tuple[str, str]:
-        """Return (text, why the document is to be kept aside); one of the two is empty."""
+        """Return (text, reason to keep the document aside); one of the two is empty."""
         try:
             plain = value.decode()
         except UnicodeDecodeError as error:
@@ -67,7 +67,7 @@ class TextRules:
 
 
 def clean(text: str) -> str:
-    """Return text that every index takes: no half of a surrogate pair, no zero character."""
+    """Return text that every index accepts: without halves of surrogate pairs and zero characters."""
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 

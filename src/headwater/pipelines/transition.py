@@ -1,14 +1,14 @@
-"""The transition: vbuckets of some nodes handed over to others, one by one, as a job that is watched.
+"""The transition: a job that hands vbuckets of some nodes over to others, one by one.
 
     headwater transition --from a:11210 --to b:11210 --to c:11210 --journal ./expansion
 
-A batch is some vbuckets of each pair of nodes. A task takes those of one pair, for two movers of a pair end each
-other's connections, and lets each be taken over (cluster/mover.py); all that was written passes through it. Then the
-driver looks at both ends itself: the new owner is active and has the whole history that the old one had when it died.
-Only then the vbucket stands in the journal.
+A batch is some vbuckets of each pair of nodes. A task takes the vbuckets of one pair, for two movers of a pair would
+end each other's connections, and lets each be taken over (cluster/mover.py); all their changes pass through it. Then
+the driver looks at both ends itself: the new owner is active and has the whole history that the old one had when it
+died. Only then the vbucket is noted in the journal.
 
-What has to be done is asked of the nodes, at each start and after each failure, never of the journal. A vbucket that
-was under way, whoever died, is found, and finished or begun anew, towards the same node as before.
+The nodes are asked for the remaining work, at each start and after each failure; the journal never is. A vbucket that
+was under way at a crash is found, and finished or begun anew, towards the same node as before.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ INSERT OR REPLACE INTO moves VALUES (
 
 @dataclass(frozen=True)
 class TransitionTask:
-    """Some vbuckets of one pair of nodes; travels pickled to where it is run."""
+    """Some vbuckets of one pair of nodes; it travels pickled to the process that runs it."""
 
     source: Endpoint
     target: Endpoint
@@ -70,7 +70,7 @@ class TransitionTask:
     concurrency: int = CONCURRENCY
 
     def answer(self) -> bytes:
-        """Let the target take them over; return what came of it as JSON."""
+        """Let the target take them over; return the results as JSON."""
         return json.dumps(asyncio.run(self._run())).encode()
 
     async def _run(self) -> dict[str, Any]:
@@ -92,17 +92,17 @@ class TransitionTask:
 
 
 def _of_move(vb: int, error: HeadwaterError) -> MoveError:
-    """The failure of a move, which travels as what it was made of."""
+    """Return the failure of a move in a form that can travel."""
     if isinstance(error, MoveError):
         return error
     return MoveError(vb, str(error), AGAIN, isinstance(error, TransportError) and error.retriable)
 
 
 class MoveJournal:
-    """The moves that were checked, a row each, in a SQLite file.
+    """The checked moves, a row each, in a SQLite file.
 
     Args:
-        place: its folder, made if missing.
+        place: the folder, made if missing.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -113,7 +113,7 @@ class MoveJournal:
             base.execute(_SCHEMA)
 
     def note(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Add rows; a vbucket that was moved before has its last move."""
+        """Add rows; the last move of a vbucket replaces earlier ones."""
         with closing(self._connected()) as base, base:
             base.executemany(_INSERT, rows)
 
@@ -139,12 +139,12 @@ class NodePair:
 
 @dataclass(frozen=True)
 class TransitionSurvey:
-    """The vbuckets that the nodes tell of.
+    """The vbuckets by the nodes' reports.
 
     Attributes:
-        left: those that are to be moved, by which pair.
-        moved: those that are at a target, while the source has a dead copy.
-        ownerless: those of which a source has a dead copy, while no node has a live one or one that is on its way.
+        left: the vbuckets to be moved, by pair.
+        moved: the vbuckets at a target whose source has a dead copy.
+        ownerless: the vbuckets of which a source has a dead copy, and no node a live one or one under way.
     """
 
     left: dict[int, NodePair] = field(default_factory=dict)

@@ -13,13 +13,13 @@ from headwater.spark.behind import Lag, LagMeter, lag_of
 
 
 class BatchWatch(Protocol):
-    """The watch as a job sees it; called from whatever thread."""
+    """The watch as a job sees it; called from any thread."""
 
     def batch(self, seconds: float) -> None:
-        """Take note of a batch that is done, and how long it took."""
+        """Note a batch and its time."""
 
     def lag(self, lag: Lag) -> None:
-        """Take note of how far the job is behind; after each batch, and now and then while there is none."""
+        """Note the job's lag; called after each batch, and now and then while there is none."""
 
 
 class _Nobody:
@@ -34,17 +34,17 @@ NOBODY: BatchWatch = _Nobody()
 
 
 class LagWatch:
-    """Measures the lag of a loop of our own, if anybody watches.
+    """Measures the lag of a loop of our own, if there is a watch.
 
     Args:
-        watch: is told.
-        job: the name of what is behind.
+        watch: gets the lag.
+        job: the name of the job.
     """
 
     def __init__(self, watch: BatchWatch, job: str) -> None:
         self._watch, self._job, self._meter = watch, job, LagMeter()
 
     def look(self, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
-        """Compare where the job is with what the nodes were last seen to have, both as offsets."""
+        """Compare the job's offset with the nodes' newest one."""
         if self._watch is not NOBODY and latest is not None:
             self._watch.lag(lag_of(self._job, self._meter.measure(end, latest), latest))

@@ -1,8 +1,8 @@
-"""Windows of time over a bucket's changes: how much of what was written under which prefix, and the hottest keys.
+"""Windows of time over a bucket's changes: counts by prefix of the key, and the hottest keys.
 
 The time of a change is that of its CAS, the clock of the node that owned the vbucket. A watermark follows the newest
-time seen, some seconds behind; a window that lies before it is closed, and what comes for it later is counted as late.
-So memory holds open windows only.
+time seen, some seconds behind; a window before it is closed, and later changes for it are counted as late. So memory
+holds only open windows.
 
 Hot keys are found by Apache DataSketches' frequent items (Misra-Gries with weights; Anderson et al. 2017): of n changes
 in a window each count is right within 3.5 n / 2^size, and every key that is more frequent than that is found, in memory
@@ -45,12 +45,12 @@ class WindowRules:
 
     Args:
         seconds: the length of a window.
-        delay_seconds: how far the watermark is behind the newest change.
-        separator: ends a prefix.
-        depth: how many separators a prefix has.
-        prefixes_max: different prefixes of a window; what goes beyond is counted under `…`.
-        hot: how many of the hottest keys are listed.
-        by_collection: whether prefixes and keys stand behind the names of their collections: `shop.orders/user:`.
+        delay_seconds: the time by which the watermark is behind the newest change.
+        separator: the text that ends a prefix.
+        depth: the number of separators in a prefix.
+        prefixes_max: the most prefixes of a window; further ones are counted under `…`.
+        hot: the number of hot keys in the result.
+        by_collection: True to put the names of their collections before prefixes and keys: `shop.orders/user:`.
 
     Raises:
         OptionError: a number that is too small, or an empty separator.
@@ -78,7 +78,7 @@ class WindowRules:
         return self.seconds * NANOSECONDS
 
     def prefix(self, key: str) -> str:
-        """Return a key's prefix with its separator; empty where it has none."""
+        """Return a key's prefix with its separator; empty if it has none."""
         parts = key.split(self.separator, self.depth)
         return self.separator.join(parts[:-1]) + self.separator if len(parts) > 1 else ""
 
@@ -89,8 +89,8 @@ class PrefixCounts:
 
     Attributes:
         stored, deleted, expired: changes of each kind.
-        expiring: how many of those stored have an expiry.
-        bytes: of keys and values; `largest` is the largest value.
+        expiring: the stored ones that have an expiry.
+        bytes: the bytes of keys and values; `largest` is the size of the largest value.
     """
 
     stored: int = 0
@@ -102,7 +102,7 @@ class PrefixCounts:
 
     @property
     def changes(self) -> int:
-        """All changes."""
+        """The sum of all changes."""
         return self.stored + self.deleted + self.expired
 
     def add(self, other: PrefixCounts) -> None:
@@ -118,7 +118,7 @@ class PrefixCounts:
 
 @dataclass(frozen=True)
 class HotKey:
-    """A key that changed often: how often, about, and how far off that may be at most."""
+    """A key that changed often: about how often, and the largest possible error of that."""
 
     key: str
     changes: int
@@ -129,7 +129,7 @@ class HotKeys:
     """The most frequent keys of a window, in bounded memory.
 
     Args:
-        data: what `to_text` returned; None for none yet.
+        data: a result of `to_text`; None for a new one.
 
     Raises:
         OptionError: the library is not installed.
@@ -150,15 +150,15 @@ class HotKeys:
         self._sketch.update(key)
 
     def merge(self, other: HotKeys) -> None:
-        """Add what another has counted."""
+        """Add the counts of another."""
         self._sketch.merge(other._sketch)
 
     def to_text(self) -> str:
-        """Return it as text."""
+        """Return the counts as text."""
         return base64.b64encode(self._sketch.serialize()).decode()
 
     def top(self, count: int) -> list[HotKey]:
-        """Return the hottest keys, the hottest first; none that might be no hotter than keys that are left out."""
+        """Return the hottest keys, the hottest first; without those that may be no hotter than an omitted key."""
         kind = self._library.frequent_items_error_type.NO_FALSE_POSITIVES
         keys = [HotKey(key, low, high - low) for key, _, low, high in self._sketch.get_frequent_items(kind)]
         return sorted(keys, key=lambda hot: (-hot.changes, hot.key))[:count]
@@ -172,13 +172,15 @@ class Window:
     hot: HotKeys | None = None
 
     def of(self, prefix: str, most: int, whose: str = "") -> PrefixCounts:
-        """Return the counts of a prefix; of all others together (of the collection `whose`) once there are too many."""
+        """Return the counts of a prefix; those of all further prefixes together (of the collection `whose`) once there
+        are too many.
+        """
         if prefix not in self.prefixes and len(self.prefixes) >= most:
             prefix = whose + OTHERS
         return self.prefixes.setdefault(prefix, PrefixCounts())
 
     def merge(self, other: Window, most: int, *, by_collection: bool = False) -> None:
-        """Add what another has counted in the same window."""
+        """Add the counts of another for the same window."""
         for prefix, counts in other.prefixes.items():
             self.of(prefix, most, whose_of(prefix) if by_collection else "").add(counts)
         if other.hot is not None:
@@ -186,24 +188,24 @@ class Window:
             self.hot.merge(other.hot)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the window as JSON types."""
         prefixes = {prefix: counts.to_list() for prefix, counts in self.prefixes.items()}
         return {"prefixes": prefixes, "hot": None if self.hot is None else self.hot.to_text()}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Window:
-        """Read what `to_json` wrote."""
+        """Read the result of `to_json`."""
         prefixes = {prefix: PrefixCounts(*counts) for prefix, counts in saved["prefixes"].items()}
         return cls(prefixes, None if saved["hot"] is None else HotKeys(saved["hot"]))
 
 
 @dataclass
 class Windows:
-    """Windows by when they begin (nanoseconds), how far the clock is, and what is in none of them.
+    """Windows by their start (nanoseconds), the newest time, and the changes outside of all windows.
 
     Attributes:
         newest_ns: the newest time of a change.
-        late: changes whose window was closed. unclocked: changes whose CAS tells no time.
+        late: changes whose window was closed. unclocked: changes whose CAS is no time.
     """
 
     open: dict[int, Window] = field(default_factory=dict)
@@ -212,8 +214,9 @@ class Windows:
     unclocked: int = 0
 
     def count(self, rules: WindowRules, batch: Any, now_ns: int | None = None) -> None:
-        """Count the changes of an Arrow batch: columns event, key, cas, expiry, value if sizes are wanted, scope and
-        collection if they are counted by collection."""
+        """Count the changes of an Arrow batch: columns event, key, cas, expiry, value for sizes, scope and collection
+        for counts by collection.
+        """
         import pyarrow.compute as pc
 
         names = ("event", "key", "cas", "expiry")
@@ -261,11 +264,11 @@ class Windows:
             window.hot.add(whose + name)
 
     def watermark_ns(self, rules: WindowRules) -> int:
-        """Return the time before which everything is taken for seen."""
+        """Return the time before which all changes are assumed to have come."""
         return self.newest_ns - rules.delay_seconds * NANOSECONDS
 
     def merge(self, rules: WindowRules, others: Iterable[Windows]) -> None:
-        """Add what tasks of one batch have counted; what belongs to windows that are closed by now is late."""
+        """Add the counts of a batch's tasks; those for windows that are closed by now are late."""
         closed = self.watermark_ns(rules)
         for other in others:
             self.late, self.unclocked = self.late + other.late, self.unclocked + other.unclocked
@@ -279,30 +282,32 @@ class Windows:
             self.newest_ns = max(self.newest_ns, other.newest_ns)
 
     def close(self, rules: WindowRules, *, all_of_them: bool = False) -> list[tuple[int, Window]]:
-        """Take out the windows that lie before the watermark, or all, the oldest first."""
+        """Remove and return the windows before the watermark, or all, the oldest first."""
         mark = self.watermark_ns(rules)
         done = [start for start in sorted(self.open) if all_of_them or start + rules.length_ns <= mark]
         return [(start, self.open.pop(start)) for start in done]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the windows as JSON types."""
         kept = {str(start): window.to_json() for start, window in sorted(self.open.items())}
         return {"open": kept, "newest_ns": self.newest_ns, "late": self.late, "unclocked": self.unclocked}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Windows:
-        """Read what `to_json` wrote; nothing of {}."""
+        """Read the result of `to_json`; {} gives no windows."""
         kept = {int(start): Window.from_json(window) for start, window in saved.get("open", {}).items()}
         return cls(kept, saved.get("newest_ns", 0), saved.get("late", 0), saved.get("unclocked", 0))
 
 
 def whose_of(name: str) -> str:
-    """Return the collection's part of a prefix or key that was counted by collection, with what stands behind it."""
+    """Return the collection's part of a prefix or key that was counted by collection, up to its separator."""
     return name[: name.index(BETWEEN) + 1]
 
 
 def split(name: str, *, by_collection: bool) -> dict[str, str]:
-    """Return a prefix or key that was counted by collection in its parts: scope, collection and (under "") itself."""
+    """Split a prefix or key that was counted by collection into its parts: scope, collection and (under "")
+    the rest.
+    """
     if not by_collection:
         return {"": name}
     path, _, rest = name.partition(BETWEEN)

@@ -1,4 +1,4 @@
-"""The jobs, each declared once: its options, its words for people, and which function does its work.
+"""The jobs, each declared once: its options, its texts for people, and the function that does its work.
 
     Mirror("couchbase://127.0.0.1:11210/default", "./lake", once=True, engine="local").run()
 

@@ -105,8 +105,9 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
         return (self.user, self.password) if self.target_user is None else (self.target_user, self.target_password)
 
     def buckets(self) -> Iterator[BucketAsked]:
-        """Yield both buckets. A copy that was begun before collections were copied goes on so, and says what it does
-        not read."""
+        """Yield both buckets. A copy that was begun before collections were copied goes on so, and names the unread
+        ones.
+        """
         from headwater.pipelines.carried import CarriedFile
 
         begun = CarriedFile(self.place).load()

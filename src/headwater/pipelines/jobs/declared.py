@@ -1,4 +1,6 @@
-"""The frame of a job's declaration: what all jobs have, those that follow a bucket, and those with an engine."""
+"""The frame of a job's declaration: the options of all jobs, of those that follow a bucket, and of those with an
+engine.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ class JobProgress:
 
 
 class BucketAsked(NamedTuple):
-    """A bucket that a job needs, which is asked something before the work begins: a wrong address or password is
-    reported then, and not after Spark's start and its patience.
+    """A bucket that a job needs. It is asked before the work begins, so that a wrong address or password is reported at
+    once, not after Spark's start and its patience.
 
     Attributes:
         say_unread: name the collections that are not read.
@@ -74,16 +76,16 @@ class BucketAsked(NamedTuple):
 
 @dataclass(kw_only=True)
 class DeclaredJob(Generic[P]):
-    """The options of every job. Fields without a meaning are no options of the command line.
+    """The options of every job. Fields without a help text are no options of the command line.
 
     Attributes:
-        reading: more options of the `dcp` source, such as `maxChangesPerTrigger`.
-        spark: a session; where there is none the job begins one of its own, or worker processes (`engine`).
-        workers: how many worker processes there are: 0 for none but this one, None for one a core.
+        reading: further options of the `dcp` source, such as `maxChangesPerTrigger`.
+        spark: a session; without one the job starts its own, or worker processes (`engine`).
+        workers: the number of worker processes: 0 for this process only, None for one per core.
         interval_seconds: time from the start of one batch to that of the next, at least.
-        progress: called after each batch and before each new try, in whatever thread.
+        progress: called after each batch and before each new attempt, in any thread.
         stop: called several times a second; True ends the job.
-        watch: hears of each batch's time, and of how far the job is behind the bucket.
+        watch: gets the time of each batch, and the lag behind the bucket.
     """
 
     NAME: ClassVar[str]
@@ -134,7 +136,7 @@ class DeclaredJob(Generic[P]):
 
     @classmethod
     def options(cls) -> list[Option]:
-        """Return the options as they are shown: a job's own first, then those that more and more jobs have."""
+        """Return the options in the order of the help: a job's own first, then those of more and more jobs."""
         known, shown = {each.field: each for each in options_of(cast("type", cls))}, dict[str, Option]()
         for base in cls.__mro__:
             names = get_annotations(base)
@@ -143,14 +145,14 @@ class DeclaredJob(Generic[P]):
 
     @classmethod
     def typed(cls, name: str) -> str:
-        """Return how an option is typed on the command line, for a refusal that names it. KeyError: there is none."""
+        """Return an option in the command line's form, for a refusal that names it. KeyError: there is none."""
         return f"--{next(each.name for each in cls.options() if each.field == name)}"
 
     def run(self) -> P:
         """Do the work, until it is done or `stop` ends it; return the last progress.
 
         Raises:
-            OptionError: options that can't be.
+            OptionError: invalid options.
             SparkUnavailable: Spark can't be started here.
             HeadwaterError: what is not done is done again by the next run.
         """
@@ -167,14 +169,14 @@ class DeclaredJob(Generic[P]):
         check(self)
 
     async def plan(self) -> tuple[str, dict[str, Any]]:
-        """Return what would be done, as lines for people and as JSON types."""
+        """Return the plan of the work, as lines for people and as JSON types."""
         return cast("tuple[str, dict[str, Any]]", await _imported(self.PLAN)(self))
 
     def prepare(self) -> None:
-        """Begin what takes its time while buckets are asked. Raises SparkUnavailable."""
+        """Start slow parts while buckets are asked. Raises SparkUnavailable."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield what the user is to know about these options."""
+        """Yield remarks for the user about these options."""
         yield from ()
 
     def buckets(self) -> Iterator[BucketAsked]:
@@ -182,7 +184,7 @@ class DeclaredJob(Generic[P]):
         yield from ()
 
     def reach(self) -> None:
-        """Ask ends that are no buckets something, so that a wrong address is reported before the work begins."""
+        """Ask ends that are no buckets, so that a wrong address is reported before the work begins."""
 
     def line(self, progress: P) -> str:
         """Return the progress after a batch as a line for people."""
@@ -239,13 +241,13 @@ class OnEngines(FollowingJob[P]):
     engine: str = option("spark", ENGINE, choices=("spark", "local"))
 
     def sink(self) -> CountingSink[P]:
-        """Open the place that changes are brought into, for each attempt. A job without one names its WORK."""
+        """Open the sink, for each attempt. A job without a sink names its WORK."""
         raise TypeError(f"{type(self).__name__} has neither a sink() nor WORK of its own")
 
 
 @dataclass(kw_only=True)
 class FromNow(FollowingJob[P]):
-    """A job that begins with what is written from now on; with `once`, and without a checkpoint, with all there is."""
+    """A job that begins with new changes only; with `once`, and without a checkpoint, with all changes."""
 
     since: str | None = option(
         None,
@@ -256,18 +258,18 @@ class FromNow(FollowingJob[P]):
     )
 
     def source_options(self) -> dict[str, str]:
-        """Return the options of the source, with where it begins."""
+        """Return the options of the source, with the start of the read."""
         return {"startingOffsets": "earliest" if self.once else "latest", **super().source_options()}
 
     def beginning(self) -> dict[str, Any]:
-        """Return the offset that a new place begins at, for a sink that keeps its own. Raises OptionError."""
+        """Return the offset of a new place, for a sink that keeps its own. Raises OptionError."""
         from headwater.spark.settings import parse
 
         return parse(self.source_options(), streaming=True).starting_offsets.to_json()
 
 
 class WithCheckpoint(FollowingJob[P]):
-    """A job on Spark whose effects may be had twice: how far it is stands in a checkpoint.
+    """A job on Spark with effects that may happen twice: its position is in a checkpoint.
 
     Attributes:
         checkpoint: its folder or URL. Each job declares it, behind its other end.
@@ -289,7 +291,7 @@ def _imported(place: str) -> Callable[..., Any]:
 
 
 def session_settings(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """Return settings of a Spark session, of which the command line has each as NAME=VALUE. Raises OptionError."""
+    """Return settings of a Spark session from the command line's NAME=VALUE. Raises OptionError."""
     if isinstance(given, Mapping):
         return dict(given)
     settings = {}
@@ -302,7 +304,7 @@ def session_settings(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]
 
 
 def losses_line(vbuckets: Sequence[int], effect: str = "so these were read again whole") -> list[str]:
-    """Return what a line says of the vbuckets in which deletions were missed: nothing, where there are none."""
+    """Return the words about vbuckets in which deletions were missed; none if there are none."""
     if not vbuckets:
         return []
     shown = ", ".join(map(str, vbuckets[:VBUCKETS_SHOWN])) + (", ..." if len(vbuckets) > VBUCKETS_SHOWN else "")

@@ -52,7 +52,7 @@ class MirrorProgress:
     collection: str = ""
 
     def count(self, written: Sequence[TaskResult]) -> None:
-        """Add what a batch's tasks did."""
+        """Add the results of a batch's tasks."""
         for each in written:
             self.mutations += each.counts.get("mutations", 0)
             self.deletions += each.counts.get("deletions", 0)
@@ -171,8 +171,10 @@ class Mirror(OnEngines[MirrorProgress]):
             parse_path(name)
 
     def prepare(self) -> None:
-        """Look for Spark before the libraries of tables, which are the lesser part without it; begin worker processes,
-        unless there is a table already: then a run with `once` may well have nothing to do. Raises SparkUnavailable."""
+        """Start worker processes, unless there is a table already: then a run with `once` may have nothing to do.
+
+        Spark is looked for before the libraries of tables, which are the smaller missing part. Raises SparkUnavailable.
+        """
         to = str(self.to or "")
         if self.engine == "spark":
             from headwater.pipelines.session import check_spark
