@@ -42,7 +42,7 @@ class FirstBytes:
         """Give the connection the session that understands these bytes; consume none."""
         connection = self.connection
         if looks_like_http(data):
-            connection.session = HttpSession(connection, self.server, self._certified())
+            connection.session = HttpSession(connection, self.server, self._certified(), self._relays)
         elif data[0] == _TLS_HANDSHAKE:
             connection.drop(self._where_tls_is_spoken())
         elif data[0] in _TEXT_COMMANDS:

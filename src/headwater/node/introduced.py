@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from headwater.node.connections.inbox import next_frame
 from headwater.node.kv.relay import refusal
 from headwater.node.kv.session import KvSession
+from headwater.node.rest import pages
+from headwater.node.rest.gathered import answer
 
 if TYPE_CHECKING:
     from headwater.node.connections.connection import Connection
@@ -31,7 +33,8 @@ class IntroducedCall:
         self._connection, self._server, self._refresh_users = connection, server, refresh_users
 
     def receive(self, data: memoryview) -> int:
-        """Read which client the call is for, and give the rest to a session of that client.
+        """Read which client the call is for, and give the rest to a session of that client; or send the page that is
+        asked for.
 
         If the bucket is not here, not yet or no more, the worker gets a refusal, and no request of the client is
         carried out.
@@ -40,6 +43,11 @@ class IntroducedCall:
         if frame is None:
             return 0
         who = json.loads(frame.value)
+        if "page" in who:
+            self._refresh_users()
+            self._connection.send(answer(pages.page(self._server, who["page"], who["user"])))
+            self._connection.finish()
+            return len(frame)
         connection, server = self._connection, self._server.buckets.get(who["bucket"])
         if server is None:
             connection.send(refusal())

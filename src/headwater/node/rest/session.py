@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from headwater.errors import RemoteProtocolError
 from headwater.node.reporting.log_lines import event
 from headwater.node.rest import pages, request
 from headwater.node.rest.callers import unwelcome
+from headwater.node.rest.gathered import GATHERED, question, with_others
 from headwater.node.rest.made import Made
 from headwater.node.users.failures import TooManyWait
 from headwater.wire.privilege import NONE, in_words
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Services
     from headwater.node.rest.request import HttpRequest
+    from headwater.wire.address import Address
 
 _REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
 _REASONS |= {421: "Misdirected Request", 500: "Internal Server Error", 503: "Service Unavailable"}
@@ -39,11 +42,18 @@ class HttpSession:
     pumps = False
     written_gate = 0
 
-    def __init__(self, connection: Connection, server: Services, user: str | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        server: Services,
+        user: str | None = None,
+        relays: Mapping[Address, str] = MappingProxyType({}),
+    ) -> None:
         self.connection = connection
         self.server: Services = server
         self.user: str | None = None
         self._certified = user
+        self._relays = relays
         self.watches: bool = False
         self._judging: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -189,7 +199,10 @@ class HttpSession:
             self._changing = self.server.loop.create_task(self._finish(request_, changing))
             return
         content = pages.page(self.server, request_.path, user) if request_.method in ("GET", "HEAD") else None
-        if content is not None:
+        if content is not None and self._relays and request_.path in GATHERED:
+            self.connection.pause("changing")
+            self._changing = self.server.loop.create_task(self._gather(request_, user, content))
+        elif content is not None:
             self._send(content.status, content.body, request_, content.content_type)
         elif (why := pages.refusal(self.server, request_.method, request_.path, user)) is not None:
             self._send(400, why, request_)
@@ -210,6 +223,18 @@ class HttpSession:
         if not self.connection.is_closed:
             self._send(result.status, result.body, request_, result.content_type)
             self.connection.resume("changing")
+
+    async def _gather(self, request_: HttpRequest, user: str, own: Made) -> None:
+        """Send a page of all workers."""
+        connection, call = self.connection, question(request_.path, user, self.connection.peer)
+        try:
+            page = await with_others(self.server.loop, request_.path, call, own, self._relays)
+        except Exception:  # as above
+            self._tell_of_fault()
+            page = Made(b'{"errors": {"_": "internal error"}}', 500)
+        if not connection.is_closed:
+            self._send(page.status, page.body, request_, page.content_type)
+            connection.resume("changing")
 
     def _tell_of_fault(self) -> None:
         peer = self.connection.peer

@@ -1,0 +1,128 @@
+"""Pages that are the node's, not a worker's, at the address that workers have in common.
+
+The worker that has the connection asks each other one for its page, over its unix socket, and puts all together: of
+metrics each series with the label `worker`, of readiness what is true of any. A worker that does not answer is shown as
+away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.node.rest.made import Made
+from headwater.wire.header import HEADER_BYTES, Frame, Magic, frame_bytes
+from headwater.wire.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from headwater.wire.address import Address
+
+GATHERED: Final = frozenset({"/metrics", "/readyz"})
+"""The paths of these pages."""
+ANSWER_SECONDS_MAX: Final = 2.0
+RECEIVE_BYTES: Final = 256 << 10
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?( .*)")
+_UP: Final = "headwater_worker_up"
+
+
+async def with_others(
+    loop: asyncio.AbstractEventLoop, path: str, request: bytes, own: Made, relays: Mapping[Address, str]
+) -> Made:
+    """Return a page with those of the other workers in it.
+
+    Args:
+        request: the `question` for the page. own: this worker's. relays: the path at which each other worker is called.
+    """
+    questions = [_page_of(loop, relay, request) for relay in relays.values()]
+    answers = dict(zip(map(_number, relays.values()), await asyncio.gather(*questions), strict=True))
+    number = next(each for each in range(len(answers) + 1) if each not in answers)
+    pages = dict(sorted({number: own, **answers}.items()))
+    return _metrics(pages) if path == "/metrics" else _readiness(pages)
+
+
+def question(path: str, user: str, peer: str) -> bytes:
+    """Return the first frame of a call that asks for a page."""
+    who = {"peer": peer, "user": user, "page": path}
+    return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()
+
+
+def answer(page: Made | None) -> bytes:
+    """Return the frame in which a worker sends its page; none it has is sent as 404."""
+    body, status, kind = page or Made(b"", 404)
+    head = json.dumps({"status": status, "type": kind}).encode()
+    return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, head, value=body).encode()
+
+
+def _number(relay: str) -> int:
+    """Return the number of the worker that is called at a path (workers/worker.py)."""
+    return int(relay.rpartition("-")[2])
+
+
+async def _page_of(loop: asyncio.AbstractEventLoop, relay: str, request: bytes) -> Made | None:
+    """Ask a worker for its page; None if it does not answer in time."""
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock:
+        sock.setblocking(False)
+        received = bytearray()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                sock.connect(relay)
+                await loop.sock_sendall(sock, request)
+                while len(received) < HEADER_BYTES or len(received) < frame_bytes(received):
+                    if not (data := await loop.sock_recv(sock, RECEIVE_BYTES)):
+                        return None
+                    received += data
+        except (OSError, TimeoutError):
+            return None
+    frame = Frame.decode(bytes(received))
+    if not frame.key:  # it can't take the call
+        return None
+    head = json.loads(frame.key)
+    return Made(frame.value, head["status"], head["type"])
+
+
+def _metrics(pages: Mapping[int, Made | None]) -> Made:
+    families: dict[str, list[str]] = {}
+    is_up = [f"# HELP {_UP} Whether a worker has answered this scrape.", f"# TYPE {_UP} gauge"]
+    kind, refusal = "", None
+    for number, page in pages.items():
+        is_there = page is not None and page.status == 200
+        is_up.append(f'{_UP}{{worker="{number}"}} {float(is_there)}')
+        if page is not None and is_there:
+            kind = page.content_type
+            _add(families, page.body.decode(), number)
+        refusal = refusal or page
+    if not kind and refusal is not None:  # where there are no metrics, no worker has them
+        return refusal
+    lines = [line for family in families.values() for line in family]
+    return Made("\n".join([*lines, *is_up, ""]).encode(), content_type=kind)
+
+
+def _add(families: dict[str, list[str]], text: str, number: int) -> None:
+    """Add a worker's series to those of their families, with its number as a label."""
+    family, is_new = list[str](), False
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            is_new = line not in families
+            family = families.setdefault(line, [line])
+        elif line.startswith("#"):
+            if is_new:
+                family.append(line)
+        elif match := _SAMPLE.fullmatch(line):
+            name, labels, value = match.groups()
+            family.append(f'{name}{{worker="{number}"{"," + labels if labels else ""}}}{value}')
+
+
+def _readiness(pages: Mapping[int, Made | None]) -> Made:
+    """Return the readiness of the node: that of all its workers. Counts are summed; what is wrong of one is wrong."""
+    state: dict[str, Any] = {}
+    for page in pages.values():
+        for name, value in json.loads(page.body if page is not None else b"{}").items():
+            state[name] = state.get(name, False) or value if isinstance(value, bool) else state.get(name, 0) + value
+    away = [number for number, page in pages.items() if page is None]
+    ready = not away and all(page is not None and page.status == 200 for page in pages.values())
+    return Made(json.dumps({**state, "ready": ready, "workers_away": away}).encode(), 200 if ready else 503)
