@@ -10,8 +10,8 @@ from headwater.cluster.members import NO_OTHERS
 from headwater.cluster.publisher import OWN_MAPS_MAX, Publisher
 from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.repair import repair
-from headwater.cluster.survey import Survey, settle
-from headwater.errors import ClusterError, OptionError
+from headwater.cluster.survey import NodeView, Survey, settle
+from headwater.errors import AuthError, ClusterError, OptionError
 from headwater.node.membership.roles import News, news, role
 from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
@@ -366,6 +366,29 @@ def test_the_first_map_without_the_dead_node_is_newer_than_one_that_it_may_have_
     members = Out(known, FakeNode(A, "A", is_gone=True), FakeNode(B, "r"), FakeNode(C, "r"))
     fail_over(members, B)
     assert min(each.rev for each in members.sent) > known.rev + OWN_MAPS_MAX
+
+
+def test_a_node_that_can_not_be_asked_and_lives_is_taken_out_only_where_that_is_accepted():
+    """The node has another password by now, or speaks no TLS, and serves its clients all the same."""
+    refuses = FakeNode(A, "A")
+
+    async def refused(*_, **how):
+        raise AuthError("no such user")
+
+    refuses.states = refuses.lease = refused
+    members = Out(a_map("ABC", replicas=2), refuses, FakeNode(B, "r"), FakeNode(C, "r"))
+    view = members.view
+
+    async def view_of(address):
+        if address == A:
+            return NodeView(A, error="no such user", is_refusal=True, lives=True)
+        return await view(address)
+
+    members.view = view_of
+    with pytest.raises(ClusterError, match=r"can't be asked \(no such user\), and is not dead") as problem:
+        fail_over(members, B)
+    assert "--accept alive" in problem.value.advice and members.sent == []
+    assert fail_over(members, B, accept=[FailoverRefusal.ALIVE]).promotions[0].chosen == B
 
 
 def test_copies_are_asked_again_when_none_of_them_follows_the_dead_node_any_more():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwater import client, testing
-from headwater.client.routing import Address
+from headwater.client.routing import Address, parse
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError, TransportError
 from headwater.node.users.file import Account, UsersFile
@@ -59,6 +59,25 @@ def test_a_node_that_does_not_answer_is_a_fact_of_the_survey(nodes):
     assert not found.nodes[NOBODY].answers and "refused" in found.nodes[NOBODY].error
     dead = ask(lambda members: members.survey(at(nodes[0]), without=at(nodes[1])))
     assert [node.error for node in dead.silent] == ["taken for dead"]
+
+
+def test_a_node_that_can_not_be_asked_lives_if_it_refuses_or_hangs_up_at_tls_but_not_without_the_bucket(
+    nodes, tmp_path
+):
+    async def look(members, address):
+        async with members:
+            return await members.view(address)
+
+    (here,) = at(nodes[0])
+    assert not asyncio.run(look(Members("other"), here)).lives
+    assert not asyncio.run(look(Members(), NOBODY)).lives
+    tls = parse("couchbases://127.0.0.1?tls_verify=none").tls
+    assert asyncio.run(look(Members(tls=tls), here)).lives
+    (tmp_path / "password").touch(0o600)
+    (tmp_path / "password").write_text("right")
+    with testing.node(vbuckets=1, user="ann", password_file=tmp_path / "password") as node:
+        view = asyncio.run(look(Members(user="ann", password="wrong"), at(node)[0]))
+    assert view.is_refusal and view.lives and not view.answers
 
 
 def test_if_nobody_answers_each_reason_is_told():

@@ -516,7 +516,10 @@ class Failover:
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
-        living = [node for node in survey.nodes if self._may_live or node not in map(self._members.name_of, self._dead)]
+        dead = list(map(self._members.name_of, self._dead))
+        living = [node for node in survey.nodes if node not in dead]
+        if self._may_live:
+            living += [node for node in dead if (await self._members.view(node)).answers]
         async with self._members.alone("failover", living):
             return await self._run()
 
@@ -578,11 +581,12 @@ class Failover:
         await asyncio.gather(*(self._tell(node, wanted) for node in dict.fromkeys((*wanted.servers, *self._dead))))
 
     async def _fence(self) -> None:
-        """Make the vbuckets of a dead node that answers dead, on its disk, before another node takes them."""
+        """Make the vbuckets of a dead node that answers dead, on its disk, before another node takes them. A node that
+        refuses this is left as it is, as was accepted."""
         for node in self._dead:
             try:
                 states = await self._members.admin(node).states()
-            except TransportError:
+            except (TransportError, StatusError):
                 continue
             owned = {vb: State.DEAD for vb, state in states.items() if state is State.ACTIVE}
             await self._members.set_states(node, owned)
@@ -641,6 +645,12 @@ class Failover:
             )
         for node in dead:
             view = await self._members.view(node)
+            if view.lives and not self._may_live:
+                raise ClusterError(
+                    f"{node} can't be asked ({view.error}), and is not dead",
+                    "see to it that it lets you in, or stop it, then type this again; or"
+                    f" {FailoverRefusal.ALIVE.option}",
+                )
             if view.answers and not self._may_live:
                 if node not in survey.map.servers and any(
                     survey.map.owner(vb) is None for vb in range(survey.map.vbuckets)

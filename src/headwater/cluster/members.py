@@ -22,7 +22,7 @@ from headwater.cluster import answers
 from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.survey import NodeView, Survey
-from headwater.errors import BucketNotFound, ClusterError, KeyExists, NoAccess, StatusError, TransportError
+from headwater.errors import BucketNotFound, ClusterError, KeyExists, NoAccess, StatusError, TlsError, TransportError
 from headwater.tls.settings import TlsSettings
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -235,9 +235,11 @@ class Members:
         try:
             return await self._ask(self.admin(address))
         except TransportError as error:
-            return NodeView(address, error=str(error).removeprefix(f"{address}: "))
+            lives = isinstance(error, TlsError)
+            return NodeView(address, error=str(error).removeprefix(f"{address}: "), lives=lives)
         except StatusError as error:
-            return NodeView(address, error=str(error), is_refusal=True)
+            lives = not isinstance(error, BucketNotFound)
+            return NodeView(address, error=str(error), is_refusal=True, lives=lives)
 
     async def _ask(self, admin: NodeAdmin) -> NodeView:
         config, states, seqnos, details, cluster_stats = await asyncio.gather(

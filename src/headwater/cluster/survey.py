@@ -80,7 +80,7 @@ class NodeView:
             found.
         damaged_batches: the number of damaged batches of its log, also those that no vbucket needs any more.
         error: the reason why it did not answer; all else is empty then. is_refusal: True if it answered with this
-            refusal.
+            refusal. lives: True if it can't be asked, and has the bucket all the same: it refused, or TLS failed.
         fenced: its text about the wait for its peers; empty if it serves. is_copy: True if it waits since the member
             whose map it has answers elsewhere.
     """
@@ -105,6 +105,7 @@ class NodeView:
     fenced: str = ""
     is_copy: bool = False
     is_refusal: bool = False
+    lives: bool = False
 
     @property
     def complaint(self) -> str:
