@@ -32,11 +32,11 @@ def read_age(option: str, text: str, before: Literal["h", "d"], at_least: timede
 
     Args:
         option: its name, without dashes.
-        before: the unit that a number alone had until there were units; it is taken still, with a remark.
+        before: the unit of a bare number in older releases; such a number is still accepted, with a remark.
         at_least: a shorter one is refused.
 
     Raises:
-        OptionError: it is no age, or too short, or over a hundred years.
+        OptionError: the text is no age, or the age is too short, or over a hundred years.
     """
     age = age_of(text.strip())
     if age is None:

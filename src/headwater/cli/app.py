@@ -1,7 +1,7 @@
-"""The command line: what comes before a command, and the list of commands (listed.py).
+"""The command line: the options before a command, and the list of commands (listed.py).
 
 `main()` is the console script (through headwater.__main__, which gives `serve` a faster way in). Each command's
-function, help and examples stand in its own file; `failures.py` says how all of them end.
+function, help and examples stand in its own file; `failures.py` ends all of them.
 """
 
 import os
@@ -49,7 +49,7 @@ def _version(wanted: bool) -> None:
 
 
 def _profiles(context: typer.Context, incomplete: str) -> list[str]:
-    """The names that the shell completes --profile to."""
+    """Return the names that the shell completes --profile to."""
     named = context.params.get("config") or os.environ.get("HEADWATER_CONFIG")
     return completed(incomplete, Path(named) if named else None)
 
@@ -66,7 +66,9 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 def _check_serve(context: typer.Context, profile: str) -> None:
-    """A node has no profile; a file that is named before the command is as good as one that is named behind it."""
+    """Check the options before `serve`: a node has no profile, but a file may be named before the command as well as
+    after it.
+    """
     if _is_typed(context, "profile"):
         raise OptionError("profile", profile, "for serve: profiles are those of commands that ask nodes")
     if not _is_typed(context, "config"):
@@ -74,7 +76,7 @@ def _check_serve(context: typer.Context, profile: str) -> None:
 
 
 def _tell_what_comes_before(context: typer.Context, profile: str) -> None:
-    """Tell of variables that come before a profile which was typed: they may be forgotten, and name another node."""
+    """Report variables that override a profile on the command line: they may be forgotten, and name another node."""
     if not _is_typed(context, "profile"):
         return
     table = context.obj.table()
@@ -105,7 +107,7 @@ def _begin(
         ),
     ] = "",
 ) -> None:
-    """Without a command, show which there are."""
+    """Show the list of commands if none is given."""
     context.obj = Settings(config, profile)
     if context.invoked_subcommand == "serve":
         _check_serve(context, profile)

@@ -1,6 +1,7 @@
-"""Passwords among the arguments of a process: overwritten at once, since everybody on the machine can read those.
+"""Passwords among the arguments of a process: overwritten at once, since everybody on the machine can read
+arguments.
 
-Linux shows what stands in the process's own memory, so what is changed there is changed for `ps`, too. From the start
+Linux shows the arguments from the process's own memory, so a change there shows in `ps`, too. From the start
 of the process to here is a tenth of a second or so; a file, the environment or a prompt shows nothing at all.
 """
 
@@ -19,7 +20,7 @@ _SELF = Path("/proc/self")
 
 
 def hide_passwords() -> None:
-    """Overwrite the passwords among this process's arguments; where the system does not let us, nothing happens."""
+    """Overwrite the passwords among this process's arguments; do nothing if the system does not allow it."""
     try:
         fields = (_SELF / "stat").read_bytes().rpartition(b")")[2].split()
         begin, end = (int(fields[_ARGUMENTS_BEGIN - 2 + place]) for place in (0, 1))

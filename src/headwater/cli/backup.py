@@ -1,4 +1,4 @@
-"""`headwater backup`: copies of a bucket in a folder or an object store: made, looked at, written back, removed."""
+"""`headwater backup`: make, show, verify, restore and remove copies of a bucket in a folder or an object store."""
 
 import json
 from datetime import UTC, datetime
@@ -255,7 +255,7 @@ def _target(node: str, user: str | None, password: str | None, retry: float | No
 def _write(
     archive: "Archive", point: "RestorePoint", chosen: frozenset[str] | None, target: Any, force: bool, quiet: bool
 ) -> None:
-    """Write a point into a bucket and tell what became of it."""
+    """Write a point into a bucket and report the result."""
     from headwater.backup import restore as writing
     from headwater.cli.meter import Meter
 
@@ -273,7 +273,7 @@ def _write(
 
 
 def _make(missing: "list[Lacking]", node: str, user: str | None, password: str | None) -> None:
-    """Make scopes and collections; raises CommandError when that can't be."""
+    """Make scopes and collections; raise CommandError if that is impossible."""
     from headwater.cli.cluster.running import addresses, run
     from headwater.client.routing import parse
     from headwater.cluster.collections import make
@@ -299,7 +299,7 @@ def _point(
     nearest: bool,
     vbuckets: list[int] | None,
 ) -> "RestorePoint":
-    """Find out what is wanted; raises typer.BadParameter, BackupError."""
+    """Return the point that the options mean; raises typer.BadParameter, BackupError."""
     from headwater.backup.restore import RestorePoint, point_at, point_of
 
     if backup is not None and at is not None:
@@ -340,7 +340,7 @@ def _in_words(manifest: "BackupManifest") -> str:
 
 
 def _tell_more(manifest: "BackupManifest") -> None:
-    """The collections, and the vbuckets that were read again."""
+    """Print the collections, and the vbuckets that were read again."""
     from headwater.backup.collections import paths_of
 
     if manifest.default_only:

@@ -1,7 +1,7 @@
-"""A command of the command line: its function's parameters, and those that all commands have.
+"""A command of the command line: its function's parameters, and those of all commands.
 
-    --json, --quiet, --verbose     the forms of what it says (forms.py), where it does not declare its own
-    --password-file                for each password that it takes (passwords.py)
+    --json, --quiet, --verbose     the forms of its output (forms.py), unless it declares its own
+    --password-file                for each of its passwords (passwords.py)
 
 They are parameters of the command, not of its function, so no function has to pretend to take them.
 """
@@ -30,7 +30,7 @@ SHOWN = "shown"
 
 
 def parameters(declared: Iterable[Parameter]) -> list[Any]:
-    """Return parameters of a command as typer makes them of a function that takes these."""
+    """Return parameters of a command, made by typer from a function with these parameters."""
     fields = [
         (name, kind, field(kw_only=True) if default is ... else field(default=default, kw_only=True))
         for name, kind, default in declared
@@ -41,7 +41,7 @@ def parameters(declared: Iterable[Parameter]) -> list[Any]:
 
 
 def parameter_of(option: Option, done: str = "") -> Parameter:
-    """Return a declared option as typer reads it; `done` completes its meaning."""
+    """Return a declared option in typer's form; `done` completes its value."""
     about: dict[str, Any] = {
         "metavar": option.metavar or (option.unit.metavar if option.unit else None),
         "envvar": option.env or None,
@@ -64,7 +64,7 @@ def parameter_of(option: Option, done: str = "") -> Parameter:
 
 
 def _reader(option: Option) -> Callable[[Any], Any]:
-    """Return the reader of a duration or a size, which has the command line's words for values that it refuses."""
+    """Return the reader of a duration or a size, which refuses values in the command line's words."""
 
     def read(text: Any) -> Any:
         try:
@@ -76,10 +76,10 @@ def _reader(option: Option) -> Callable[[Any], Any]:
 
 
 class CommandWithForms(TyperCommand):
-    """A command that has the forms, and a file for each of its passwords.
+    """A command with the forms, and with a file option for each of its passwords.
 
     Attributes:
-        forms: those that it gets, by the names of their parameters.
+        forms: its forms, by the names of their parameters.
         kinds: the annotation of each parameter.
     """
 
@@ -101,11 +101,11 @@ class CommandWithForms(TyperCommand):
             take_as_it_is(each)
 
     def declared(self) -> list[Parameter]:
-        """Return parameters beyond those of the function."""
+        """Return the parameters beyond those of the function."""
         return []
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the function in the forms that were chosen, with the passwords that were given or typed."""
+        """Run the function in the chosen forms, with the passwords from files or the terminal."""
         values = ctx.params
         chosen = {each: values.pop(each) if each in self._forms else values.get(each) for each in FORMS}
         forms = Forms(bool(chosen["as_json"]), bool(chosen["quiet"]), int(chosen["verbose"] or 0))

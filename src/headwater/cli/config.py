@@ -1,5 +1,6 @@
-"""`headwater config`: what a file of settings says, before anything is started with it; and the options of all other
-commands that such a file can have."""
+"""`headwater config`: show and check a file of settings before anything is started with it; and the options of all
+other commands that such a file can have.
+"""
 
 import json
 import os
@@ -112,7 +113,7 @@ def show(
 
 
 def _of_command(group: Any, name: str | None, source: Settings) -> Iterator[tuple[str, Any, str]]:
-    """Yield (option, value, origin) of a command; without a name, of what profiles say to all of them."""
+    """Yield (option, value, origin) of a command; without a name, of the profiles' options for all of them."""
     words = (name or "get").split()
     options: dict[str, tuple[Any, tuple[str, ...]]] = {}
     command = group
@@ -139,14 +140,14 @@ def _of_command(group: Any, name: str | None, source: Settings) -> Iterator[tupl
 
 
 def _key(parameter: Any, words: list[str]) -> str:
-    """The key by which a profile knows a parameter that all commands have."""
+    """Return the key that a profile has for a parameter of all commands."""
     return VARIABLES.get(str(parameter.envvar), parameter.name if words[0] == "user" else "")
 
 
 def _origin(
     lines: Mapping[tuple[str, ...], int], source: Settings, place: tuple[str, ...], wanted: Sequence[tuple[str, ...]]
 ) -> str:
-    """The place of a default: the table of its command or, of a profile, its own."""
+    """Return the origin of a default: the table of its command, or the profile."""
     mine = [path for path in lines if path[: len(place)] == place]
     paths = [path for each in wanted for path in mine if _same(path[len(place) :], each)]
     return f"{f'profile {source.profile}, ' if place else ''}{source.path}:{lines.get([*paths, place][0], 0)}"
@@ -163,7 +164,7 @@ def _lines(path: Path) -> Mapping[tuple[str, ...], int]:
 
 
 def _line_of(lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> int:
-    """The line of a key; that of its table where it has none itself."""
+    """Return the line of a key; that of its table if it has none itself."""
     return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 0)
 
 

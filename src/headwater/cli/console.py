@@ -63,13 +63,13 @@ def console(
 
 
 def _check_installed() -> None:
-    """Tell what is missing, all of it, before anything is asked of a node."""
+    """Report all missing libraries before a node is asked."""
     if missing := [each for each in ("starlette", "uvicorn", "jinja2") if find_spec(each) is None]:
         raise CommandError(lacking(missing) or f"{', '.join(missing)} is missing: pip install {' '.join(missing)}")
 
 
 def _check_login(url: str, user: str | None, password: str | None) -> None:
-    """Raise what refuses us for good; a node that is away now may come."""
+    """Raise a permanent refusal of the login; a node that is away now may come."""
     try:
         connect(url, user, password).close()
     except TlsError:

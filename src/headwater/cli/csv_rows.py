@@ -1,8 +1,8 @@
-"""CSV as rows of text, and their fields as values of the types that columns were given.
+"""CSV as rows of text, and their fields as values of the columns' types.
 
-Rows are cut by Python's own reader, in the thread that asks for them. Arrow's reads ahead in a thread of its own, and
-where a command ended while that thread was in a file of Python's, the process died of SIGABRT; nor does it take a row
-that is longer than a block, be it quoted or not. Here a row is bounded by what a document can be.
+Python's own reader cuts the rows, in the calling thread. Arrow's reader reads ahead in a thread of its own: when a
+command ended while that thread read a Python file, the process died of SIGABRT. It also refuses a row longer than a
+block, quoted or not. Here a row may be as long as the largest document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIGITS_MAX = 4000
 
 
 class _Lines:
-    """The lines of a text, as a reader of CSV wants them; knows when they end within a row."""
+    """The lines of a text, for a reader of CSV; it notices an end within a row."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text, self.taken = text, 0
@@ -49,11 +49,11 @@ def rows_of(stream: io.RawIOBase | io.BytesIO, delimiter: str, *, strict: bool =
 
     Args:
         stream: the bytes.
-        delimiter: between fields.
-        strict: refuse what stands behind a field's closing quote; else it is part of the field.
+        delimiter: the character between fields.
+        strict: True to refuse text after a field's closing quote; otherwise it is part of the field.
 
     Raises:
-        csv.Error: no CSV. UnicodeDecodeError: no UTF-8.
+        csv.Error: the text is no CSV. UnicodeDecodeError: it is no UTF-8.
     """
     csv.field_size_limit(ROW_CHARACTERS_MAX)
     lines = _Lines(io.TextIOWrapper(io.BufferedReader(cast(Any, stream)), "utf-8", newline=""))
@@ -64,10 +64,10 @@ def rows_of(stream: io.RawIOBase | io.BytesIO, delimiter: str, *, strict: bool =
 
 
 def types_of(head: str, delimiter: str, given: Mapping[str, str], key_field: str, *, infer: bool) -> dict[str, str]:
-    """Return each column's type: as given, or inferred of the beginning of a text, or `text`.
+    """Return each column's type: the given one, one inferred from the beginning of the text, or `text`.
 
     Raises:
-        ValueError: a name comes twice, or a type is given to a column that there is not.
+        ValueError: a name comes twice, or a type is given for a missing column.
     """
     csv.field_size_limit(ROW_CHARACTERS_MAX)
     rows = [row for row in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter) if row]
@@ -85,7 +85,7 @@ def types_of(head: str, delimiter: str, given: Mapping[str, str], key_field: str
 
 
 def _inferred(fields: set[str]) -> str:
-    """The type that all fields have and that gives each back as it stood; empty ones are missing in any."""
+    """Return the type that all fields have without a loss; empty fields are missing values of any type."""
     fields = fields - {""}
     for kind, pattern in _PATTERNS.items():
         if fields and all(pattern.fullmatch(field) for field in fields):
@@ -102,10 +102,10 @@ _PATTERNS = {
 
 
 def typed(kind: str, field: str) -> Any:
-    """Return a field as a value of a type; an empty one of any type but text is missing.
+    """Return a field as a value of a type; an empty field is a missing value, except of type text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no value of this type.
     """
     if kind == "text":
         return field

@@ -1,5 +1,6 @@
-"""Exit statuses: what each says, for all commands; a command's own stand in its file. The reference and the man pages
-print them."""
+"""Exit statuses and their meanings for all commands; a command's own are in its file. The reference and the man pages
+print them.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -20,8 +21,9 @@ UNTIL_ENDED = frozenset({"serve", "console"})
 
 
 def own_exits(command: Any) -> Mapping[int, str]:
-    """Return the meaning of a status, of a command in particular: of its job, its work, or by its module: EXITS, and
-    EXITS_OF of the commands of a group."""
+    """Return the meanings of a command's own statuses: of its job, its work, or by its module: EXITS, and EXITS_OF of
+    the commands of a group.
+    """
     declared = getattr(command, "job", None) or getattr(command, "work", None)
     if declared is not None:
         return dict(declared.EXITS)
@@ -30,7 +32,8 @@ def own_exits(command: Any) -> Mapping[int, str]:
 
 
 def exits_of(name: str, command: Any) -> dict[int, str]:
-    """Return all statuses that a command can end with, by its whole name. What runs until it is ended has none for a
-    signal."""
+    """Return all statuses of a command, by its whole name. A command that runs until it is ended has none for
+    a signal.
+    """
     general = {status: text for status, text in GENERAL.items() if status < 128 or name not in UNTIL_ENDED}
     return dict(sorted({**general, **own_exits(command)}.items()))

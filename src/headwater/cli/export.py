@@ -1,4 +1,4 @@
-"""`headwater export`: the documents of a bucket into a file, in the forms that `load` reads."""
+"""`headwater export`: write the documents of a bucket into a file, in the forms that `load` reads."""
 
 import errno
 import io
@@ -148,7 +148,7 @@ def _form(
 
 @contextmanager
 def _roomy(where: Path | None) -> Iterator[None]:
-    """Say what a full disk has left."""
+    """Explain a full disk if the block meets one."""
     try:
         yield
     except (DiskFull, OSError) as error:
@@ -161,7 +161,9 @@ def _roomy(where: Path | None) -> Iterator[None]:
 
 
 def _spool_file(where: Path | None) -> IO[bytes]:
-    """A file without a name, where there must be room anyway; it is gone with this process, however that ends."""
+    """Return a file without a name, on a disk that must have room anyway; it is gone with this process in any
+    case.
+    """
     return cast(IO[bytes], tempfile.TemporaryFile(dir=None if where is None else where.parent))
 
 
@@ -180,7 +182,7 @@ def _read(client: "Client", spool: "Spool", collection: str | None, *, only_one:
 
 
 def _write(spool: "Spool", form: "ExportForm", output: AbstractContextManager[IO[bytes]]) -> int:
-    """Write the file; return how many documents are in it."""
+    """Write the file; return the number of its documents."""
     from headwater.cli.meter import Meter
     from headwater.cli.writers import write
 
@@ -194,7 +196,7 @@ def _write(spool: "Spool", form: "ExportForm", output: AbstractContextManager[IO
 
 @contextmanager
 def _output(where: Path | None, form: "ExportForm") -> Iterator[IO[bytes]]:
-    """The file, which gets its name when the block ends well; standard output, which is no place to go back in."""
+    """Yield the file, which gets its name when the block ends well; or standard output, which can't seek."""
     from headwater.lake.store import TableStore
 
     if where is not None:
@@ -216,7 +218,7 @@ def _nowhere() -> AbstractContextManager[IO[bytes]]:
 
 @contextmanager
 def _compressed(out: IO[bytes], where: Path) -> Iterator[IO[bytes]]:
-    """Compress as the name says: .gz, .bz2, .zst, .lz4."""
+    """Yield a file compressed by its name: .gz, .bz2, .zst, .lz4."""
     import pyarrow as pa
 
     from headwater.cli.readers import COMPRESSIONS
@@ -233,7 +235,7 @@ def _compressed(out: IO[bytes], where: Path) -> Iterator[IO[bytes]]:
 
 
 class _KeptOpen(io.RawIOBase):
-    """A file for Arrow, which closes what it is given."""
+    """A file for Arrow, which otherwise closes its files."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
@@ -247,20 +249,20 @@ class _KeptOpen(io.RawIOBase):
 
 
 class BadDocuments:
-    """The documents that were left out: each is a line on stderr, up to a number."""
+    """The documents that were left out: each is a line on stderr, up to a limit."""
 
     def __init__(self) -> None:
         self.documents: int = 0
 
     def __call__(self, error: "RowError") -> None:
-        """Tell of one."""
+        """Report one document."""
         self.documents += 1
         if self.documents <= BAD_TOLD:
             remark(f"{error}; left out")
 
 
 def _tell(file: Path, written: int, bad: BadDocuments | None, seconds: float, dry_run: bool) -> None:
-    """Say what was done; where the documents went to standard output, on stderr."""
+    """Report the result; on stderr if the documents went to standard output."""
     from headwater.cli.screen import rate, several
 
     left_out = bad.documents if bad else 0

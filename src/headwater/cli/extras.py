@@ -1,4 +1,4 @@
-"""Libraries that are missing and that an extra would have brought: each is named with how to install it."""
+"""Missing libraries that an extra would have installed: each is named with its install command."""
 
 import re
 from collections import Counter
@@ -15,12 +15,12 @@ _TOOLS = frozenset({"dev", "all"})
 
 
 def advice(error: ModuleNotFoundError) -> str | None:
-    """Say what to install for a module that one of our extras brings; None when none does: that is a bug."""
+    """Return the advice to install the extra with a module; None if no extra has it: that is a bug."""
     return lacking([(error.name or "").partition(".")[0]])
 
 
 def lacking(modules: Sequence[str]) -> str | None:
-    """Say what to install for some modules; None when no extra of ours brings one of them."""
+    """Return the advice to install the extra with some modules; None if no extra of ours has one of them."""
     requirements = _extras()
     sizes = Counter(extra for _, _, extra in requirements)  # what an extra takes over from another stands in both
     wanted: list[tuple[str, str, str]] = []
@@ -36,7 +36,7 @@ def lacking(modules: Sequence[str]) -> str | None:
 
 
 def _extras() -> list[tuple[str, str, str]]:
-    """Package, versions and extra of each requirement that an extra adds."""
+    """Return package, versions and extra of each requirement of an extra."""
     try:
         requirements = requires("headwater") or []
     except PackageNotFoundError:  # a tree on PYTHONPATH

@@ -1,4 +1,4 @@
-"""`headwater failover-log`: the branches a vbucket's history has taken."""
+"""`headwater failover-log`: the branches of a vbucket's history."""
 
 import json
 from typing import Annotated

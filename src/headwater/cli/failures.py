@@ -38,7 +38,7 @@ _ARGUMENT = re.compile(r"[^\s\"'(]+:[^\s\"')]*@")
 
 
 class InputError(HeadwaterError):
-    """A file given to a command holds something the command cannot take."""
+    """A file given to a command has content that the command can't take."""
 
     def __init__(self, path: Path, place: str, why: str) -> None:
         self.path: Path = path
@@ -48,7 +48,7 @@ class InputError(HeadwaterError):
 
 
 class CommandError(HeadwaterError):
-    """The command did its work and the answer is no; the message says what was expected and what was found."""
+    """The command did its work and the result is a failure; the message has the expectation and the finding."""
 
 
 class Commands(TyperGroup):
@@ -63,13 +63,13 @@ class Commands(TyperGroup):
         return [take_as_it_is(plain(each)) for each in super().get_params(ctx)]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one command line and exit; raises SystemExit always, as the one it replaces does."""
+        """Run one command line and exit; always raises SystemExit, as the function that it replaces."""
         kwargs["standalone_mode"] = False
         sys.exit(_ending(_stoppable, super().main, *args, **kwargs))
 
 
 def _stoppable(run: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run; what fails after a signal was ended by it, whatever the failure looks like."""
+    """Run the command; a failure after a signal was caused by it, whatever it looks like."""
     try:
         return run(*args, **kwargs)
     except Exception as error:
@@ -79,7 +79,7 @@ def _stoppable(run: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
-    """Run and turn whatever came of it into an exit status."""
+    """Run the command and turn its outcome into an exit status."""
     try:
         result = run(*args, **kwargs)
     except Stopped as stop:
@@ -98,8 +98,9 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _why(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | None:
-    """Say what failed outside of us, or None where that is no explanation. Python hands us arguments that are no UTF-8
-    with surrogates in them, which no message to a node can have."""
+    """Return the message for a failure outside of headwater, or None if that explains nothing. Python hands us
+    arguments that are no UTF-8 with surrogates in them, which no message to a node can have.
+    """
     if isinstance(error, OSError):
         return system(error)
     if isinstance(error, ModuleNotFoundError):
@@ -110,7 +111,7 @@ def _why(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | Non
 
 
 def _say(message: str, status: int) -> int:
-    """Print the one line; a message of several lines is folded into one."""
+    """Print the one line, and return the status; a message of several lines is folded into one."""
     _give_up_output()
     with suppress(OSError):  # a terminal that is closed takes no line, and the status says it all the same
         print("headwater:", hide_logins(" ".join(message.split())), file=sys.stderr)
@@ -118,7 +119,9 @@ def _say(message: str, status: int) -> int:
 
 
 def _give_up_output() -> None:
-    """Drop what stdout would not take: Python would try again when it ends, and fail with a status of its own."""
+    """Drop the output that stdout would not take: Python would try again when it ends, and fail with a status of its
+    own.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -137,7 +140,7 @@ _WANTED = {
 
 
 def plain_words(error: Any) -> str:
-    """Say why a value of an option or an argument (a typer.BadParameter) can't be."""
+    """Return the reason why a value of an option or an argument (a typer.BadParameter) is invalid."""
     details = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
     if (wanted := _WANTED.get(details.get("type", ""))) is not None:
         return f"{str(details['input'])!r} is not {wanted.format(**details.get('ctx', {}))}"
@@ -146,7 +149,7 @@ def plain_words(error: Any) -> str:
 
 
 def _usage(error: Any) -> str:
-    """Say what is wrong, and where the right form is written; nothing where the help itself was shown."""
+    """Return the error, and where to find the right form; nothing if the help itself was shown."""
     if isinstance(error, typer.BadParameter):
         error.message = plain_words(error)
     where = error.ctx.command_path if error.ctx is not None else "headwater"
@@ -159,7 +162,7 @@ def _usage(error: Any) -> str:
 
 
 def _dashed(error: Any) -> str:
-    """Say how what begins with a dash is no option, where a command takes arguments: `-40`, `-wine`."""
+    """Return the way to pass arguments that begin with a dash, if a command takes arguments: `-40`, `-wine`."""
     typed, of = getattr(error, "option_name", ""), error.ctx.command.params if error.ctx is not None else ()
     arguments = [each for each in of if each.param_type_name == "argument"]
     if type(error).__name__ != "NoSuchOption" or not arguments or typed.startswith("--"):
@@ -168,6 +171,6 @@ def _dashed(error: Any) -> str:
 
 
 def system(error: OSError) -> str:
-    """`path: No such file or directory`, without the number in brackets."""
+    """Return `path: No such file or directory`, without the number in brackets."""
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason

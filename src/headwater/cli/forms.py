@@ -1,4 +1,4 @@
-"""The forms of what a command says, the same for all: for people, as JSON, quiet, verbose.
+"""The forms of a command's output, the same for all: for people, as JSON, quiet, verbose.
 
     --json         the result as one JSON object on stdout, or one a line where there are many; no questions
     --quiet, -q    no progress, no remarks, no report of what was done: only what was asked for, and errors
@@ -29,7 +29,7 @@ __all__ = ["FORMS", "Forms", "answer", "ask", "detail", "forms", "remark", "rema
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """The forms that were asked for on the command line."""
+    """The forms chosen on the command line."""
 
     json: bool = False
     quiet: bool = False
@@ -40,12 +40,12 @@ _forms = Forms()
 
 
 def forms() -> Forms:
-    """Return those of the command that runs."""
+    """Return the forms of the running command."""
     return _forms
 
 
 def report(line: str, **facts: Any) -> None:
-    """Say what was done: a line for people, with --json the facts, with --quiet nothing."""
+    """Report the work: a line for people, with --json the facts, with --quiet nothing."""
     if _forms.json:
         typer.echo(json.dumps(facts))
     elif not _forms.quiet:
@@ -53,12 +53,12 @@ def report(line: str, **facts: Any) -> None:
 
 
 def answer(line: str, **facts: Any) -> None:
-    """Say what was asked for: as `report`, but not even --quiet keeps it back."""
+    """Print the result: as `report`, but also with --quiet."""
     typer.echo(json.dumps(facts) if _forms.json else line)
 
 
 def remark(line: str) -> None:
-    """Tell something on stderr that is no reason to fail."""
+    """Print a remark on stderr that is no reason to fail."""
     if not _forms.quiet:
         typer.echo(f"headwater: {line}", err=True)
 
@@ -67,21 +67,21 @@ _later: list[str] = []
 
 
 def remark_later(line: str) -> None:
-    """Keep a remark until it is known which forms were asked for."""
+    """Keep a remark until the forms are known."""
     _later.append(line)
 
 
 def detail(line: str) -> None:
-    """Tell on stderr, with --verbose, what the command is doing."""
+    """Print on stderr, with --verbose, a step of the command."""
     if _forms.verbose:
         typer.echo(f"headwater: {line}", err=True)
 
 
 def ask(question: str, yes: bool) -> None:
-    """Ask before something is begun; ends the command if the answer is no.
+    """Ask before work begins; end the command if the answer is no.
 
     Raises:
-        OptionError: nobody can be asked, since what is printed is read by a program.
+        OptionError: nobody can be asked, since a program reads the output.
     """
     if yes:
         return
@@ -123,7 +123,7 @@ FORMS: Mapping[str, tuple[str, Any, Any]] = {
 
 @contextmanager
 def speaking(wanted: Forms) -> Iterator[None]:
-    """Let these be the forms while a command runs, and tell of it as a whole."""
+    """Use these forms while a command runs, and report its total with --verbose."""
     global _forms  # noqa: PLW0603 - one command runs at a time, and its callbacks run in other threads
     before, _forms, began = _forms, wanted, time.monotonic()
     try:
@@ -142,16 +142,16 @@ def speaking(wanted: Forms) -> Iterator[None]:
 
 
 class _Remarks(logging.Handler):
-    """Tells lines of a log as remarks."""
+    """Prints log lines as remarks."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell one."""
+        """Print one log line."""
         remark(record.getMessage())
 
 
 @contextmanager
 def _waits_told(verbose: int) -> Iterator[None]:
-    """Tell whom the client waits for; with --verbose its log tells that among the rest."""
+    """Print the client's waits; with --verbose its log has them already."""
     log, handler = logging.getLogger("headwater.client.waiting"), _Remarks()
     level = log.level
     if not verbose:
@@ -166,7 +166,7 @@ def _waits_told(verbose: int) -> Iterator[None]:
 
 @contextmanager
 def _logged(verbose: int) -> Iterator[None]:
-    """Let the package's log lines go to stderr, those for debugging with two -v."""
+    """Send the package's log lines to stderr, those for debugging with two -v."""
     if not verbose:
         yield
         return

@@ -1,4 +1,4 @@
-"""`headwater get`: one document to stdout."""
+"""`headwater get`: print one document to stdout."""
 
 import base64
 import json
@@ -58,7 +58,7 @@ def get(
 
 
 def is_terminal() -> bool:
-    """Return True if a person reads what is printed."""
+    """Return True if the output goes to a terminal."""
     return sys.stdout.isatty()
 
 
@@ -67,7 +67,7 @@ def _masked(line: str) -> str:
 
 
 def _value(value: bytes) -> dict[str, str]:
-    """The value as text, or what is none as base64."""
+    """Return the value as text, or as base64 if it is none."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:

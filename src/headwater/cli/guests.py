@@ -1,10 +1,10 @@
-"""Commands that other packages bring, by entry points.
+"""Commands of other packages, by entry points.
 
-    headwater.jobs        a job (pipelines/jobs/), of which a command is made
+    headwater.jobs        a job (pipelines/jobs/), which gets a command
     headwater.commands    a function, or a typer.Typer with several of them
 
-A package is imported when its command is called or shown, and never before. One that can't be used costs a line, and no
-other command. docs/howto/own-job.md shows how to write one.
+A package is imported only when its command is called or shown. A broken one costs a line, and no other command.
+docs/howto/own-job.md shows how to write one.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ GUESTS: Final = "Of other packages"
 
 
 class CommandsAndGuests(Commands):
-    """Our commands, and those of other packages, which are loaded when somebody wants them."""
+    """Our commands, and those of other packages, which are loaded on demand."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -37,35 +37,35 @@ class CommandsAndGuests(Commands):
         self._ours = frozenset(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; of another package, loaded now. Raises CommandError for one that can't be used."""
+        """Return a command, loaded now if another package has it. Raises CommandError for a broken one."""
         if cmd_name not in self.commands and (point := _first(cmd_name)) is not None:
             self.commands[cmd_name] = _loaded(point)
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands that can be used."""
+        """Return the names of all usable commands."""
         list(self._faults())
         return super().list_commands(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the list of commands, and on stderr why others are not in it."""
+        """Print the list of commands, and on stderr the reasons why others are missing."""
         for problem in self._faults():
             remark(problem)
         Commands.format_help(self._shown_group(), ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return what the shell can complete a word to: of commands no more than the list has."""
+        """Return the shell's completions of a word: only the names in the list for a command."""
         ctx.command = self._shown_group()  # where typer looks for the names
         return Commands.shell_complete(ctx.command, ctx, incomplete)
 
     def _shown_group(self) -> Any:
-        """Return the group with a stand-in for each of our commands, which a list can show."""
+        """Return the group with a stand-in for each of our commands, for a list."""
         group: Any = copy(self)
         group.commands = self._listed.stand_ins()
         return group
 
     def _faults(self) -> Iterator[str]:
-        """Load what other packages bring; yield why some of it can't be used."""
+        """Load the commands of other packages; yield the reasons why some are unusable."""
         taken = set(self._ours)
         for name, point in _points():
             if name in taken:
@@ -79,7 +79,7 @@ class CommandsAndGuests(Commands):
 
 
 def _points() -> Iterator[tuple[str, "EntryPoint"]]:
-    """Yield what packages bring, by name and in the order of their names."""
+    """Yield the entry points of packages, by name and in the order of their names."""
     from importlib.metadata import entry_points  # a hundredth of a second, for names that are none of ours
 
     points = [*entry_points(group=JOBS), *entry_points(group=COMMANDS)]
@@ -91,7 +91,7 @@ def _first(name: str) -> "EntryPoint | None":
 
 
 def _package(point: "EntryPoint") -> str:
-    """The package that brings it; one that was removed by half has no name any more."""
+    """Return the package of an entry point; one that is half removed has no name any more."""
     with suppress(Exception):
         if point.dist is not None and point.dist.name:
             return f"{point.dist.name} {point.dist.version}"
@@ -99,7 +99,7 @@ def _package(point: "EntryPoint") -> str:
 
 
 def _loaded(point: "EntryPoint") -> Any:
-    """Import what an entry point names and make a command of it. Raises CommandError."""
+    """Import the object of an entry point and make a command of it. Raises CommandError."""
     from headwater.cli.making import command_of
 
     try:
@@ -113,7 +113,7 @@ def _loaded(point: "EntryPoint") -> Any:
 
 
 def _check_job(brought: Any, name: str) -> None:
-    """Raise TypeError if it is no job of this name."""
+    """Raise TypeError if the object is no job of this name."""
     from headwater.pipelines.jobs import DeclaredJob
 
     if not (isinstance(brought, type) and issubclass(brought, DeclaredJob)) or name != brought.NAME:

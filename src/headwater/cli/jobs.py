@@ -1,4 +1,4 @@
-"""Commands of jobs (pipelines/jobs/): a job's options as typer reads them, and one way to run all of them."""
+"""Commands of jobs (pipelines/jobs/): a job's options in typer's form, and the function that runs them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -76,7 +76,7 @@ def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, live:
 
 
 def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[Any]:
-    """Make a job of what was typed; what was left out is as the job declares it. Raises OptionError."""
+    """Make a job of the options on the command line; the others have their declared defaults. Raises OptionError."""
     given = {}
     for option in kind.options():
         if (value := values[option.field]) is not None and not (option.many and not value):
@@ -85,10 +85,10 @@ def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[
 
 
 def add_job(app: typer.Typer, kind: type[DeclaredJob[Any]], part: str, live: Live | None = None) -> None:
-    """Give the command line the command of a job, in a part of its list."""
+    """Add the command of a job to the command line, in a part of its list."""
 
     def command() -> None:
-        """Run by `perform`."""
+        """Do nothing: `perform` runs the job."""
 
     own = {"job": kind, "live": staticmethod(live) if live else None}
     app.command(

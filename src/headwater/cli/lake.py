@@ -1,4 +1,6 @@
-"""`headwater lake`: a mirror's table by hand: look at it, fold its files, remove old ones, compare it with a bucket."""
+"""`headwater lake`: manual work on a mirror's table: show it, fold its files, remove old ones, compare it with a
+bucket.
+"""
 
 import json
 from datetime import timedelta
@@ -210,7 +212,7 @@ def _table(place: str) -> "tuple[TableLog, Indexes | None]":
 
 
 def _quarantine_of(log: "TableLog") -> "tuple[TableStore, TableState] | None":
-    """The quarantine of a table, as the table's record names it; None if it has none."""
+    """Return the quarantine in the table's record; None if it has none."""
     from headwater.lake.commit import record_of
     from headwater.lake.log import TableLog
     from headwater.lake.places import QUARANTINE, store_of
@@ -224,8 +226,9 @@ def _quarantine_of(log: "TableLog") -> "tuple[TableStore, TableState] | None":
 
 
 def _differences(held: "Held", other: "Held", texts: "TableState | None") -> tuple[list[str], str]:
-    """Return the differences between rows and a bucket, and the line about the bucket; `texts` is the table's state
-    where it leaves out documents whose keys are no text."""
+    """Return the differences between rows and a bucket, and the line about the bucket; `texts` is the table's state if
+    it leaves out documents whose keys are no text.
+    """
     from headwater.lake.verify import compare, left_out, stale_records
 
     unkept = left_out(texts, other) if texts is not None else {}

@@ -1,6 +1,7 @@
-"""Documents as rows with all that is their own: what `export` writes without `--key`, and `load` reads back.
+"""Documents as rows with all of their own fields: the form that `export` writes without `--key`, and `load`
+reads back.
 
-    vbucket, seqno, cas, rev_seqno   where it stood; not read back
+    vbucket, seqno, cas, rev_seqno   its place in the history; not read back
     scope, collection                its collection
     key                              in Parquet its bytes; in CSV text, with escapes where it is no UTF-8
     key_base64                       CSV: the bytes of a key that has no text in the file's encoding, else empty
@@ -32,7 +33,7 @@ NEEDED = frozenset({"key", "value"})
 
 
 class ExportedDocument(NamedTuple):
-    """A document as it stood in its bucket; `datatype` bit 1: its value is JSON."""
+    """A document of a bucket; `datatype` bit 1: its value is JSON."""
 
     vbucket: int
     seqno: int
@@ -80,7 +81,7 @@ def cells(document: ExportedDocument, encoding: str) -> list[str]:
 
 
 def _text(data: bytes, encoding: str) -> str | None:
-    """Bytes as text; None where that would not come back from a file of this encoding as it was."""
+    """Return bytes as text; None if a file of this encoding would not give the same bytes back."""
     try:
         text = data.decode()
         return text if encoding == "utf-8" or text.encode(encoding).decode(encoding) == text else None
@@ -92,7 +93,7 @@ def of_cells(row: Mapping[str, Any]) -> tuple[bytes, bytes, int, int, str | None
     """Return key, value, flags, expiry and collection ("scope.name", None for the default one) of a row.
 
     Raises:
-        ValueError: a field is none, and why.
+        ValueError: a field is invalid; the message has the reason.
     """
     whose = (row.get("scope") or DEFAULT, row.get("collection") or DEFAULT)
     if not all(isinstance(each, str) for each in whose):
@@ -126,5 +127,5 @@ def _number(row: Mapping[str, Any], name: str) -> int:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Return the columns that a file lacks to be in this layout."""
+    """Return the columns that a file lacks of this layout."""
     return sorted(NEEDED - set(names))

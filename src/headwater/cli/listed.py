@@ -1,8 +1,8 @@
 """The list of commands: in parts, in the order of a first acquaintance, each with the first paragraph of its help.
 
 A command's own file declares its part and its place there, as `PART = ("first", 20)`; `make docs` gathers the list of
-these in commands.tsv, for `headwater --help` and the completion of the shell. A command itself is made when somebody
-runs it or wants its own help: only then are its module, and what that imports, worth their time.
+these in commands.tsv, for `headwater --help` and the completion of the shell. A command itself is made when it is run
+or its own help is shown: only then are the imports of its module worth their time.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -22,10 +22,10 @@ class ListedCommand(NamedTuple):
     """A command in the list.
 
     Attributes:
-        name: as it is typed.
+        name: the name on the command line.
         place: `module:name` of its function, of the class of its job or work, or of the typer.Typer of its group.
         line: the first paragraph of its help.
-        part: of the list (plain_help.py).
+        part: its part of the list (plain_help.py).
     """
 
     name: str
@@ -38,7 +38,7 @@ class ListedCommand(NamedTuple):
         return TyperCommand(self.name, help=escaped(self.line), rich_help_panel=self.part)
 
     def command(self) -> Any:
-        """Import the command, and make it as the command line has it."""
+        """Import and make the command."""
         from headwater.cli.making import CommandWithForms, command_of
 
         place, _, name = self.place.partition(":")
@@ -68,7 +68,7 @@ LISTED: Final = tuple(map(_listed, LIST.read_text("utf-8").splitlines()))
 
 
 class ListedCommands(MutableMapping[str, Any]):
-    """The commands by name; each of ours is made when it is looked up, and not by who wants the names."""
+    """The commands by name; each of ours is made when it is looked up, and not when only the names are needed."""
 
     def __init__(self, listed: Iterable[ListedCommand] = LISTED) -> None:
         self._entries: dict[str, Any] = {each.name: each for each in listed}
@@ -80,7 +80,7 @@ class ListedCommands(MutableMapping[str, Any]):
         return entry
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a command; a KeyError of what is imported does not mean that there is none."""
+        """Return a command; a KeyError within an import does not count as a missing command."""
         return self[name] if name in self else default  # noqa: SIM401 - it is this very method
 
     def __contains__(self, name: object) -> bool:
@@ -99,7 +99,7 @@ class ListedCommands(MutableMapping[str, Any]):
         return len(self._entries)
 
     def stand_ins(self) -> dict[str, Any]:
-        """Return what a list shows of each: a stand-in where the command was not made."""
+        """Return each command in its form for a list: a stand-in if it was not made yet."""
         return {
             name: entry.stand_in() if isinstance(entry, ListedCommand) else entry
             for name, entry in self._entries.items()

@@ -1,4 +1,4 @@
-"""`headwater load`: a file's rows as documents, pipelined."""
+"""`headwater load`: store a file's rows as documents, pipelined."""
 
 import codecs
 from collections.abc import Callable, Iterator
@@ -152,8 +152,9 @@ Refused: TypeAlias = dict[bytes, HeadwaterError]
 
 
 def _by_collection(part: list["InputDocument"], collection: str | None) -> dict[str | None, list["InputDocument"]]:
-    """Sort a part by its collections: that of `--collection`, or else the rows' own. Keys of different ones are never
-    the same document, so the order between them does not matter."""
+    """Sort a part by its collections: that of `--collection`, or else the rows' own. Keys in different collections
+    never mean the same document, so the order between these does not matter.
+    """
     by_collection: dict[str | None, list[InputDocument]] = {}
     for each in part:
         by_collection.setdefault(collection or each.collection, []).append(each)
@@ -163,7 +164,7 @@ def _by_collection(part: list["InputDocument"], collection: str | None) -> dict[
 def _stored_rows(
     client: "Documents", prefix: bytes, part: list["InputDocument"], wanted: "Durability | None"
 ) -> Refused:
-    """Store documents that have nothing but their values."""
+    """Store documents that only have values."""
     pairs = ((prefix + each.key, cast(bytes, each.value)) for each in part)
     return {**client.set_many(pairs, durability=wanted)}
 
@@ -171,7 +172,7 @@ def _stored_rows(
 def _stored_changes(
     client: "Documents", prefix: bytes, part: list["InputDocument"], wanted: "Durability | None"
 ) -> Refused:
-    """Store and delete documents as changes say; a deletion of what is not there is done already."""
+    """Store and delete documents by changes; a missing document counts as deleted."""
     from headwater.client import KeyNotFound, Write
 
     writes = (Write(prefix + each.key, each.value, each.flags, each.expiry) for each in part)
@@ -180,7 +181,7 @@ def _stored_changes(
 
 
 def reading(file_format: Format | None, encoding: str, types: str, infer: bool) -> "Reading":
-    """Check the options about the file, those of `export` as well; raises typer.BadParameter."""
+    """Return the checked options about the file, those of `export` as well; raises typer.BadParameter."""
     from headwater.cli.readers import TYPES, Reading
 
     try:
@@ -199,13 +200,13 @@ def reading(file_format: Format | None, encoding: str, types: str, infer: bool) 
 
 
 class Bad:
-    """The rows that were left out: each is a line on stderr, up to a number."""
+    """The rows that were left out: each is a line on stderr, up to a limit."""
 
     def __init__(self) -> None:
         self.rows: int = 0
 
     def __call__(self, error: InputError) -> None:
-        """Tell of one."""
+        """Report one row."""
         self.rows += 1
         if self.rows <= BAD_ROWS_TOLD:
             remark(f"{error}; left out")
@@ -215,7 +216,9 @@ class Bad:
 
 
 class Load:
-    """The progress of a load: so many documents of the file are acknowledged, which is to say on the node's disk."""
+    """The progress of a load: the number of the file's documents that are acknowledged, that is on the node's
+    disk.
+    """
 
     def __init__(self, name: str, skipped: int, stored: "Stored", wanted: "Durability | None" = None) -> None:
         self.name: str = name
@@ -226,7 +229,7 @@ class Load:
 
     @contextmanager
     def reported_end(self) -> Iterator[None]:
-        """Say how much is durable and how to go on, whatever ends the load."""
+        """Report the durable documents and the way to go on, whatever ends the load."""
         try:
             yield
         except (HeadwaterError, OSError) as error:
@@ -243,7 +246,7 @@ class Load:
         return f"the first {total} documents of it are stored; go on behind them with --skip {total}"
 
     def store(self, client: "Client", collection: str | None, prefix: bytes, part: list["InputDocument"]) -> None:
-        """Store one part; the first document that was refused ends the command."""
+        """Store one part; the first refused document ends the command."""
         for whose, some in _by_collection(part, collection).items():
             if refused := self._stored(documents(client, whose), prefix, some, self._wanted):
                 raise CommandError(_refused(refused))
@@ -251,7 +254,7 @@ class Load:
 
 
 def _refused(refused: Refused) -> str:
-    """Return the error for documents that were not stored, or of which that is not known."""
+    """Return the error for documents that were not stored, or whose outcome is unknown."""
     from headwater.client import SyncWriteAmbiguous
 
     unknown = sum(isinstance(error, SyncWriteAmbiguous) for error in refused.values())
@@ -264,7 +267,7 @@ def _refused(refused: Refused) -> str:
 
 
 def _parts(documents: Iterator["InputDocument"]) -> Iterator[list["InputDocument"]]:
-    """Cut the stream of documents into lists that fit one pipelined call, at a broken row as well."""
+    """Cut the documents into lists that fit one pipelined call, also at a broken row."""
     part: list[InputDocument] = []
     try:
         for document in documents:

@@ -1,4 +1,4 @@
-"""Makes a command of a function, of the class of a job or of work, or of a typer.Typer, which has several."""
+"""Makes a command of a function, of the class of a job or of work, or of a typer.Typer with several commands."""
 
 from typing import Any
 
@@ -24,15 +24,15 @@ def command_of(
     kind: type[CommandWithForms] = CommandWithForms,
     live: Any = None,
 ) -> Any:
-    """Return a command as the command line has it.
+    """Return a command for the command line.
 
     Args:
-        name: as it is typed.
+        name: the name on the command line.
         brought: the function, the group, or the class of a job or of work, which has its own help and examples.
-        part: of the list of commands.
+        part: its part of the list of commands.
         is_job: True for the class of a job, or of operators' work.
-        text: the help of a group; None: what it says itself.
-        examples: what its help ends with.
+        text: the help of a group; None for the group's own.
+        examples: the examples at the end of its help.
         kind: the class of a function's command.
         live: shows a job's progress (jobs.py).
     """
@@ -55,7 +55,7 @@ def command_of(
 
 
 def _add(app: typer.Typer, brought: Any, part: str, live: Any) -> None:
-    """Give a program the command of a job, or of operators' work."""
+    """Add the command of a job, or of operators' work, to a program."""
     from headwater.cluster.work import DeclaredWork
 
     if issubclass(brought, DeclaredWork):

@@ -13,14 +13,14 @@ LINE_SECONDS = 10.0
 
 
 class Meter:
-    """Shows how much of a total is done, how fast that is and how long the rest takes; a context.
+    """Shows the progress of a total, its speed and the time left; a context.
 
     Args:
-        name: what is being done, as a word or two.
-        unit: of the numbers.
-        quiet: show nothing; None: as the command was asked.
+        name: the work, as a word or two.
+        unit: the unit of the numbers.
+        quiet: show nothing; None to use the command's form.
         clock: seconds.
-        line: where plain lines go.
+        line: prints plain lines.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """The seconds since the meter was made."""
         return self._clock() - self._began
 
     def show(
         self, done: int, total: int | None, *, this_run: int | None = None, name: str | None = None, note: str = ""
     ) -> None:
-        """So much is done of so much (None: nobody knows of how much).
+        """Show `done` of `total` (None: unknown).
 
         Args:
-            this_run: what came of it, in the unit, where `done` and `total` are of another: bytes of a file.
-            name: what is being done now.
-            note: what else is to be told.
+            this_run: the result in the unit, if `done` and `total` have another one: bytes of a file.
+            name: the present step.
+            note: a further remark.
         """
         if self._task is not None:
             speed = rate(done if this_run is None else this_run, self.seconds, self.unit)
@@ -82,7 +82,7 @@ class Meter:
     def text(
         self, done: int, total: int | None, *, this_run: int | None = None, name: str | None = None, note: str = ""
     ) -> str:
-        """The plain line: `backup: 1,200 of 4,800 changes, 400 changes/s, 9 s left`."""
+        """Return the plain line: `backup: 1,200 of 4,800 changes, 400 changes/s, 9 s left`."""
         counted = done if this_run is None else this_run
         parts = [f"{name or self._name}: {count(counted)}"]
         if total and this_run is None:

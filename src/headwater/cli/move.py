@@ -1,4 +1,4 @@
-"""`headwater move`: vbuckets from one node to another, through this process."""
+"""`headwater move`: move vbuckets from one node to another, through this process."""
 
 import asyncio
 import time
@@ -99,7 +99,7 @@ class MoveRun:
         self.problem: str = ""
 
     async def run(self, wanted: list[int] | None) -> None:
-        """Move or copy them, show how far it is, and say what came of it."""
+        """Move or copy the vbuckets, show the progress, and report the result."""
         from headwater.cluster.admin import NodeAdmin
         from headwater.cluster.mover import Mover
         from headwater.cluster.proxied import Limits
@@ -126,7 +126,7 @@ class MoveRun:
                     drawing.cancel()
 
     async def look(self, wanted: list[int] | None) -> None:
-        """Say which vbuckets with how many documents would go; nothing is changed."""
+        """Report the vbuckets to move and their documents, without changing anything."""
         from headwater.cli.screen import count, several
         from headwater.cluster.admin import NodeAdmin
 
@@ -140,7 +140,7 @@ class MoveRun:
         answer(line, begun=False, takeover=self.takeover, vbuckets=chosen, documents=documents)
 
     async def _tell_of_another(self, old: "NodeAdmin") -> None:
-        """Say that a mover copies between the two nodes already: both would begin again and again."""
+        """Report another mover between the two nodes: both would begin again and again."""
         from headwater.cluster.mover import copying_peer
 
         if (peer := await copying_peer(old, self.target)) is not None:
@@ -150,7 +150,7 @@ class MoveRun:
             )
 
     async def _warn(self, old: "NodeAdmin", chosen: list[int]) -> None:
-        """Say what a takeover of a part means: without a map no client finds both halves."""
+        """Warn about a takeover of a part of the vbuckets: without a map no client finds both halves."""
         from headwater.cli.screen import several
         from headwater.wire.vbucket import State
 
@@ -172,7 +172,7 @@ class MoveRun:
         return moved
 
     async def _go_on(self, mover: "Mover", chosen: list[int]) -> None:
-        """Follow until stopped; a stream that breaks is begun again."""
+        """Follow until stopped; begin a broken stream again."""
         while True:
             await asyncio.sleep(DRAW_SECONDS)
             if not mover.is_copying:
@@ -214,8 +214,11 @@ class MoveRun:
 
 
 async def refuse_members(old: "NodeAdmin", new: "NodeAdmin", *, takeover: bool) -> None:
-    """Owners of a cluster's vbuckets are a matter of its map: a takeover that leaves it as it is would be undone. And
-    nodes whose collections contradict each other give each other nothing."""
+    """Refuse nodes of a cluster for a takeover, and nodes whose collections contradict each other.
+
+    The map decides about a cluster's vbuckets: a takeover without a new map would be undone. Nodes with contradicting
+    collections must not exchange documents.
+    """
     from headwater.client.routing import read_map
     from headwater.cluster.collections import refuse_strangers
 
@@ -228,7 +231,7 @@ async def refuse_members(old: "NodeAdmin", new: "NodeAdmin", *, takeover: bool) 
 
 
 async def choose(old: "NodeAdmin", new: "NodeAdmin", wanted: list[int] | None) -> list[int]:
-    """The vbuckets to move: those asked for, or all that the first node owns, or has begun to hand over."""
+    """Return the vbuckets to move: the chosen ones, or all that the first node owns, or has begun to hand over."""
     from headwater.client.routing import read_map
     from headwater.wire.vbucket import State
 

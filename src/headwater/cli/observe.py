@@ -18,7 +18,7 @@ ROWS = 20
 
 @contextmanager
 def live() -> Iterator[Callable[[ObserveProgress], None]]:
-    """Yield the function that draws the table anew, on a terminal."""
+    """Yield the function that redraws the table, on a terminal."""
     from rich.live import Live
 
     with Live(console=out(), auto_refresh=False) as shown:
@@ -26,7 +26,7 @@ def live() -> Iterator[Callable[[ObserveProgress], None]]:
 
 
 def table_of(progress: ObserveProgress) -> "Table":
-    """Return the newest window as a table: the last that closed, or what is open if none did yet."""
+    """Return the newest window as a table: the last closed one, or the open ones if none has closed yet."""
     from rich.table import Table
 
     window = progress.closed[-1] if progress.closed else progress.newest

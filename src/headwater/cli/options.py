@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once: the node's address, who asks, which vbuckets."""
+"""Options that several commands share, declared once: the node's address, the user, the vbuckets."""
 
 import inspect
 import re
@@ -78,7 +78,7 @@ ChosenScope = Annotated[
 
 
 class OnDataLoss(StrEnum):
-    """The answer to deletions that were purged before they were read."""
+    """The reaction to deletions that were purged before they were read."""
 
     WARN = "warn"
     FAIL = "fail"
@@ -91,10 +91,10 @@ Loss = Annotated[
 
 
 def durability(level: str | None, timeout_seconds: float | None) -> "Durability | None":
-    """The durability of a write that was asked for; None for none.
+    """Return the durability in the options; None for none.
 
     Raises:
-        OptionError: there is no such level, or the time can't be, or it stands alone.
+        OptionError: there is no such level, the time is invalid, or it has no level.
     """
     from headwater.client import Durability
 
@@ -135,7 +135,7 @@ def typed(text: str) -> bytes:
 
 
 def documents(client: "Client", collection: str | None) -> "Documents":
-    """The documents of the collection that `--collection` names."""
+    """Return the documents of the collection that `--collection` names."""
     return client if collection is None else client.collection(collection)
 
 
@@ -143,23 +143,23 @@ _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 
 
 def examples(*lines: str) -> str:
-    """The closing part of a command's help: lines to copy, each shown on a line of its own."""
+    """Return the closing part of a command's help: lines to copy, each shown on a line of its own."""
     return escaped("\n\n".join(["Examples:", *(f"  $ {line}" for line in lines)]))
 
 
 def paragraphs(docstring: str | None) -> str:
-    """A docstring as help text: the screen folds the lines, not we."""
+    """Return a docstring as help text, one line for each paragraph: the screen folds the lines."""
     parts = inspect.cleandoc(docstring or "").split("\n\n")
     return escaped("\n\n".join(" ".join(part.split()) for part in parts))
 
 
 def escaped(text: str) -> str:
-    """Text for the screen of help, which would take `[orders]` for a style and leave it out."""
+    """Return text for the screen of help, which would take `[orders]` for a style and leave it out."""
     return _MARKUP.sub(r"\\[", text)
 
 
 def unescaped(text: str) -> str:
-    """The same text for pages that know no styles."""
+    """Return the same text for pages without styles."""
     return text.replace("\\[", "[")
 
 
@@ -177,13 +177,13 @@ def vbucket_set(text: str | None) -> list[int] | None:
 def existing(client: "Client", wanted: list[int] | None) -> None:
     """Check that the bucket has these vbuckets.
 
-    Raises: OptionError naming the first that it has not, and those it has.
+    Raises: OptionError it names the first missing one, and those it has.
     """
     check_count(wanted, client.map.vbuckets)
 
 
 def check_count(wanted: list[int] | None, vbuckets: int) -> None:
-    """The same, where the number of the bucket's vbuckets is known."""
+    """Check vbuckets against the known number of the bucket's vbuckets."""
     beyond = [vbucket for vbucket in wanted or () if vbucket >= vbuckets]
     if beyond:
         raise OptionError("vbuckets", beyond[0], f"of this bucket, which has 0 to {vbuckets - 1}")
@@ -208,9 +208,11 @@ def check_answers(
     collections: str | None = None,
     scope: str | None = None,
 ) -> None:
-    """Ask the bucket something: a wrong address, password or collection is reported now, not after Spark's start and
-    its patience. Whoever says how long to retry means the first look, too: a node that is away is waited for.
-    Collections that the command will not read are told on stderr.
+    """Ask the bucket something, so that a wrong address, password or collection is reported now, not after Spark's
+    start and its patience.
+
+    The retry time holds for this first request, too: a node that is away is waited for. Collections that the command
+    will not read are reported on stderr.
 
     Raises: TransportError, StatusError, OptionError.
     """
@@ -235,7 +237,7 @@ def told_scopes(scopes: dict[str, int]) -> str:
 
 
 def endpoint(node: str, user: str | None, password: str | None) -> "Endpoint":
-    """A bucket on one node, from `host:port`, `host:port/bucket` or a whole connection string."""
+    """Return a bucket on one node, from `host:port`, `host:port/bucket` or a whole connection string."""
     from headwater.cluster.admin import Endpoint
 
     return Endpoint.of(node, user, password)

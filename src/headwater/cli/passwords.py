@@ -1,6 +1,6 @@
 """The sources of a command's password: a prompt, a file or standard input; never from its arguments.
 
-Arguments of a process can be read by everybody on the machine, and stay in the history of the shell.
+Everybody on the machine can read a process's arguments, and the shell keeps them in its history.
 """
 
 import stat
@@ -42,7 +42,7 @@ def passwords_in(names: Collection[str]) -> list[str]:
 
 
 def came_from(context: typer.Context, name: str) -> int:
-    """The rank of the place where a value was found: command line, environment, file, default; 0 is the first."""
+    """Return the rank of a value's origin: command line, environment, file, default; 0 is the first."""
     source = context.get_parameter_source(name)
     return _ORDER.index(source.name) if source is not None and source.name in _ORDER else len(_ORDER)
 
@@ -57,8 +57,8 @@ def file_option(name: str) -> Any:
 
 
 def password_given(context: typer.Context, name: str, file: str | None) -> str | None:
-    """Return the password of a parameter: its own value or that of its file, whichever was named nearer to the command
-    line, or what is typed at the terminal; None where nobody is named.
+    """Return the password of a parameter: its own value or that of its file, whichever comes from a place nearer to the
+    command line, or the one typed at the terminal; None without a user.
 
     Raises:
         OptionError: as `password_of` and `typed_password`.
@@ -71,10 +71,10 @@ def password_given(context: typer.Context, name: str, file: str | None) -> str |
 
 
 def typed_password(user: str | None, option: str, variable: str) -> str | None:
-    """Return what is typed as a user's password; None where nobody is named.
+    """Return the password that is typed for a user; None without a user.
 
     Raises:
-        OptionError: nobody sits there who could type it: the option and the variable that give it are named.
+        OptionError: there is no terminal; the message names the option and the variable for the password.
     """
     if user is None:
         return None
@@ -86,7 +86,7 @@ def typed_password(user: str | None, option: str, variable: str) -> str | None:
 
 
 def new_password(file: str | None, name: str) -> str:
-    """Return a password for a user: from the file (`-` is standard input), or typed twice by whoever sits there.
+    """Return a new password for a user: from the file (`-` is standard input), or typed twice.
 
     Raises:
         OptionError: the file can't be read, or others may read it.
@@ -103,7 +103,7 @@ def password_of(file: str) -> str:
     """Return the first line of a file, `-` for standard input.
 
     Raises:
-        OptionError: it can't be read, or others may read it.
+        OptionError: the file can't be read, or others may read it.
     """
     if file == STANDARD_INPUT:
         return _first_line(sys.stdin.readline())

@@ -1,5 +1,6 @@
-"""Help as a person reads it, where typer's own says less plainly what is meant: `headwater load FILE`, not `{FILE}
-<path>`; a switch without `<bool>`."""
+"""Help in a form for people, where typer's own is less plain: `headwater load FILE`, not `{FILE} <path>`; a switch
+without `<bool>`.
+"""
 
 from functools import partial
 from typing import Any
@@ -19,14 +20,14 @@ PARTS = {
 
 
 def plain_group(group: Any) -> None:
-    """Let the help of a group and of all commands in it be plain."""
+    """Give a group and all commands in it a plain help."""
     plain_command(group)
     for command in getattr(group, "commands", {}).values():
         plain_group(command)
 
 
 def plain_command(command: Any) -> None:
-    """Let the help of a command be plain; of a group, without those in it."""
+    """Give a command a plain help; for a group, without the commands in it."""
     command.get_help_option = partial(_help_of, command.get_help_option)
     for each in command.params:
         plain(each)
@@ -37,7 +38,7 @@ def _help_of(command: Any, context: Any) -> Any:
 
 
 def plain(parameter: Any) -> Any:
-    """Let a parameter show no type where its name says it all: of a switch, and of an argument that is no choice."""
+    """Hide a parameter's type if its name is enough: of a switch, and of an argument that is no choice."""
     if parameter.param_type_name == "argument":
         shown = parameter.display_type_rich
         parameter.display_type_rich = lambda ctx: text if "|" in (text := shown(ctx) or "") else None
@@ -48,6 +49,8 @@ def plain(parameter: Any) -> Any:
 
 
 def usage(argument: Any) -> str:
-    """An argument as it stands in a command line: FILE, [FILE] if it may be left out, NODE... if there may be more."""
+    """Return an argument in its form on a command line: FILE, [FILE] if it is optional, NODE... if there may be
+    several.
+    """
     name = (argument.metavar or argument.name.upper()) + "..." * (argument.nargs != 1)
     return name if argument.required else f"[{name}]"

@@ -1,7 +1,7 @@
-"""The file of `tail --positions`: up to where every vbucket was printed.
+"""The file of `tail --positions`: the position up to which every vbucket was printed.
 
 A drain's own positions cover what it has handed out. A signal, a full disk or a closed pipe ends the command between a
-change and its line as well, so what counts here is what was printed: a change whose line was begun and not noted comes
+change and its line as well, so only printed changes count here: a change whose line was begun and not noted comes
 again, and none is left out.
 """
 
@@ -26,12 +26,13 @@ SAVE_SECONDS = 1.0
 
 
 class Printed:
-    """Up to where every vbucket was printed, and the file that says so.
+    """The position up to which every vbucket was printed, and the file with these.
 
     Args:
-        changes: what is printed; its `max_wait_seconds` is SAVE_SECONDS, so that a quiet bucket is noted, too.
+        changes: the drain that is printed; its `max_wait_seconds` is SAVE_SECONDS, so that a quiet bucket is noted,
+            too.
         path: the file; None for none.
-        saved: what it holds. The positions of vbuckets that are not read now stay there.
+        saved: the positions in the file. Those of vbuckets that are not read now stay there.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Printed:
         self._saved_at = clock()
 
     def note(self, vbucket: int) -> None:
-        """Note that the event of this vbucket that came last was printed, or was not to be."""
+        """Note that the last event of this vbucket was printed, or was not to be."""
         if self._path is None:
             return
         self._positions[vbucket] = self._changes.position(vbucket)
@@ -54,15 +55,15 @@ class Printed:
             self.note_all()
 
     def note_all(self) -> None:
-        """Note that all events were; so what a vbucket passed without one is noted as well. And write the file."""
+        """Note that all events were printed, so that seqnos without events are noted as well; write the file."""
         self._positions |= self._changes.positions
         self.close()
 
     def close(self) -> None:
-        """Replace the file by what is noted; a crash leaves the old one or the new one.
+        """Replace the file by the noted positions; a crash leaves the old one or the new one.
 
         Raises:
-            OSError: it, or what was printed, can't be written.
+            OSError: the file, or the output, can't be written.
         """
         if self._path is None:
             return
@@ -77,7 +78,7 @@ class Printed:
 
 
 def events(changes: Changes, printed: Printed) -> Iterator[Event]:
-    """Yield the events of a drain to its end. The caller notes each when it is done with it."""
+    """Yield the events of a drain to its end. The caller notes each after printing it."""
     while True:
         try:
             event = next(changes, None)
@@ -97,7 +98,7 @@ def _text(positions: Mapping[int, Position]) -> str:
 
 
 def _keep_lines() -> None:
-    """Write lines that go to a file to the disk: positions that outlive a power failure are of lines that do, too."""
+    """Sync lines that go to a file: positions that survive a power cut belong to lines that do, too."""
     try:
         number = sys.stdout.fileno()
     except (OSError, ValueError):  # what tests put in its place

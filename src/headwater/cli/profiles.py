@@ -1,4 +1,4 @@
-"""Named profiles: which bucket commands ask, as whom and how, under one name in a file of settings.
+"""Named profiles: the bucket, user and TLS of commands, under one name in a file of settings.
 
     [profiles.production]
     node = "db1.example,db2.example"
@@ -10,9 +10,9 @@
     [profiles.production.mirror]
     to = "s3://lake/orders"
 
-`headwater --profile production COMMAND`, or HEADWATER_PROFILE, lets these stand for what the command line and the
-environment leave out: the node, the user and the password's file of whatever command it is, and options of single
-commands. Paths are seen from the folder of the file, and may begin with ~.
+`headwater --profile production COMMAND`, or HEADWATER_PROFILE, uses these for options that the command line and the
+environment leave out: the node, the user and the password's file of any command, and options of single commands. Paths
+are relative to the folder of the file, and may begin with ~.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _USERS: Final = "user"
 
 
 def default_file() -> Path:
-    """Return the file of profiles where no other is named."""
+    """Return the file of profiles to use if none is named."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base, "headwater", "config.toml")
 
 
 def profile(tables: Mapping[str, Any], name: str, file: Path) -> dict[str, Any]:
-    """Return the table of a profile, its paths whole.
+    """Return the table of a profile, with absolute paths.
 
     Raises:
-        OptionError: there is none of that name; those that there are are named.
+        OptionError: there is none of that name; the message has the names that exist.
     """
     known = tables.get(PROFILES)
     table = known.get(name) if isinstance(known, dict) else None
@@ -78,10 +78,10 @@ def tables(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def url_of(table: Mapping[str, Any]) -> str | None:
-    """Return the connection string that a profile makes, None where it names no node.
+    """Return the connection string of a profile, None if it names no node.
 
     Raises:
-        OptionError: it can't be one.
+        OptionError: it is invalid.
     """
     from headwater.client.routing import parse
 
@@ -104,7 +104,9 @@ def url_of(table: Mapping[str, Any]) -> str | None:
 
 
 def client_options(name: str, command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a profile's node, user and password file as defaults of a command, or a group, that has such options."""
+    """Return a profile's node, user and password file as defaults of a command, or of a group that has such
+    options.
+    """
     values = {"node": url_of(table), "user": table.get("user"), "password-file": table.get("password-file")}
     environment = {variable: str(values[key]) for variable, key in VARIABLES.items() if values[key] is not None}
     return {name: defaults} if (defaults := _defaults(command, environment, name)) else {}
@@ -121,7 +123,7 @@ def _defaults(command: Any, values: Mapping[str, str], above: str) -> dict[str, 
 
 
 def faults(tables: Mapping[str, Any], file: Path, *, with_files: bool) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield (path, problem) for what can't stand in a profile, but for its tables of commands."""
+    """Yield (path, problem) for invalid entries of a profile, except in its tables of commands."""
     known = tables.get(PROFILES, {})
     if not isinstance(known, dict):
         yield (PROFILES,), "not a table: [profiles.NAME]"
@@ -161,7 +163,7 @@ def _impossible(
 
 
 def completed(incomplete: str, file: Path | None) -> list[str]:
-    """Return the names of profiles that begin so, for the shell; none where the file can't be read."""
+    """Return the names of profiles that begin with a text, for the shell; none if the file can't be read."""
     import tomllib
 
     try:

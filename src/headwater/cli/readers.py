@@ -1,7 +1,7 @@
 """Files into documents for `load`: JSON lines, CSV and Parquet, each a generator of `InputDocument`.
 
-Nothing is guessed: CSV is text as it stands unless types are given or asked for, and what JSON cannot hold is kept by a
-rule or refused with its place.
+Nothing is guessed: CSV is text unless types are given or inferred on request, and a value that JSON cannot hold is kept
+by a rule or refused with its place.
 
 | in the file                              | in the document                                                 |
 |------------------------------------------|-----------------------------------------------------------------|
@@ -75,9 +75,9 @@ class InputDocument(NamedTuple):
     """One document to store, or to delete.
 
     value: None deletes.
-    position: how far in the file we are, in the unit of `InputFile.total`.
-    flags, expiry: as `client.Write` has them.
-    collection: "scope.name", of a change that says which; None for the default one.
+    position: its position in the file, in the unit of `InputFile.total`.
+    flags, expiry: as in `client.Write`.
+    collection: "scope.name", for a change that names one; None for the default one.
     """
 
     key: bytes
@@ -89,7 +89,7 @@ class InputDocument(NamedTuple):
 
 
 class InputFile(NamedTuple):
-    """A file about to be read: its documents, and what position the last of them will have (0: unknown)."""
+    """A file to read: its documents, and the position of the last of them (0: unknown)."""
 
     documents: Iterator[InputDocument]
     total: int
@@ -114,7 +114,7 @@ class Reading(NamedTuple):
 
     @contextmanager
     def row(self) -> Iterator[None]:
-        """Read one row; a bad one is left out where that was asked for."""
+        """Read one row; leave a bad one out if the options say so."""
         try:
             yield
         except InputError as error:
@@ -124,7 +124,7 @@ class Reading(NamedTuple):
 
 
 class _Counted(io.RawIOBase):
-    """A file of which Arrow takes what there is; counts the bytes, because a pipe cannot tell where it is."""
+    """A file from which Arrow takes the available bytes; it counts them, because a pipe has no position."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
@@ -144,16 +144,16 @@ class _Counted(io.RawIOBase):
 
 
 def open_source(path: Path, key_field: str, reading: Reading) -> InputFile:
-    """Open `path`; a pipe and /dev/stdin are files, too. Without `key_field` it is read as `export` writes it.
+    """Open `path`; a pipe and /dev/stdin are files, too. Without `key_field` it is read in the form of `export`.
 
-    Raises: InputError when the name tells nothing, and while reading for a row without a key or a broken line.
+    Raises: InputError if the name shows no format, and while reading for a row without a key or a broken line.
     """
     file_format = reading.file_format or format_of(path)
     return (_OPENERS if key_field else _OPENERS_OF_EXPORTS)[file_format](path, key_field, reading)
 
 
 def format_of(path: Path) -> str:
-    """Return what a file's name says it holds; raises InputError."""
+    """Return the format that a file's name shows; raises InputError."""
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
     file_format = _FORMATS.get(suffixes[-1]) if suffixes else None
     if file_format is None:
@@ -162,7 +162,7 @@ def format_of(path: Path) -> str:
 
 
 def _bytes_of(path: Path) -> int:
-    """The file's size, which the position reaches; 0 for a pipe."""
+    """Return the file's size, the last position in it; 0 for a pipe."""
     return path.stat().st_size if path.is_file() else 0
 
 
@@ -178,7 +178,7 @@ def _stream(raw: _Counted, path: Path, encoding: str) -> Any:
 
 
 class _Headed(io.RawIOBase):
-    """A stream whose beginning was looked at; the mark of its encoding is no part of it."""
+    """A stream whose beginning was inspected; the byte order mark is left out."""
 
     def __init__(self, stream: Any, size: int = HEAD_BYTES) -> None:
         head = b""
@@ -209,7 +209,7 @@ Rows = Iterator[tuple[str, Any, int]]
 def _documents(
     rows: Rows, reading: Reading, document: Callable[[str, Any, int], InputDocument | None]
 ) -> Iterator[InputDocument]:
-    """Yield what `document` makes of the rows, one at a time; None is a row about no document."""
+    """Yield the documents that `document` makes of the rows, one at a time; None is a row about no document."""
     for place, row, position in rows:
         result = None
         with reading.row():
@@ -244,7 +244,7 @@ def _open_changes(path: Path, _: str, reading: Reading) -> InputFile:
 
 
 def _change(path: Path, place: str, row: dict[str, Any], position: int) -> InputDocument | None:
-    """Return what a line of `tail --json` or `tap --json` did to a document; None for a line about none."""
+    """Return the effect of a line of `tail --json` or `tap --json` on a document; None for a line about none."""
     event = row.get("event")
     if event in OF_NO_DOCUMENT:
         return None
@@ -297,7 +297,7 @@ def _numbered(path: Path, raw: _Counted, reading: Reading) -> Iterator[tuple[int
 
 
 def _split(raw: Any) -> Iterator[bytes]:
-    """Lines with their ends; a native file has no line iterator of its own."""
+    """Yield lines with their ends; a native file has no line iterator of its own."""
     rest: list[bytes] = []
     while chunk := raw.read(1 << 20):
         rest.append(chunk)
@@ -332,7 +332,9 @@ def _no_number(name: str) -> None:
 
 
 def _whole(digits: str) -> int | decimal.Decimal:
-    """A whole number; Python makes no int of more than 4,300 digits, and a line with one is stored as it stands."""
+    """Return a whole number; Python makes no int of more than 4,300 digits, and a line with one is stored
+    unchanged.
+    """
     return int(digits) if len(digits) <= DIGITS_MAX else decimal.Decimal(digits)
 
 
@@ -342,7 +344,9 @@ def _whole(digits: str) -> int | decimal.Decimal:
 def _csv_rows(
     path: Path, reading: Reading, delimiter: str, columns: Callable[[list[str], bytes], Any], *, strict: bool
 ) -> Rows:
-    """The rows behind the first line, each with what `columns` makes of that line and of the file's beginning."""
+    """Yield the rows after the first line, each as `columns`, made from that line and the file's beginning, converts
+    it.
+    """
     with _Counted(path) as raw, _told_as_csv(path):
         stream = _Headed(_stream(raw, path, reading.encoding))
         table = rows_of(stream, delimiter, strict=strict)
@@ -363,8 +367,9 @@ def _open_csv(path: Path, key_field: str, reading: Reading, delimiter: str = ","
 
 
 def _members(path: Path, place: str, types: Mapping[str, str], row: list[str]) -> dict[str, Any]:
-    """Return a row's fields by name. Only a column that was given a type has missing values, the empty ones: "NA" may
-    be anybody's text."""
+    """Return a row's fields by name. Only a column with a given type has missing values, the empty ones: "NA" may be a
+    real text.
+    """
     _check_length(path, place, row, len(types))
     members: dict[str, Any] = dict(zip(types, row, strict=True))
     for name, kind in types.items():
@@ -386,7 +391,9 @@ def _check_length(path: Path, place: str, row: list[Any], names: int) -> None:
 
 @contextmanager
 def _told_as_csv(path: Path) -> Iterator[None]:
-    """Say of what is no CSV, or can't be decompressed, which file it is, and which option may be meant."""
+    """Add the file's name, and the option that may help, to the error for a file that is no CSV, or can't be
+    decompressed.
+    """
     try:
         yield
     except (text_csv.Error, ValueError, OSError) as error:
@@ -397,7 +404,7 @@ def _told_as_csv(path: Path) -> Iterator[None]:
 
 
 def _types(path: Path, head: bytes, key_field: str, reading: Reading, delimiter: str) -> dict[str, str]:
-    """Each column's type: as given, or inferred, or text."""
+    """Return each column's type: the given one, an inferred one, or text."""
     cut = head[: head.rfind(b"\n") + 1] or head
     try:
         types = types_of(cut.decode(errors="replace"), delimiter, reading.types, key_field, infer=reading.infer)
@@ -440,7 +447,7 @@ def _parquet_file(path: Path) -> Any:
 
 
 def _batches(path: Path, file: Any) -> Iterator[Any]:
-    """The rows of a file, few at a time."""
+    """Yield the rows of a file, few at a time."""
     import pyarrow as pa
 
     try:
@@ -455,8 +462,7 @@ def _batches(path: Path, file: Any) -> Iterator[Any]:
 
 
 def _weight(column: Any) -> int:
-    """Return the most bytes that a column's values may be, each counted for itself: in a dictionary they are there
-    once."""
+    """Return the most bytes that a column's values may take, each counted for itself: a dictionary has them once."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -469,7 +475,7 @@ def _weight(column: Any) -> int:
 
 
 def _columns(path: Path, batch: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of a batch, as Python has them; nanoseconds, which Python has not, as text."""
+    """Yield the rows of a batch as Python values; nanoseconds, which Python lacks, as text."""
     import pyarrow as pa
 
     columns = []
@@ -547,7 +553,7 @@ def _microseconds(kind: Any) -> pa.DataType:
 
 
 def _nanoseconds(at: Any, value: int | None) -> str | None:
-    """ISO 8601 with nine digits where six do not do; a length of time in decimal seconds."""
+    """Return ISO 8601 with nine digits if six are not enough; a duration in decimal seconds."""
     if value is None or at is None:
         return None
     if isinstance(at, datetime.timedelta):
@@ -573,7 +579,7 @@ def _key(path: Path, place: str, row: dict[str, Any], field: str) -> bytes:
 
 
 def _member(path: Path, place: str, row: dict[str, Any], field: str) -> Any:
-    """Return what `field`, a path such as order.id, leads to; its first names may have dots of their own."""
+    """Return the value at `field`, a path such as order.id; its first names may have dots of their own."""
     head, dot, rest = field.partition(".")
     while dot:
         if isinstance(row.get(head), dict):
@@ -607,9 +613,9 @@ def _dumped(row: dict[str, Any]) -> str:
 
 
 def _finite(path: Path, place: str, field: str, value: Any) -> Any:
-    """The value with null for what is no number, which is how tables write a missing one.
+    """Return the value with null in place of NaN, by which tables write a missing value.
 
-    Raises: InputError, an infinite number.
+    Raises: InputError for an infinite number.
     """
     if isinstance(value, dict):
         return {name: _finite(path, place, field, member) for name, member in value.items()}
@@ -621,7 +627,7 @@ def _finite(path: Path, place: str, field: str, value: Any) -> Any:
 
 
 def _as_text(value: object) -> str:
-    """Convert a value that JSON cannot represent: bytes become text."""
+    """Return a value that JSON cannot represent as text: bytes become base64 or text."""
     if isinstance(value, datetime.date | datetime.time | datetime.datetime):
         return value.isoformat()
     if isinstance(value, bytes):

@@ -1,5 +1,4 @@
-"""Options that had another name before: the old one goes on working, on the command line and in files of settings, and
-is shown nowhere."""
+"""Options with older names, which still work on the command line and in files of settings, but are shown nowhere."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -13,7 +12,7 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def accept_old_names(command: Any, name: str) -> None:
-    """Let a command, and the commands of a group, be called with options' old names."""
+    """Let a command, and the commands of a group, accept options' old names."""
     for each, below in getattr(command, "commands", {}).items():
         accept_old_names(below, f"{name} {each}")
     renamed = RENAMED.get(name, {})
@@ -24,13 +23,13 @@ def accept_old_names(command: Any, name: str) -> None:
 
 
 def names_of(option: Any) -> Iterator[str]:
-    """All names by which an option may be called."""
+    """Yield all names of an option."""
     yield from option.opts
     yield from getattr(option, "old_names", ())
 
 
 class _Adding:
-    """Tells the parser of an option, which has its old names in this moment only: help is made from its names, too."""
+    """Adds the old names to an option only while the parser reads it: help is made from its names, too."""
 
     def __init__(self, option: Any) -> None:
         self._option, self._add = option, option.add_to_parser

@@ -67,7 +67,7 @@ async def _stop(source: "Endpoint", target: "Endpoint", vbuckets: list[int] | No
 
 
 async def _look(source: "Endpoint", target: "Endpoint", wanted: list[int] | None) -> None:
-    """Say what would be followed, and what of it B has already; nothing is changed."""
+    """Report the vbuckets that would be followed, and the node's present part of them, without changing anything."""
     from headwater.cli.screen import count, several
     from headwater.cluster.admin import NodeAdmin
     from headwater.cluster.collections import refuse_strangers
@@ -81,7 +81,7 @@ async def _look(source: "Endpoint", target: "Endpoint", wanted: list[int] | None
 
 
 async def _owned(old: "NodeAdmin", source: "Endpoint", wanted: list[int] | None) -> dict[int, int]:
-    """Return the vbuckets that are to be followed and their seqnos; raises CommandError for one that is not owned."""
+    """Return the vbuckets to follow and their seqnos; raises CommandError for one that is not owned."""
     owned = await _owned_seqnos(old)
     if missing := set(wanted or ()) - set(owned):
         raise CommandError(f"{source} does not own vbucket {min(missing)}, nor {len(missing) - 1} others asked for")
@@ -89,8 +89,9 @@ async def _owned(old: "NodeAdmin", source: "Endpoint", wanted: list[int] | None)
 
 
 async def _owned_seqnos(old: "NodeAdmin") -> dict[int, int]:
-    """Return the seqnos of all that a node owns. One that has just started does not know yet what that is, and would be
-    followed in a part."""
+    """Return the seqnos of all vbuckets that a node owns. A node that has just started does not know them all yet, and
+    would be followed only in part.
+    """
     from headwater.errors import TemporaryFailure
     from headwater.wire.vbucket import State
 
@@ -126,13 +127,14 @@ async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] |
 
 
 class FollowingWatch:
-    """Watches how far one node is behind the other, in seqnos."""
+    """Watches the lag of one node behind the other, in seqnos."""
 
     def __init__(self, old: "NodeAdmin", new: "NodeAdmin", vbuckets: list[int]) -> None:
         self._old, self._new, self._vbuckets = old, new, vbuckets
 
     async def watch(self, *, once: bool) -> tuple[int, float]:
-        """Show it until stopped, or until level with what there was at the beginning: the changes and the seconds.
+        """Show the lag until stopped, or until level with the state at the beginning; return the changes and the
+        seconds.
 
         Raises:
             CommandError: the node can't follow, for longer than patience lasts.
@@ -166,5 +168,5 @@ class FollowingWatch:
         return here, there, "not begun" if report is None else report.problem or self._refused(report.problems)
 
     def _refused(self, problems: "Mapping[int, str]") -> str:
-        """Say why the first of our vbuckets without a stream was refused."""
+        """Return the reason why the first of our vbuckets without a stream was refused."""
         return next((f"vbucket {vb}: {problems[vb]}" for vb in self._vbuckets if vb in problems), "")

@@ -20,7 +20,7 @@ P = TypeVar("P", bound="Progress")
 
 
 class ProgressFormat(StrEnum):
-    """The form that progress is printed in."""
+    """The form of the printed progress."""
 
     TEXT = "text"
     JSON = "json"
@@ -61,7 +61,8 @@ def metered(job: str, address: str | None, report: Callable[[P], None]) -> Itera
 
 
 def _print(line: str) -> None:
-    """Print a line; a job whose lines nobody can have must not take that for a failure that passes.
+    """Print a line; raise OutputLost if it can't be printed, which a job must not take for a failure that may
+    pass.
 
     Raises: OutputLost.
     """
@@ -72,11 +73,11 @@ def _print(line: str) -> None:
 
 
 class IdleRun(Generic[P]):
-    """Tells of a run of `--once` that had no batch; without a word it looks as if it had failed.
+    """Reports a run of `--once` without a batch, which would otherwise look as if it had failed.
 
     Args:
         line: makes the text of a batch.
-        why: it had nothing to do; "" where that is not told.
+        why: the reason why it had nothing to do; "" to report none.
     """
 
     def __init__(self, line: Callable[[P], str], why: str) -> None:
@@ -84,19 +85,21 @@ class IdleRun(Generic[P]):
         self._last_line: object = None
 
     def line(self, progress: P) -> str:
-        """Return the line of a batch; nothing of one that moved positions only, as the last of `--once` may."""
+        """Return the line of a batch; an empty one for a batch that moved positions only, as the last of
+        `--once` may.
+        """
         self._batches += 1
         before, self._last_line = self._last_line, progress.to_json() | {"batch": 0, "batches": 0, "seconds": 0}
         return "" if self._last_line == before else self._line_of(progress)
 
     def tell(self, shown: ProgressFormat, *, unless: bool) -> None:
-        """Say on stderr that there was nothing to do, if there was no batch and progress is text."""
+        """Report on stderr that there was nothing to do, if there was no batch and progress is text."""
         if self._why and not (unless or self._batches) and shown is ProgressFormat.TEXT:
             remark(f"nothing to do: {self._why}")
 
 
 def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], None]:
-    """Return the function that prints a job's progress; `line` is the text of a batch that went well, "" for none."""
+    """Return the function that prints a job's progress; `line` makes the text of a successful batch, "" for none."""
 
     def text(progress: P) -> None:
         if progress.problem:

@@ -13,22 +13,23 @@ __all__ = ["count", "err", "out", "progress", "rate", "several"]
 
 
 def out() -> "Console":
-    """Results for people go to stdout. Made at each use, so that it is the stdout of now."""
+    """Return the console on stdout, for results for people; made at each use, so that it has the present stdout."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True, quiet=forms().json or forms().quiet)
 
 
 def err() -> "Console":
-    """Progress and remarks go to stderr, so that results can be piped."""
+    """Return the console on stderr, for progress and remarks, so that results can be piped."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True, quiet=forms().quiet)
 
 
 def progress(console: "Console", *fields: str) -> "Progress":
-    """A bar with a count, the task's `fields`, the time gone by and the time left; drawn only where there is a
-    terminal. What a command prints to stdout meanwhile stays there, and does not come to the bar's stderr."""
+    """Return a bar with a count, the task's `fields`, the elapsed time and the time left; drawn only on a terminal.
+    Output of the command to stdout stays there meanwhile, and does not go to the bar's stderr.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -55,12 +56,12 @@ def progress(console: "Console", *fields: str) -> "Progress":
 
 
 def count(number: int) -> str:
-    """336776 as `336,776`."""
+    """Return 336776 as `336,776`."""
     return f"{number:,}"
 
 
 def rate(number: int, seconds: float, unit: str = "documents") -> str:
-    """`84,000 documents/s`, `0.4 documents/s`; a run too short to measure has no rate."""
+    """Return `84,000 documents/s` or `0.4 documents/s`; a run too short to measure has no rate."""
     if seconds <= 0:
         return f"- {unit}/s"
     a_second = number / seconds

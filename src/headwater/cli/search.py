@@ -70,7 +70,7 @@ def search(
 
 
 def _names(collections: str | None) -> list[str]:
-    """The names that were chosen; none for all that the index has."""
+    """Return the chosen names; none for all that the index has."""
     from headwater.client.collections import read_names
 
     return [] if collections is None else read_names(collections) or []

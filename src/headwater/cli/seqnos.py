@@ -1,4 +1,4 @@
-"""`headwater seqnos`: how far each vbucket's history goes, or that of its collections."""
+"""`headwater seqnos`: the high seqno of each vbucket, or of its collections."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +57,7 @@ def seqnos(
 
 
 def _of_collections(client: "Client", collections: str | None, scope: str | None) -> dict[str, dict[int, int]]:
-    """The seqnos of each chosen collection, by its name.
+    """Return the seqnos of each chosen collection, by its name.
 
     Raises: OptionError, UnknownCollection, UnknownScope.
     """

@@ -40,7 +40,9 @@ class Serve(CommandWithForms):
         return [_parameter(each) for each in OPTIONS]
 
     def perform(self, ctx: Any) -> Any:
-        """Run a node with what was typed: a default must not hide what environment and file say."""
+        """Run a node with the options on the command line only: a default must not hide the environment and
+        the file.
+        """
         from headwater.node.config import config_from, one_thread_for
 
         sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
@@ -60,7 +62,7 @@ COMMAND: Final = Serve
 
 
 def _parameter(option: Option) -> Parameter:
-    """An option of the table; durations and sizes stay texts, which the table reads."""
+    """Return an option of the table in typer's form; durations and sizes stay texts, which the table reads."""
     text = f"{option.about[:1].upper()}{option.about[1:]}."
     metavar, kind = (None, option.kind) if option.unit is None else (option.unit.metavar, str)
     flag = typer.Option(f"--{option.name}", metavar=metavar, envvar=option.variable, help=text)

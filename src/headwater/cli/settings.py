@@ -1,9 +1,9 @@
 """Defaults of commands, from a file of settings and its profiles, in the form that the command-line library takes.
 
     [mirror]                     options of a command
-    [profiles.production]        who is asked, and options of commands (profiles.py)
+    [profiles.production]        node and user, and options of commands (profiles.py)
 
-Every command asks for it before it runs, so what reads the file is imported where there is one.
+Every command looks for it before it runs, so the reader of the file is imported only if there is one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,30 +40,30 @@ _KINDS: Final[Mapping[Any, tuple[tuple[type, ...], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A file, and a profile of it ("": none), as the command line or the environment name them."""
+    """A file, and a profile of it ("": none), named by the command line or the environment."""
 
     file: Path | None = None
     profile: str = ""
 
     @property
     def path(self) -> Path | None:
-        """The file that counts: a profile has a place where it is looked for if none is named."""
+        """The file to use: with a profile, the default file of profiles if none is named."""
         if self.file is None and self.profile and not default_file().exists():
             ways = f"--config FILE or HEADWATER_CONFIG names another, and there is no {default_file()}"
             raise OptionError("profile", self.profile, f"in a file of settings: {ways}")
         return default_file() if self.file is None and self.profile else self.file
 
     def layers(self, group: Any, name: str) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-        """Yield defaults of commands and the table they are from, the one that comes first in the end.
+        """Yield defaults of commands and the table that they come from, the strongest last.
 
         Args:
             group: all commands.
-            name: the command, or group of them, to which a profile's node and user are told; all are of the same kind,
-                and making each to look at its options takes half a second.
+            name: the command, or group, that gets a profile's node and user; to make every command and look at its
+                options would take half a second.
 
         Raises:
-            OptionError: the file can't be read, or has something that is no option; there is no such profile; a
-                password in the file and others may read it.
+            OptionError: the file can't be read, or has an unknown option; there is no such profile; or the file has a
+                password and others may read it.
         """
         if (path := self.path) is None:
             return
@@ -86,15 +86,16 @@ class Settings:
             yield _of_tables(group, tables(table)), place
 
     def table(self) -> dict[str, Any]:
-        """Return the profile's table. Raises as `layers`, which has looked at it."""
+        """Return the profile's table. Raises as `layers`, which reads it first."""
         import tomllib
 
         path = self.path
         return {} if path is None else profile(tomllib.loads(read_settings(path)), self.profile, path)
 
     def defaults(self, group: Any, name: str) -> dict[str, Any]:
-        """Return what the file and the profile say about a command, in the form in which the command-line library takes
-        defaults. Raises as `layers`."""
+        """Return the defaults of a command in the file and the profile, in the form of the command-line library. Raises
+        as `layers`.
+        """
         merged: dict[str, Any] = {}
         for layer, _ in self.layers(group, name):
             _lay_over(merged, layer)
@@ -119,7 +120,7 @@ def read_settings(path: Path) -> str:
 
 
 def command_tables(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of commands in a file; what is no command is refused later."""
+    """Return the tables of commands in a file; unknown names are refused later."""
     return {name: value for name, value in content.items() if name != PROFILES and isinstance(value, dict)}
 
 
@@ -148,13 +149,14 @@ def _value(value: Any) -> Any:
 
 
 def child_of(group: Any, name: str) -> Any:
-    """A command of a group, which another package may bring; None if there is none."""
+    """Return a command of a group, which another package may have; None if there is none."""
     return group.get_command(None, name) if hasattr(group, "commands") else None
 
 
 def known_options(command: Any) -> dict[str, Any]:
-    """A command's parameters by the names that a file has for them: of options without dashes, of arguments as in its
-    help, in small letters."""
+    """Return a command's parameters by their names in a file: options without dashes, arguments as in its help, in
+    lower case.
+    """
     defaults: dict[str, Any] = {}
     for each in command.params:
         names = [each.metavar or each.name] if each.param_type_name == "argument" else names_of(each)
@@ -165,14 +167,16 @@ def known_options(command: Any) -> dict[str, Any]:
 
 
 def plain_name(name: str) -> str:
-    """Return a name as it is compared: files may write it with dashes or underscores, in letters of either size."""
+    """Return a name in the form for comparisons: files may write it with dashes or underscores, in upper or
+    lower case.
+    """
     return name.replace("_", "-").lower()
 
 
 def profile_faults(
     content: Mapping[str, Any], path: Path, group: Any, *, with_files: bool = False
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield (path, problem) for what can't stand in the profiles of a file."""
+    """Yield (path, problem) for invalid entries in the profiles of a file."""
     yield from faults(content, path, with_files=with_files)
     known = content.get(PROFILES, {})
     for name, table in known.items() if isinstance(known, dict) else ():
@@ -183,7 +187,7 @@ def profile_faults(
 def table_faults(
     command: Any, table: Mapping[str, Any], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield (path, problem) for what can't stand in the table of a command or a group of them."""
+    """Yield (path, problem) for invalid entries in the table of a command or a group."""
     known = {} if hasattr(command, "commands") else known_options(command)
     words = above[2:] if above[:1] == (PROFILES,) else above
     help_of = " ".join(["headwater", *words, "--help"])
@@ -201,7 +205,7 @@ def table_faults(
 
 
 def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
-    """Say what a value had to be; None if it is."""
+    """Return the requirement that a value breaks; None if it breaks none."""
     if parameter.multiple or parameter.nargs == -1:
         good = isinstance(value, list) and all(isinstance(each, str) for each in value)
         return None if good else f"{value!r} is not a list of texts"
@@ -222,6 +226,6 @@ def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
 
 
 def _kind(command: Any, parameter: Any) -> Any:
-    """The type of a parameter as its command declares it, without the None that leaves it out."""
+    """Return the declared type of a parameter, without the None of an optional one."""
     hint = command.kinds[parameter.name]
     return next((each for each in get_args(hint) if each is not NoneType), hint)

@@ -1,7 +1,7 @@
-"""The documents of a bucket as they stand at one time, in a file without a name: what `export` makes its own file of.
+"""The documents of a bucket at one time, in a file without a name, from which `export` makes its own file.
 
-A key may come twice while a bucket is read, once in each snapshot, and a document may go again: only when all has come
-is it known which rows count. What came in a vbucket's first snapshot comes once, so only the keys of later ones are
+A key may come twice while a bucket is read, once in each snapshot, and a document may be deleted again: which rows
+count is known only at the end. The keys of a vbucket's first snapshot come once, so only those of later ones are
 remembered.
 """
 
@@ -30,8 +30,8 @@ class Spool:
     """Documents between the reading and the writing; a context.
 
     Args:
-        file: to write to and to read from; it is closed at the end.
-        prefix: only documents whose keys begin so.
+        file: the file to write to and to read from; it is closed at the end.
+        prefix: the prefix of the documents' keys.
     """
 
     def __init__(self, file: IO[bytes], prefix: bytes = b"") -> None:
@@ -53,11 +53,11 @@ class Spool:
 
     @property
     def reached(self) -> int:
-        """The seqnos that lie behind, of all vbuckets together."""
+        """The number of seqnos read so far, of all vbuckets together."""
         return int(self._highest.sum())
 
     def add(self, batch: ChangeBatch) -> None:
-        """Take what came; documents that others replace may be among it."""
+        """Add a batch; other rows may replace its documents later."""
         from headwater.client import CollectionDropped
 
         for _, event in batch.collection_events:
@@ -100,12 +100,12 @@ class Spool:
         self._writer.write_batch(batch)
 
     def end(self) -> None:
-        """All has come."""
+        """Note that all batches were added."""
         if self._writer is not None:
             self._writer.close()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield what counts, in the order in which it came, as often as one likes."""
+        """Yield the valid rows, in the order in which they came; may be called again."""
         from pyarrow import ipc
 
         if self._writer is None:
@@ -137,7 +137,7 @@ def _ids(records: pa.RecordBatch) -> Any:
 
 
 def read_into(spool: Spool, batches: Iterator[ChangeBatch], tell: Callable[[int], None]) -> None:
-    """Read all that a drain hands out; `tell` hears of the seqnos that lie behind."""
+    """Read all batches of a drain; `tell` is called with the number of seqnos read so far."""
     for batch in batches:
         spool.add(batch)
         tell(spool.reached)

@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and a terminal that is closed as one exception, raised where the command is: what must be closed is
-closed by its `with` blocks.
+"""Ctrl-C, SIGTERM and a closed terminal as one exception, raised in the main thread, so that `with` blocks close
+everything.
 
 `Stopped` does not derive from Exception, so that code which goes on after errors does not go on after it.
 """
@@ -20,7 +20,7 @@ AGAIN_SECONDS = 0.001
 
 
 def signals() -> tuple[signal.Signals, ...]:
-    """Return those that end a command: SIGHUP is not among them where whoever started us ignores it (nohup)."""
+    """Return the signals that end a command: without SIGHUP if the parent process ignores it (nohup)."""
     hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
 
@@ -51,7 +51,9 @@ _hooks: list[Callable[["UnraisableHookArgs"], Any]] = []
 
 
 def _unraisable(lost: "UnraisableHookArgs") -> None:
-    """Python passes over what is raised in `__del__` and in calls from C: the command would never end."""
+    """Keep the exception that Python ignores in `__del__` and in calls from C: otherwise the command would
+    never end.
+    """
     if isinstance(lost.exc_value, Stopped):
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
     else:
@@ -59,12 +61,12 @@ def _unraisable(lost: "UnraisableHookArgs") -> None:
 
 
 def raised() -> Stopped | None:
-    """Return what a signal raised. It may not arrive: what is imported in C makes errors of its own of it."""
+    """Return the Stopped that a signal raised, even if a C extension replaced it by an error of its own."""
     return _raised[0] if _raised else None
 
 
 def listen() -> None:
-    """From now on `signals` raise Stopped in the main thread."""
+    """Let `signals` raise Stopped in the main thread from now on."""
     _raised.clear()
     if sys.unraisablehook is not _unraisable:
         _hooks[:] = [sys.unraisablehook]
@@ -76,8 +78,9 @@ def listen() -> None:
 
 @contextmanager
 def until_stopped(*, has_end: bool = False) -> Iterator[None]:
-    """Run until a signal asks to end, which counts as success; but not for work that `has_end` and was not there yet:
-    who reads the status, as a scheduler does, would take what is half for the whole."""
+    """Run until a signal asks for an end, which counts as success. Unfinished work that `has_end` fails instead: a
+    scheduler that reads the status would take half the work for the whole.
+    """
     try:
         yield
     except (Stopped, KeyboardInterrupt):
@@ -88,12 +91,13 @@ def until_stopped(*, has_end: bool = False) -> Iterator[None]:
 
 @contextmanager
 def heeding_signals(*, has_end: bool = False) -> Iterator[Callable[[], bool]]:
-    """For work that must not be torn out of a foreign call (Spark's): yields a function that tells whether to end.
+    """Yield a function that returns True after a signal, for work that must not be interrupted in a foreign call
+    (Spark's).
 
-    It sets our handlers again whenever it is asked: PySpark puts its own in place of the one for SIGINT.
+    It sets our handlers again at each call: PySpark replaces the one for SIGINT by its own.
 
     Raises:
-        Stopped: at the end, when work that `has_end` was asked to end.
+        Stopped: at the end, if work that `has_end` was interrupted.
     """
     received: list[int] = []
     ending = signals()
@@ -122,7 +126,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine; a signal cancels it, so that its `async with` blocks close what they opened.
 
     Raises:
-        Stopped: after that.
+        Stopped: a signal came.
     """
     import asyncio
 

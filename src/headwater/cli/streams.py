@@ -1,4 +1,4 @@
-"""`headwater streams`: the readers of a bucket, and how far behind each of them is."""
+"""`headwater streams`: the readers of a bucket, and their lag."""
 
 import json
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def _why(error: "TransportError") -> str:
 
 
 def _lines(row: "ConnectionRow", worst: int) -> Iterator[str]:
-    """A connection for people, and its vbuckets that are furthest behind."""
+    """Yield the lines of a connection for people, and of its vbuckets with the most lag."""
     facts = [several(row.count or 0, "stream")]
     if row.backlog is not None:
         facts.append(f"backlog {count(row.backlog)}")

@@ -89,8 +89,9 @@ FORM = (
 
 
 class Begin(NamedTuple):
-    """The start of a tail: `seqno` of a vbucket, or changes from `since_ns` (Unix) on, or neither: `now` or all
-    there is."""
+    """The start of a tail: `seqno` of a vbucket, or changes from `since_ns` (Unix) on, or neither: `now`, or the whole
+    history.
+    """
 
     now: bool = False
     seqno: int | None = None
@@ -98,7 +99,7 @@ class Begin(NamedTuple):
 
 
 def begin(text: str) -> Begin:
-    """Read what --from was given; raises typer.BadParameter."""
+    """Read the value of --from; raises typer.BadParameter."""
     if text in ("beginning", "now"):
         return Begin(now=text == "now")
     if text.isdecimal():
@@ -191,8 +192,7 @@ def _check_tap(start: str, positions: Path | None, collections: object, formed: 
 
 
 def _reading(on_data_loss: OnDataLoss, *, follow: bool, keep: bool) -> dict[str, Any]:
-    """Return the options of reading, which say how far and through what; `keep`: positions are kept, also while
-    nothing comes."""
+    """Return the options of the read; `keep`: positions are saved, also while no change comes."""
     answer = "raise" if on_data_loss is OnDataLoss.FAIL else "read_again"
     wait = SAVE_SECONDS if keep else None
     return {"until": None if follow else "now", "on_data_loss": answer, "max_wait_seconds": wait}
@@ -207,7 +207,7 @@ def _choice(
 
 
 def _saved_choice(positions: Path) -> "Coverage | None":
-    """The collections that saved positions were read with: tail goes on as it began."""
+    """Return the collections of saved positions, which tail goes on with."""
     from headwater.client import load_positions
 
     saved = load_positions(positions.read_bytes())
@@ -215,8 +215,9 @@ def _saved_choice(positions: Path) -> "Coverage | None":
 
 
 def _saved(client: "Client", positions: Path | None, chosen: "Coverage | None") -> "dict[int, Position]":
-    """Return the positions of a file, none when there is none yet. All of them must be of the choice that is read now,
-    those of vbuckets that are left out this time as well: they stay in the file."""
+    """Return the positions of a file, none if there is none yet. All of them must have the present choice of
+    collections, also those of vbuckets that are left out this time, which stay in the file.
+    """
     from headwater.client import load_positions
     from headwater.client.collections import check_start
 
@@ -235,7 +236,9 @@ def _start(
     chosen: "Coverage | None",
     saved: "dict[int, Position]",
 ) -> "Start":
-    """Return where the drain begins: the saved positions of what is wanted or, without one, where --from says."""
+    """Return the start of the drain: the saved positions of the wanted vbuckets or, without one, the value of
+    --from.
+    """
     from headwater.client import Position
 
     if known := saved if wanted is None else {vbucket: saved[vbucket] for vbucket in wanted if vbucket in saved}:
@@ -249,12 +252,12 @@ def _start(
 
 
 class TailShown(NamedTuple):
-    """The changes that are printed, and how.
+    """The printed changes and their forms.
 
-    change, event, loss: make the line of a change; of what became of a collection or scope (None: none is shown; it
-        makes none of what was told before); of deletions that were purged unread (None: it is told on stderr).
-    wanted: whether a key is shown.
-    only_keys: keys were asked for, so what has none is not shown.
+    change, event, loss: make the line of a change; of an event of a collection or scope (None: none is shown; an event
+    that was shown before gets no line); of deletions that were purged unread (None: they are reported on stderr).
+    wanted: returns True if a key is shown.
+    only_keys: True if keys were chosen, so that events without a key are not shown.
     """
 
     change: "Callable[[str, Row], str]"
@@ -265,7 +268,7 @@ class TailShown(NamedTuple):
 
 
 def line_maker(form: str, keys_only: bool) -> "tuple[Callable[[str, Row], str], Any, Any]":
-    """Return how changes, events of collections, and losses are told in a form, as TailShown has them."""
+    """Return the makers of lines in a form, for changes, events of collections, and losses, as in TailShown."""
     if form == "json":
         return lambda kind, change: json_line(kind, change, keys_only), _json_event, _json_loss
     if form == "text":
@@ -274,7 +277,7 @@ def line_maker(form: str, keys_only: bool) -> "tuple[Callable[[str, Row], str], 
 
 
 def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: Printed) -> None:
-    """Print the changes of documents and what becomes of collections, a line each."""
+    """Print the changes of documents and the events of collections, a line each."""
     if shown.change is csv_line:
         typer.echo(CSV_HEADER)
     for event in events(changes, printed):
@@ -284,7 +287,7 @@ def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: Printed
 
 
 def _printed(event: "Event", shown: TailShown, since_ns: int) -> str | None:
-    """The line of an event; None when it has none."""
+    """Return the line of an event; None if it has none."""
     from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
 
     match event:
@@ -304,19 +307,23 @@ def _printed(event: "Event", shown: TailShown, since_ns: int) -> str | None:
 
 
 def _kind(change: "Row | CollectionEvent | DeletionsPurged") -> str:
-    """The name of an event: mutation, collection_created."""
+    """Return the name of an event: mutation, collection_created."""
     return re.sub("(?<=.)(?=[A-Z])", "_", type(change).__name__).lower()
 
 
 def _line(kind: str, change: "Row", keys_only: bool) -> str:
-    """One change for people: `512:7 mutation greeting hello world`, `512:8 mutation shop.orders one {...}`."""
+    """Return one change for people: `512:7 mutation greeting hello world`, `512:8 mutation shop.orders one
+    {...}`.
+    """
     whose = [change.within.path] if change.collection_id else []
     value = b"" if keys_only else change.value
     return line(f"{change.vbucket}:{change.seqno}", kind, *whose, text(change.key), value=value)
 
 
 def _events_once() -> "Callable[[str, CollectionEvent], str | None]":
-    """Return what tells people of each event when the first vbucket has it: a thousand others have it, too."""
+    """Return the maker of lines for people that shows each event once, for its first vbucket: a thousand others have
+    it, too.
+    """
     losses: set[object] = set()
 
     def first(kind: str, change: "CollectionEvent") -> str | None:
@@ -330,24 +337,24 @@ def _events_once() -> "Callable[[str, CollectionEvent], str | None]":
 
 
 def _event(kind: str, change: "CollectionEvent") -> str:
-    """One event of a collection or scope for people: `512:8 collection_created shop.orders`."""
+    """Return one event of a collection or scope for people: `512:8 collection_created shop.orders`."""
     name = ".".join(filter(None, (getattr(change, "scope", ""), getattr(change, "collection", ""))))
     return line(f"{change.vbucket}:{change.seqno}", kind, name)
 
 
 def _loss(kind: str, change: "DeletionsPurged") -> str:
-    """Deletions that will never come, for people: `512:120 deletions_purged after seqno 90: ...`."""
+    """Return purged deletions for people: `512:120 deletions_purged after seqno 90: ...`."""
     message = f"after seqno {change.seqno}: they were not printed, and never will be; all of the vbucket comes again"
     return line(f"{change.vbucket}:{change.purge_seqno}", kind, message)
 
 
 def _json_loss(kind: str, change: "DeletionsPurged") -> str:
-    """Deletions that will never come, for programs."""
+    """Return purged deletions for programs."""
     return json.dumps({"event": kind} | asdict(change))
 
 
 def _json_event(kind: str, change: "CollectionEvent") -> str:
-    """One event of a collection or scope for programs."""
+    """Return one event of a collection or scope for programs."""
     fields = (
         "vbucket",
         "seqno",
@@ -366,7 +373,7 @@ def _json_event(kind: str, change: "CollectionEvent") -> str:
 
 
 def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
-    """One change for programs. CAS and revision are numbers up to 2^64 - 1."""
+    """Return one change for programs. CAS and revision are numbers up to 2^64 - 1."""
     row: dict[str, Any] = {
         "event": kind,
         "vbucket": change.vbucket,
@@ -394,10 +401,11 @@ def writable(text: str, encoding: str = "utf-8") -> bool:
 
 
 def _value(change: "Row") -> dict[str, Any]:
-    """The value in the most readable form that loses nothing: JSON itself, text, or base64.
+    """Return the value in the most readable form that loses nothing: JSON itself, text, or base64.
 
-    JSON that would not be written so again (spaces, 1.0e3, a name twice) comes as text besides, and as text alone what
-    who reads the line could not read: numbers that no double holds, thousands of digits, a hundred levels.
+    JSON that would be written in another form again (spaces, 1.0e3, a name twice) also comes as text. JSON that a
+    reader of the line could not parse comes as text only: numbers beyond a double, thousands of digits, a hundred
+    levels.
     """
     bare = value_members(change.value)
     if not change.datatype & JSON_DATATYPE or "text" not in bare:

@@ -35,7 +35,9 @@ _ESCAPES = {"t": "\t", "n": "\n", "\\": "\\"}
 
 
 def wanted_keys(globs: list[str] | None) -> Callable[[bytes], bool]:
-    """Return what tells whether a key is among those that were asked for: `order:*`, `?`, `[0-9]`, as in a shell."""
+    """Return the function that tells whether a key matches one of the patterns: `order:*`, `?`, `[0-9]`, as
+    in a shell.
+    """
     if not globs:
         return lambda key: True
     patterns = [re.compile(translate(each)) for each in globs]
@@ -43,10 +45,10 @@ def wanted_keys(globs: list[str] | None) -> Callable[[bytes], bool]:
 
 
 def template(pattern: str) -> Callable[[str, Mutation | Deletion | Expiration], str]:
-    r"""Return what makes a line of a change.
+    r"""Return the function that makes a line of a change.
 
     Raises:
-        OptionError: it names no field, or one that there is not.
+        OptionError: the pattern has no field, or an unknown one.
     """
     try:
         parts = list(string.Formatter().parse(re.sub(r"\\([tn\\])", lambda match: _ESCAPES[match[1]], pattern)))
@@ -83,7 +85,7 @@ CSV_HEADER = ",".join(("event", *COLUMNS))
 
 
 def csv_line(kind: str, change: Any) -> str:
-    """One change as a row, without its line end."""
+    """Return one change as a row, without its line end."""
     fields: list[Any] = [getattr(change, name, 0) for name in ExportedDocument._fields]
     stored = ExportedDocument._make(fields)
     out = io.StringIO()

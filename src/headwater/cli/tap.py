@@ -1,6 +1,6 @@
 """`headwater tap`: watch a node over TAP, the oldest of the three protocols.
 
-TAP tells no seqnos: what it can resume by is a name. `tail --protocol tap` is this command with its defaults.
+TAP has no seqnos: it resumes by a name. `tail --protocol tap` is this command with its defaults.
 """
 
 import json
@@ -88,7 +88,7 @@ def _warn() -> None:
 
 
 def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any]:
-    """A message as a row: event, vbucket, and what else it tells."""
+    """Return a message as a row: event, vbucket, and its other fields."""
     from headwater.wire import tap as wire
 
     row: dict[str, Any] = {"event": type(message).__name__.lower(), "vbucket": message.vbucket}
@@ -108,7 +108,7 @@ def describe(message: "TapMessage", *, keys_only: bool = False) -> dict[str, Any
 
 
 def _line(message: "TapMessage", row: dict[str, Any], keys_only: bool) -> str:
-    """One message for people: `512 mutation greeting hello world`."""
+    """Return one message for people: `512 mutation greeting hello world`."""
     if "key" in row:
         value = b"" if keys_only else message.value
         return line(row["vbucket"], row["event"], row["key"], value=value)

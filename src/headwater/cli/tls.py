@@ -1,4 +1,6 @@
-"""`headwater tls`: a CA of one's own and what it signs, for first steps and tests; and what a certificate says."""
+"""`headwater tls`: a CA of one's own with its certificates, for first steps and tests; and the content of a
+certificate.
+"""
 
 from datetime import timedelta
 from pathlib import Path
@@ -106,7 +108,7 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A PEM file."
 
 
 def _hosts_of(file: Path) -> tuple[str, ...]:
-    """The names and addresses in a certificate that is there; none if there is none."""
+    """Return the names and addresses in an existing certificate; none if there is none."""
     from headwater.tls.certificates import read_pem
 
     try:

@@ -1,5 +1,4 @@
-"""The place in which users are looked up and changed: in the folder of a node's store, or by a node that runs, in
-its cluster."""
+"""The place of the users: the folder of a node's store, or a running node and its cluster."""
 
 import functools
 import inspect
@@ -31,7 +30,7 @@ Accounts: TypeAlias = "dict[str, Account]"
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The addition to a report that says where a change was made."""
+    """The addition to a report with the place of a change."""
 
     line: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -39,7 +38,7 @@ class Where:
 
 @dataclass(slots=True)
 class UsersPlace:
-    """A folder, or (`node`) the node to ask, as whom."""
+    """A folder, or (`node`) the node to ask, with its login."""
 
     data: Path
     node: str | None = None
@@ -50,7 +49,7 @@ class UsersPlace:
         return self.node or str(self.data)
 
     def accounts(self) -> "Accounts | None":
-        """The users that there are; None if there never were any."""
+        """Return the users; None if there never were any."""
         from headwater.node.users.file import UsersFile, accounts_of
 
         if self.node is None:
@@ -66,7 +65,7 @@ class UsersPlace:
         return accounts_of(users) if users.entries else None
 
     def change(self, edit: "Callable[[Accounts], None]") -> Where:
-        """Change the users by a function, which may refuse: then all is as it was."""
+        """Change the users by a function; if it refuses, they stay as they were."""
         from headwater.node.users.file import UsersFile
 
         if self.node is None:
@@ -126,7 +125,7 @@ _OPTIONS = {
 
 
 def placed(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, which has a place as its first parameter, the options that say which."""
+    """Give a command, whose first parameter is a place, the options for it."""
     known = dict(inspect.signature(command).parameters)
     hints = get_type_hints(command, include_extras=True)
     known.pop("place")

@@ -1,8 +1,8 @@
-"""Values of parameters that are what they have to be already, which nobody needs to look at.
+"""Values of parameters that need no check, for they already have the right type.
 
-typer has pydantic check each value of each parameter. To import that takes a tenth of a second of a processor, as long
-as all the rest of `headwater get`; and a text that is to be a text is right, as is a default that we declared. What is
-to become something else (a number, a path, a choice) goes to typer as ever, and so does what may be refused.
+typer has pydantic check each value of each parameter. The import of pydantic takes a tenth of a second of a processor,
+as long as all the rest of `headwater get`. A text for a text parameter is always right, and so is a declared default.
+Values to convert (a number, a path, a choice) still go to typer, and so do values that may be refused.
 """
 
 from typing import Any
@@ -11,9 +11,10 @@ __all__ = ["take_as_it_is"]
 
 
 def take_as_it_is(parameter: Any) -> Any:
-    """Let a parameter of a command have typer look only at values that may be wrong; returns it (twice is once).
+    """Let typer check only those values of a command's parameter that may be wrong; return the parameter (may be called
+    again).
 
-    Where a release of typer reads values in another way, it looks at all of them.
+    A release of typer that reads values in another way checks all of them.
     """
     if not (hasattr(parameter, "get_runtime_param") and hasattr(parameter, "type_descriptor")):
         return parameter
@@ -36,7 +37,7 @@ class _Values:
         return self
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a value as the command gets it. Raises typer.BadParameter."""
+        """Return a value in the form for the command. Raises typer.BadParameter."""
         if value is None:
             return self._nothing
         if type(value) is self._kind and (self._kind is str or value is self._default):

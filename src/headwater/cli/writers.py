@@ -1,7 +1,7 @@
 """Documents into files for `export`: JSON lines, CSV and Parquet, in one of two layouts.
 
-With all that is a document's own (`layout.py`), which `load` gives back as it was; or, with the name of a field for
-the key, as rows of what the documents hold:
+Either with all of a document's own fields (`layout.py`), from which `load` restores it; or, with the name of a field
+for the key, as rows of the documents' members:
 
 | in the document           | in JSON lines  | in CSV            | in Parquet                            |
 |---------------------------|----------------|-------------------|---------------------------------------|
@@ -39,19 +39,19 @@ _CONVERSION_ERRORS = (TypeError, ValueError, OverflowError)  # Arrow's own are a
 
 
 class RowError(HeadwaterError):
-    """A document can't be a row; the message says which and why."""
+    """A document can't be a row; the message names it and has the reason."""
 
     def __init__(self, key: bytes, why: str) -> None:
         super().__init__(f"the document {key.decode(errors='backslashreplace')!r} {why}")
 
 
 class Fraction(float):
-    """A number with a fraction or an exponent, as it stood."""
+    """A number with a fraction or an exponent, in its original form."""
 
     text: str
 
     def __new__(cls, text: str) -> Fraction:
-        """Make one of JSON's text."""
+        """Make a fraction from JSON's text."""
         number = super().__new__(cls, text)
         if math.isinf(number):
             raise ValueError(f"the number {text} is beyond what 64 bits hold")
@@ -83,7 +83,7 @@ Source = Callable[[], "Iterator[pa.RecordBatch]"]
 
 
 def write(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
-    """Write all documents; yields how many are written by now.
+    """Write all documents; yield the number written so far.
 
     Raises:
         RowError: a document is no object, or has another value in the field of the key.
@@ -139,7 +139,7 @@ def _parquet(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
 
 @contextmanager
 def _text_into(out: IO[bytes], form: ExportForm) -> Iterator[Any]:
-    """Text into a file that stays open; `io`'s own wrapper writes no mark of UTF-16 where it can't seek."""
+    """Yield a text writer on a file that stays open; `io`'s own wrapper writes no UTF-16 mark if it can't seek."""
     text = codecs.getwriter(form.encoding)(out)
     yield text
     text.reset()
@@ -196,7 +196,7 @@ def _no_number(name: str) -> None:
 
 
 def _at(members: dict[str, Any], field: str) -> Any:
-    """Return what `load` takes for the key; None if there is nothing there."""
+    """Return the value that `load` takes for the key; None if there is none."""
     if field in members:
         return members[field]
     head, dot, rest = field.partition(".")
@@ -209,7 +209,7 @@ def _at(members: dict[str, Any], field: str) -> Any:
 
 
 def _counted(rows: Iterable[Any], each: Callable[[Any], Any]) -> Iterator[int]:
-    """Do something with each row, and yield now and then how many there were."""
+    """Call a function for each row, and yield the number of rows now and then."""
     number = 0
     for number, row in enumerate(rows, 1):
         each(row)
@@ -224,7 +224,7 @@ def _row_lines(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int
 
 
 def _line(value: bytes, members: dict[str, Any], encoding: str) -> str:
-    """A document in one line; its own text where it has the key, is one line and can be written."""
+    """Return a document in one line; its own text if that has the key, is one line and can be written."""
     text = value.translate(_ONE_LINE).decode() if value else _json(members)
     return text if writable(text, encoding) else json.dumps(members)
 
@@ -238,7 +238,7 @@ def _json(value: Any) -> str:
 
 
 def _names(source: Source, form: ExportForm) -> list[str]:
-    """The members of all documents, in the order in which they are met; that of the key is the first."""
+    """Return the members of all documents, in the order in which they are met; the key's field is the first."""
     assert form.key_field is not None, "rows have a field for the key"  # noqa: S101
     quiet = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
     names: dict[str, None] = {}
@@ -276,7 +276,7 @@ def _unwritable(character: str, encoding: str) -> str:
 
 
 class ExportError(HeadwaterError):
-    """A document holds something that the file can't."""
+    """A document has a value that the file can't hold."""
 
 
 def _as_text(value: Any) -> str | None:
@@ -343,7 +343,7 @@ def _array(name: str, kind: Any, part: list[dict[str, Any]]) -> Any:
 
 
 def _column_types(source: Source, form: ExportForm) -> dict[str, Any]:
-    """Return a type of Arrow for each column, or "text": of what all documents hold."""
+    """Return a type of Arrow for each column, or "text", by the values of all documents."""
     import pyarrow as pa
 
     arrow = {"text": "text", "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
@@ -359,7 +359,9 @@ def _column_types(source: Source, form: ExportForm) -> dict[str, Any]:
 
 
 def _wider(known: Any, values: list[Any]) -> Any:
-    """Return the type that holds what was seen before and these values, unchanged; "text" if there is none."""
+    """Return the type that holds both the values of a type and these values without a change; "text" if there
+    is none.
+    """
     import pyarrow as pa
 
     if known == "text":
@@ -375,7 +377,7 @@ def _wider(known: Any, values: list[Any]) -> Any:
 
 
 def _final(kind: Any) -> Any:
-    """Return a type that Parquet has: it has no object without members."""
+    """Return a type that Parquet supports, which has no object without members."""
 
     return "text" if kind is None or (kind != "text" and _empty_within(kind)) else kind
 

@@ -1,4 +1,4 @@
-"""The group `headwater cluster`: its commands, in the order in which one needs them."""
+"""The group `headwater cluster`: its commands, in the order of their use."""
 
 from typing import Final
 

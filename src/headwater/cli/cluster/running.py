@@ -1,8 +1,8 @@
-"""The shared part of the commands about several nodes: how nodes are named, how work on them is begun and stopped.
+"""The shared part of the commands about several nodes: the names of nodes, and the start and stop of work on
+them.
 
-Ctrl-C (or SIGTERM, or a terminal that is closed) asks: what is under way comes to its end, nothing new is begun. A
-second one does not ask. Either way the same command typed again goes on from there, because all that is known stands in
-the nodes.
+Ctrl-C (or SIGTERM, or a closed terminal) asks for an end: work under way finishes, no other begins. A second one ends
+at once. In both cases the same command goes on from there when it is typed again, because all state is in the nodes.
 """
 
 import asyncio
@@ -42,16 +42,17 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it beg
 
 
 class Place(NamedTuple):
-    """The bucket that is meant, and how to speak TLS to its nodes (None: without)."""
+    """The bucket, and the TLS settings of its nodes (None: without TLS)."""
 
     bucket: str
     tls: "TlsSettings | None"
 
 
 def addresses(nodes: Sequence[str]) -> "tuple[list[Address], Place]":
-    """Read nodes as the user names them; returns addresses and the bucket, which must be the same for all, as TLS.
+    """Read nodes in the user's form; return addresses and the bucket, which must be the same for all, as must
+    TLS.
 
-    Raises: OptionError, a node that leads nowhere; typer.BadParameter, different buckets, or TLS for some only.
+    Raises: OptionError for an invalid address; typer.BadParameter for different buckets, or TLS for some only.
     """
     from headwater.client.routing import parse
 
@@ -81,11 +82,12 @@ def run(
     *,
     answer_seconds: float | None = None,
 ) -> Result:
-    """Work on the nodes of a bucket; `Stopped` if a signal ended it before there was a result (other than None).
+    """Run work on the nodes of a bucket; raise `Stopped` if a signal ended it before there was a result (other than
+    None).
 
     Args:
-        answer_seconds: how long to wait for a connection, or an answer, of a node that may be starting; who is waited
-            for is told then. None: as long as running nodes need at most.
+        answer_seconds: the longest wait for a connection, or an answer, of a node that may be starting; such nodes are
+            named meanwhile. None: the longest time that running nodes need.
     """
     before = [(number, signal.getsignal(number)) for number in signals()]
     try:
@@ -96,14 +98,16 @@ def run(
 
 
 class StopRequest:
-    """The user's wish for an end. `gently`: work that heeds it sets this; without it a signal cancels at once."""
+    """The user's wish for an end. `gently`: set by work that can finish a part; without it a signal cancels
+    at once.
+    """
 
     def __init__(self) -> None:
         self.signals: list[int] = []
         self.gently = False
 
     def __call__(self) -> bool:
-        """Tell whether to begin nothing more."""
+        """Return True if no new part may begin."""
         return bool(self.signals)
 
 
@@ -143,7 +147,7 @@ async def _run(
 
 
 async def _waiting(work: Awaitable[Result], members: "Members", seconds: float | None) -> Result:
-    """Do the work; with `seconds`, name the nodes that are waited for meanwhile."""
+    """Run the work; with `seconds`, name the nodes that it waits for meanwhile."""
     if seconds is None:
         return await work
     telling = asyncio.create_task(_tell_of_waiting(members, seconds))
@@ -161,7 +165,7 @@ async def _tell_of_waiting(members: "Members", seconds: float) -> None:
 
 
 async def _end_the_others() -> None:
-    """End what was asked beside the question that failed: how that ends is no news, and asyncio would print it."""
+    """End the other requests after one has failed: their own errors are no news, and asyncio would print them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for each in others:
         each.cancel()
@@ -169,7 +173,9 @@ async def _end_the_others() -> None:
 
 
 def agreed(plan: WorkPlan, show: Callable[[WorkPlan], None], question: str, *, dry_run: bool, yes: bool) -> bool:
-    """Show a plan and ask; False if nothing is to be done, or it was only to be shown. A no ends the command."""
+    """Show a plan and ask; return False if there is nothing to do, or the plan was only to be shown. A no ends the
+    command.
+    """
     if plan.is_empty:
         report("there is nothing to do", begun=False, **plan.facts)
         return False
@@ -183,7 +189,7 @@ def agreed(plan: WorkPlan, show: Callable[[WorkPlan], None], question: str, *, d
 
 
 def table_of(title: str, *columns: str) -> "Table":
-    """A table with a line for each node: its address, then columns of numbers; narrow enough for 80 characters."""
+    """Return a table with a line for each node: its address, then columns of numbers; it fits into 80 characters."""
     from rich import box
     from rich.table import Table
 

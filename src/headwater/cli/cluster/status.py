@@ -1,4 +1,4 @@
-"""`headwater cluster status`: who has what, and what is wrong."""
+"""`headwater cluster status`: the vbuckets of each node, and problems."""
 
 import json
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""Commands of operators' work (cluster/work/): their options as typer reads them, and one way to run all of them."""
+"""Commands of operators' work (cluster/work/): their options in typer's form, and the function that runs them."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -36,14 +36,14 @@ class WorkCommand(CommandWithForms):
     """The command of one kind of work.
 
     Attributes:
-        node: the parameter that names the node to begin with; None where the work's own nodes are all there are.
+        node: the parameter with the first node to ask; None if the work has only its own nodes.
     """
 
     work: ClassVar[type[DeclaredWork]]
     node: ClassVar[Parameter | None]
 
     def declared(self) -> list[Parameter]:
-        """Return the work's options, and those of how it is begun."""
+        """Return the work's options, and those of its start (--yes, --dry-run and the like)."""
         declared = [parameter_of(each) for each in self.work.options()]
         if self.work.HAS_DRY_RUN:
             declared.append(("dry_run", SHOW_PLAN if self.work.SHOWS_PLAN else DryRun, False))
@@ -54,7 +54,7 @@ class WorkCommand(CommandWithForms):
         return [*declared, ("user", User, None), ("password", Password, None)]
 
     def perform(self, ctx: Any) -> None:
-        """Show what would be done, or ask, do it and tell what came of it."""
+        """Show the plan, ask, do the work and report the outcome."""
         values = ctx.params
         work = work_of(self.work, values)
         seeds, place = addresses(values["nodes"] if "nodes" in values else [values["node"]])
@@ -80,7 +80,7 @@ class WorkCommand(CommandWithForms):
 
 
 def _is_agreed(work: DeclaredWork, plan: WorkPlan | None, *, dry_run: bool, yes: bool) -> bool:
-    """Show the plan, if there is one, and ask; False if nothing is to be done."""
+    """Show the plan, if there is one, and ask; return False if there is nothing to do."""
     if work.SHOWS_PLAN and plan is not None:
         return agreed(plan, show_plan, work.question, dry_run=dry_run, yes=yes)
     if plan is not None and dry_run:
@@ -109,7 +109,7 @@ def _report(outcome: WorkOutcome, plan: WorkPlan | None, meter: Meter | None) ->
 
 
 def show_plan(plan: WorkPlan) -> None:
-    """Print a plan: a table with a line for each node, then what else is to be known."""
+    """Print a plan: a table with a line for each node, then its remarks."""
     table = table_of(plan.title, *plan.heading[1:])
     for row in plan.rows:
         table.add_row(*row)
@@ -123,7 +123,7 @@ def _print(lines: tuple[str, ...]) -> None:
 
 
 def work_of(kind: type[DeclaredWork], values: dict[str, Any]) -> DeclaredWork:
-    """Make work of what was typed; options that were left out are as the work declares them. Raises OptionError."""
+    """Make work of the options on the command line; the others have their declared defaults. Raises OptionError."""
     given = {}
     for option in kind.options():
         if (value := values[option.field]) is None or (option.many and not value):
@@ -140,10 +140,10 @@ def work_of(kind: type[DeclaredWork], values: dict[str, Any]) -> DeclaredWork:
 
 
 def add_work(group: typer.Typer, kind: type[DeclaredWork], node: Parameter | None, part: str | None = None) -> None:
-    """Give a group of commands, or a part of all commands, the command of one kind of work."""
+    """Add the command of one kind of work to a group of commands, or to a part of all commands."""
 
     def command() -> None:
-        """Run by `perform`."""
+        """Do nothing: `perform` runs the work."""
 
     group.command(
         kind.KIND.rpartition("-")[2],

@@ -1,4 +1,4 @@
-"""`headwater demo`: the options, and the story's outcome as an exit status."""
+"""`headwater demo`: the options, and the outcome as an exit status."""
 
 from enum import StrEnum
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ EXITS = {0: "node and table are equal, key by key", 1: "anything differs"}
 
 
 class StoryName(StrEnum):
-    """The stories that are told."""
+    """The stories of the demo."""
 
     FLIGHTS = "flights"
     FAILOVER = "failover"
@@ -78,7 +78,7 @@ def demo(
 
 
 def _only_of_flights(options: dict[str, tuple[object, object]]) -> None:
-    """Refuse options that the other story would pass over; each is given with its default.
+    """Refuse options that the other story would ignore; each is given with its default.
 
     Raises: OptionError.
     """
@@ -88,7 +88,7 @@ def _only_of_flights(options: dict[str, tuple[object, object]]) -> None:
 
 
 def _need(modules: tuple[str, ...]) -> None:
-    """See to it that libraries are there, before minutes are spent.
+    """Check that libraries are installed, before minutes are spent.
 
     Raises: ModuleNotFoundError.
     """

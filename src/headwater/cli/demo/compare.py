@@ -11,7 +11,7 @@ SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The difference between two sets of documents; `left` and `right` are how many each has."""
+    """The difference between two sets of documents; `left` and `right` are their sizes."""
 
     left: int
     right: int
@@ -21,18 +21,18 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Return True if both hold the same keys with the same values."""
+        """True if both hold the same keys with the same values."""
         return not (self.missing or self.surplus or self.different)
 
     def describe(self) -> str:
-        """One line: the counts, and the first keys of each kind of difference."""
+        """Return one line: the counts, and the first keys of each kind of difference."""
         kinds = {"missing": self.missing, "surplus": self.surplus, "different": self.different}
         differences = [f"{len(keys):,} {kind}{_first(keys)}" for kind, keys in kinds.items()]
         return ", ".join(differences)
 
 
 def compare(expected: Mapping[bytes, bytes], actual: Mapping[bytes, bytes]) -> Comparison:
-    """Compare what should be there (`left`) with what is (`right`)."""
+    """Compare the expected documents (`left`) with the actual ones (`right`)."""
     return Comparison(
         left=len(expected),
         right=len(actual),

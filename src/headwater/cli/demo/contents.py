@@ -12,7 +12,7 @@ MUTATION = int(Opcode.DCP_MUTATION)
 
 
 def of_node(client: "Client") -> dict[bytes, bytes]:
-    """Every live document, from the node's own history: all changes up to now, applied in order."""
+    """Return every live document, from the node's own history: all changes up to now, applied in order."""
     documents: dict[bytes, bytes] = {}
     with client.batches(until="now") as batches:
         for batch in batches:
@@ -30,7 +30,7 @@ def _apply(documents: dict[bytes, bytes], records: Any) -> None:
 
 
 def of_table(folder: Path) -> dict[bytes, bytes]:
-    """Every row of the mirror's Delta table, read with delta-rs: another implementation than the one that wrote it."""
+    """Return every row of the mirror's Delta table, read with delta-rs, another implementation than the writer's."""
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 

@@ -1,9 +1,9 @@
-"""The demo of a failover: what a mirror has of a lost branch is undone, row by row, and shown.
+"""The demo of a failover: a mirror's rows of a lost branch are undone, row by row, and shown.
 
     node A, replica B -> mirror -> A cut off from B, and written to -> the table has it -> A dies, B is promoted -> the
     rows that are undone -> B is written to -> node and table compared
 
-Every step of the operator is the command that he would type, in a process of its own.
+Every step of the operator is a real command, in a process of its own.
 """
 
 import subprocess
@@ -40,7 +40,7 @@ def tell(keep: Path | None) -> None:
     """Run the story.
 
     Args:
-        keep: where stores, table and logs stay; None for nowhere.
+        keep: the folder in which stores, table and logs stay; None to remove them.
 
     Raises:
         CommandError: node and table differ, a command failed, or the mirror does not catch up in time.
@@ -70,7 +70,7 @@ class Undone:
 
 
 def undone(before: Documents, after: Documents) -> Undone:
-    """Return how a table differs from what it was before a rollback."""
+    """Return the difference of a table before and after a rollback."""
     both = before.keys() & after.keys()
     return Undone(
         removed=tuple(sorted(before.keys() - after.keys())),
@@ -80,7 +80,7 @@ def undone(before: Documents, after: Documents) -> Undone:
 
 
 def show(undone: Undone) -> list[str]:
-    """Return what was undone as lines, the first few rows of each kind."""
+    """Return the undone rows as lines, the first few of each kind."""
     kinds = (
         ("only the lost branch had", [_text(key) for key in undone.removed]),
         (
@@ -101,13 +101,13 @@ def _text(data: bytes) -> str:
 
 
 class _Story:
-    """The story under way."""
+    """A run of the story."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._table = folder, folder / "table"
 
     def run(self, stack: ExitStack) -> None:
-        """Each step is a line on the screen."""
+        """Run the steps, each a line on the screen."""
         first, second = self._start(stack)
         url = f"couchbase://{first.address},{second.address}/default"
         options = ("--engine", "local", "--changelog")
@@ -166,7 +166,7 @@ class _Story:
             note(said.splitlines()[-1])
 
     def _headwater(self, *words: str) -> str:
-        """Run a command; return what it said."""
+        """Run a command; return its output."""
         command = [sys.executable, "-m", "headwater", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
         if done.returncode:

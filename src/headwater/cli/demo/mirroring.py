@@ -1,4 +1,4 @@
-"""The mirror as the demo runs it: `headwater mirror` in a process of its own, as a user would start it."""
+"""The demo's mirror: `headwater mirror` in a process of its own, as a user would start it."""
 
 import contextlib
 import json
@@ -17,15 +17,15 @@ class MirrorProcess:
     """A running mirror; its progress lines are read in a thread as they come.
 
     Attributes:
-        changes: how many changes of the node the table holds, by the mirror's own account.
-        batches: how many micro-batches it has committed.
-        rollbacks: how many vbuckets' lost changes it has taken back.
+        changes: the number of the node's changes in the table, by the mirror's own account.
+        batches: the number of committed micro-batches.
+        rollbacks: the number of vbuckets whose lost changes it has taken back.
 
     Args:
-        url: of the bucket.
-        table: where the table lies.
-        log: a file for what it says.
-        options: more words of the command.
+        url: the url of the bucket.
+        table: the place of the table.
+        log: a file for its output.
+        options: further words of the command.
     """
 
     def __init__(self, url: str, table: Path, log: Path, *options: str) -> None:
@@ -56,7 +56,7 @@ class MirrorProcess:
             raise CommandError(f"the mirror ended with status {status} (log: {self._log_path}): {lines[-1]}")
 
     def stop(self) -> None:
-        """End it as SIGTERM does; it is killed if that takes too long."""
+        """End the mirror by SIGTERM; kill it if that takes too long."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

@@ -41,7 +41,7 @@ def _number(value: float | str) -> str:
 
 
 def _drawing(samples: Samples) -> str:
-    """Both drawings as one SVG text."""
+    """Return both drawings as one SVG text."""
     import matplotlib as mpl
 
     mpl.use("svg")

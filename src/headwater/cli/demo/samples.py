@@ -1,7 +1,7 @@
 """Measurements of a running demo: how many changes the node has, and how many of them the table holds.
 
-Time begins with the load. The wait for the mirror's first batch is no lag: it is noted (`waited`) and taken out of what
-is drawn; lag counts from when the table was level with the node for the first time.
+Time begins with the load. The wait for the mirror's first batch is no lag: it is noted (`waited`) and left out of the
+drawing; lag counts from the time at which the table was first level with the node.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Sample:
 
     @property
     def lag(self) -> int:
-        """Changes on the way."""
+        """The number of changes on the way."""
         return max(0, self.node_changes - self.table_changes)
 
 
@@ -27,7 +27,7 @@ class Samples:
     """All looks, in order, and the marks set between them (the crash, the end of the load).
 
     Attributes:
-        waited: from when to when nothing could happen because the mirror was starting.
+        waited: the begin and end of the time in which the mirror was starting.
     """
 
     clock: Callable[[], float]
@@ -40,7 +40,7 @@ class Samples:
         self.began = self.clock()
 
     def begin(self) -> None:
-        """Count time from now, with nothing in node and table."""
+        """Start the clock, with nothing in node and table."""
         self.began = self.clock()
         self.add(0, 0)
 
@@ -52,7 +52,7 @@ class Samples:
         return min(seconds, began) + min(1.0, max(0.0, seconds - began)) + max(0.0, seconds - max(ended, began + 1.0))
 
     def seconds(self) -> float:
-        """Time since the start."""
+        """Return the time since the start."""
         return self.clock() - self.began
 
     def add(self, node_changes: int, table_changes: int) -> Sample:
@@ -66,7 +66,9 @@ class Samples:
         self.marks.append((self.seconds(), text))
 
     def rates(self) -> list[tuple[float, float, float]]:
-        """(seconds, node changes/s, table changes/s) since the look before; the first batch: since the wait began."""
+        """Return (seconds, node changes/s, table changes/s) since the last look; the first batch counts from the begin
+        of the wait.
+        """
         pairs = zip(self.rows, self.rows[1:], strict=False)
         return [
             (
@@ -79,12 +81,12 @@ class Samples:
         ]
 
     def _since(self, a: Sample, b: Sample) -> float:
-        """Over how many seconds the table's changes between two looks came."""
+        """Return the seconds over which the table's changes between two looks came."""
         came_first = self.waited is not None and a.table_changes == 0 < b.table_changes
         return b.seconds - (self.waited[0] if came_first and self.waited else a.seconds)
 
     def lag_seconds(self) -> list[tuple[float, float]]:
-        """(seconds, how long ago the node had only what the table has) for each look, once the two were level."""
+        """Return (seconds, age of the table's state at the node) for each look, once the two were level."""
         level = next((at for at, row in enumerate(self.rows) if row.table_changes and row.lag == 0), len(self.rows))
         return [(row.seconds, row.seconds - self._reached(row.table_changes)) for row in self.rows[level:]]
 

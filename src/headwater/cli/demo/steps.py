@@ -9,7 +9,7 @@ from headwater.cli.screen import out
 
 @contextmanager
 def step(name: str) -> Iterator[Callable[[str], None]]:
-    """One line: the step's name while it lasts (on a terminal), its result and its time after."""
+    """Show one line: the step's name while it lasts (on a terminal), its result and its time after."""
     console = out()
     began = time.monotonic()
     results: list[str] = []

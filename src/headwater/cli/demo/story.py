@@ -3,8 +3,8 @@
     flights -> node (all durable) -> mirror catches up -> rounds of changes, in one of them kill -9 -> all expired ->
     mirror catches up -> node, table and our own memory compared -> report
 
-Three accounts of the same documents are kept apart: `traffic.expected` is what was acknowledged to us, the node's is
-read from its history by a fresh client, the table's by another implementation of Delta than the one that wrote it.
+Three accounts of the same documents are kept apart: `traffic.expected` has the acknowledged changes, the node's is read
+from its history by a fresh client, the table's by another implementation of Delta than the writer's.
 """
 
 import os
@@ -59,7 +59,7 @@ class StoryPlan:
 def tell(plan: StoryPlan) -> None:
     """Run the whole demo.
 
-    Raises: CommandError when node and table differ, when something acknowledged was lost, or when the mirror does not
+    Raises: CommandError when node and table differ, when an acknowledged change was lost, or when the mirror does not
     catch up in time.
     """
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def tell(plan: StoryPlan) -> None:
 
 @dataclass(slots=True)
 class Story:
-    """The demo under way."""
+    """A run of the demo."""
 
     plan: StoryPlan
     folder: Path
@@ -81,7 +81,7 @@ class Story:
     facts: dict[str, int | float | str] = field(default_factory=dict)
 
     def run(self, stack: ExitStack) -> None:
-        """Each step is a line on the screen, and a number in the report."""
+        """Run the steps, each a line on the screen and a number in the report."""
         from headwater import kernels, testing
 
         with step("compile the kernels") as note:
@@ -144,7 +144,9 @@ class Story:
             self.facts |= {"changes in quiet rounds": changes, "changes/s": changes / seconds}
 
     def _round(self, node: "Node", mirror: MirrorProcess, traffic: Traffic, plan: Round) -> float:
-        """Perform a round, let the mirror finish a micro-batch behind it; return the seconds until all was durable."""
+        """Perform a round, let the mirror finish a micro-batch after it; return the seconds until all was
+        durable.
+        """
         began = time.monotonic()
         with node.client() as client:
             traffic.perform(client, node.url, plan)
@@ -154,7 +156,9 @@ class Story:
         return seconds
 
     def _crash(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
-        """Kill the node in the middle of a round, start it again, look for what was acknowledged, finish the round."""
+        """Kill the node in the middle of a round, start it again, check the acknowledged changes, finish the
+        round.
+        """
         plan = traffic.plan(self.plan.share)
         with step("kill -9 in the middle of a round") as note:
             cut = self._perform_and_kill(node, traffic, plan)
@@ -177,7 +181,7 @@ class Story:
             note(_described(plan))
 
     def _perform_and_kill(self, node: "Node", traffic: Traffic, plan: Round) -> bool:
-        """Return whether the crash cut the round short."""
+        """Perform a round and kill the node; return True if the crash cut the round short."""
         timer = threading.Timer(KILL_AFTER_SECONDS, node.kill)
         try:
             with node.client() as client:
@@ -190,7 +194,7 @@ class Story:
         return False
 
     def _expire(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
-        """Wait until the node has expired all that was given a second to live."""
+        """Wait until the node has expired all documents that were given a second to live."""
         with step("let the rest expire") as note, node.client() as client:
             self._watch(node, mirror, until=lambda: int(client.stats()["curr_items"]) == len(traffic.expected))
             note(f"{count(len(traffic.expected))} documents are left")

@@ -1,8 +1,8 @@
-"""Changes made to the flights while the mirror runs, and the documents expected in the end.
+"""Changes to the flights while the mirror runs, and the documents expected in the end.
 
 A round is planned first and performed then, so that a round cut short by the crash can be performed again: storing the
-same value twice, or deleting what is gone, changes nothing about the result. `expected` changes only when a whole round
-has been acknowledged; it is the demo's own memory, independent of node and table.
+same value twice, or deleting a missing key, does not change the result. `expected` changes only when a whole round has
+been acknowledged; it is the demo's own memory, independent of node and table.
 """
 
 import asyncio
@@ -32,17 +32,18 @@ class Round:
 
     @property
     def changes(self) -> int:
-        """Return the number of changes that the node will record for it; letting expire is two: the new time, then
-        the expiration."""
+        """The number of changes that the node will record for the round; an expiry counts as two: the new time, then
+        the expiration.
+        """
         return len(self.stored) + len(self.deleted) + 2 * len(self.expiring)
 
     def keys(self) -> set[bytes]:
-        """All keys it touches."""
+        """Return all keys of the round."""
         return {*self.stored, *self.deleted, *self.expiring}
 
 
 class Traffic:
-    """Plans rounds, performs them, remembers what is left."""
+    """Plans rounds, performs them, remembers the remaining documents."""
 
     def __init__(self, documents: dict[bytes, bytes], random: Random) -> None:
         self.expected: Final = dict(documents)
@@ -53,7 +54,7 @@ class Traffic:
     def plan(self, share: float) -> Round:
         """Pick the next round: `share` of the documents are changed, a third as many deleted, a sixth left to expire.
 
-        Half of what earlier rounds removed comes back: a key that was deleted and stored again is where mirrors err.
+        Half of the keys that earlier rounds removed come back: mirrors err at keys that were deleted and stored again.
         """
         self._rounds += 1
         changed = max(1, int(len(self.expected) * share))
@@ -83,7 +84,7 @@ class Traffic:
             self.expected[key] = value
 
     def _changed(self, document: bytes) -> bytes:
-        """A later report of the same flight: it arrived at another time."""
+        """Return a later report of the same flight, with another arrival time."""
         flight = json.loads(document)
         flight["arr_delay"] = self._random.randint(-60, 300)
         flight["report"] = self._rounds
