@@ -107,6 +107,18 @@ def test_a_takeover_ends_when_a_collection_is_made_before_the_vbucket_is_handed_
     assert "would leave _default.carts behind" in client.connection.dropped
 
 
+def test_a_takeover_ends_when_another_node_may_own_the_vbucket_before_it_is_handed_over(desk: TapDesk) -> None:
+    """The target would own it beside that one: a map gave it away, or this folder is a copy of a member's."""
+    desk.set(5, "k")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(vbuckets=(5,), takeover=True, acknowledge=True))
+    desk.bucket.fence([5])
+    sent = client.read()
+    assert State.ACTIVE not in [tap.VbucketSet.decode(each).state for each in sent if each.opcode == 0x45]
+    assert desk.bucket.state(5) is State.ACTIVE
+    assert "may belong to another node by now" in client.connection.dropped
+
+
 def test_nothing_is_sent_behind_a_change_that_a_replica_refused_until_it_has_a_newer_version(desk: TapDesk) -> None:
     """The client would never hear of that change: TAP has no snapshots, and no position to go back to."""
     client, replica = follow_a_replica(desk), desk.bucket.vbuckets[0]

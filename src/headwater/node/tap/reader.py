@@ -198,6 +198,10 @@ class TapReader:
                 self._feed.fail(f"vbucket {self.vbucket.id}: {takes_not(named)}")
                 return False
             bucket = self._feed.bucket
+            if self.vbucket.id in bucket.fenced:  # since the client asked
+                outlet.flush()
+                self._feed.fail(f"vbucket {self.vbucket.id} may belong to another node by now")
+                return False
             if not bucket.has_room_for_record() or not bucket.may_hand_over(self.vbucket.id):
                 self._feed.when_room(self)
                 return False
