@@ -82,8 +82,8 @@ class DamagedWorld(ProgramsWorld, Protocol):
     def is_failing_over(self) -> bool:
         """Whether an operator is about a failover."""
 
-    def newest_map(self) -> ClusterMap | None:
-        """The newest map that a machine which is up has."""
+    def newest_map(self, bucket: str = operators.BUCKET) -> ClusterMap | None:
+        """The newest map of a bucket that a machine which is up has."""
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""
@@ -178,7 +178,7 @@ class Damages:
 
     def _choose(self, step: Step) -> Flip | None:
         machine = self.world.machines[step.node]
-        if not machine.is_up or _is_alone(machine):
+        if not machine.is_up or self._is_alone(step.node):
             return None
         placed = self.world.watcher.placed[step.node]
         random = Random(step.amount)  # noqa: S311 - must be repeatable
@@ -233,6 +233,17 @@ class Damages:
         damaged, other = self.world.addresses[flip.node], self.world.addresses[node]
         chains = (set(known.copies(vb)) for vb in range(known.vbuckets))
         return any(damaged in chain and not chain - {damaged, other} for chain in chains)
+
+    def is_put_off_in_the_second_bucket(self, node: int) -> bool:
+        """Whether a failover of this machine in the second bucket must wait: the damaged one would be left alone."""
+        flip = self.current
+        return flip is not None and node != flip.node and self._is_alone(flip.node, node)
+
+    def _is_alone(self, *nodes: int) -> bool:
+        """Whether nobody else is a member of the second bucket, or will be: with their disks, all of that would go."""
+        known, orders = self.world.newest_map(operators.SECOND_BUCKET), self.world.orders
+        gone = {self.world.addresses[node] for node in nodes} | (orders.failing_over if orders is not None else set())
+        return known is not None and not set(known.servers) - gone
 
     def event(self, node: int) -> None:
         """Something ran on a machine."""
@@ -388,13 +399,6 @@ class Damages:
         self.world.schedule.after(0.0, do)
         while not done.is_set():
             await asyncio.sleep(POLL_SECONDS)
-
-
-def _is_alone(machine: Machine) -> bool:
-    """Whether a machine is the only member that the second bucket has: with its disk, all of that would go."""
-    served = machine.served(operators.SECOND_BUCKET)
-    known = None if served is None else served.membership.map
-    return known is not None and [str(each) for each in known.servers] == [machine.address]
 
 
 def _last_in(placed: Placed, vb: int, segment: Segment, header: batches.BatchHeader) -> int:

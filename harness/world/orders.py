@@ -146,6 +146,7 @@ class Orders:
         self._world, self._random, self._login = world, random, login
         self._programs: list[Program] = []
         self._anew: Program | None = None
+        self._failing_over: list[tuple[Program, Address]] = []
         self._is_late = False  # whether a request to drop it may be on its way that nobody waits for any more
 
     def found(self) -> None:
@@ -199,12 +200,19 @@ class Orders:
             world.counts[f"second bucket: {work.value}"] += change.is_done
 
         started = world.run(f"orders-owners-{len(self.changes)}", do)
+        if work is Work.FAILOVER:
+            self._failing_over.append((started, node))
 
         def kill() -> None:
             world.counts["operators killed"] += not started.is_over
             started.kill()
 
         return kill
+
+    @property
+    def failing_over(self) -> set[Address]:
+        """The nodes that an operator is about to fail over in the bucket."""
+        return {node for started, node in self._failing_over if not started.is_over}
 
     # --- machines that are replaced -----------------------------------------------------------------------------------
 

@@ -161,9 +161,10 @@ class World:
         machines = zip(self.addresses, self.machines, strict=True)
         return [address for address, each in machines if each.is_up and each.served(bucket) is None]
 
-    def newest_map(self) -> ClusterMap | None:
-        """The newest map that a machine which is up has."""
-        known = (each.server.first.membership.map for each in self.machines if each.is_up)
+    def newest_map(self, bucket: str = operators.BUCKET) -> ClusterMap | None:
+        """The newest map of a bucket that a machine which is up has."""
+        served = (each.served(bucket) for each in self.machines if each.is_up)
+        known = (each.membership.map for each in served if each is not None)
         return max((each for each in known if each is not None), key=lambda each: each.version, default=None)
 
     def next_number(self) -> int:

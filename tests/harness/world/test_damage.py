@@ -197,6 +197,10 @@ def test_no_bit_flips_where_a_machine_is_the_only_member_of_the_second_bucket() 
         assert begin(world, flip(IN_A_VALUE)) is None
         change(Work.ADD, 1)
         assert begin(world, flip(IN_A_VALUE)) is not None
+        assert begin(world, Step(0.0, Fault.ORDERS_FAILOVER, 1, 0, 0.0, 0.5)) is None
+        assert world.counts["failovers in the second bucket put off"] == 1 and world.machines[1].is_up
+        assert not world.damage.is_put_off_in_the_second_bucket(0)
+        assert not world.damage.is_put_off_in_the_second_bucket(2)
 
 
 def test_who_has_the_only_other_copy_is_not_failed_over_meanwhile() -> None:
