@@ -11,7 +11,7 @@ from headwater.cluster.publisher import OWN_MAPS_MAX, Publisher
 from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.repair import repair
 from headwater.cluster.survey import NodeView, Survey, settle
-from headwater.errors import AuthError, ClusterError, OptionError
+from headwater.errors import AuthError, ClusterError
 from headwater.node.membership.roles import News, news, role
 from headwater.wire.cluster_map import UNKNOWN, ClusterMap
 from headwater.wire.vbucket import State
@@ -112,7 +112,7 @@ def test_a_majority_takes_over_though_each_of_it_waits():
 
 
 def test_somebody_must_be_left():
-    with pytest.raises(OptionError):
+    with pytest.raises(ClusterError, match="no other member, so nobody is left"):
         plan_failover(survey(a_map("A", servers=(A,))), [A], {}, force=True)
 
 

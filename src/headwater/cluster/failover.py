@@ -39,7 +39,7 @@ from headwater.cluster.members import Members
 from headwater.cluster.publisher import OWN_MAPS_MAX
 from headwater.cluster.refusals import FailoverRefusal, judge
 from headwater.cluster.survey import Copy, Log, Survey, best, chain_with_owner, current, rival
-from headwater.errors import ClusterError, OptionError, StatusError, TransportError
+from headwater.errors import ClusterError, StatusError, TransportError
 from headwater.failpoints import failpoint
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -160,13 +160,16 @@ def plan_failover(
         shrunk: vbuckets of which the dead had copies by the map before. before: the survey with that map.
 
     Raises:
-        ClusterError: copies are missing and `lose_data` was not given; or there are refusals that are not accepted.
-        OptionError: no node would be left.
+        ClusterError: no member would be left; copies are missing and `lose_data` was not given; or there are refusals
+            that are not accepted.
     """
     gone = [node for node in survey.map.servers if node in dead]
     left = [node for node in survey.map.servers if node not in dead]
     if not left:
-        raise OptionError("node", _names(dead), "such that a member is left")
+        raise ClusterError(
+            f"{_names(gone)}: the bucket has no other member, so nobody is left to take over",
+            "start it; or, if its disk is gone, drop the bucket, make it again and restore it from a backup",
+        )
     promotions = [_promotion(survey, vb, nodes, logs, before) for vb, nodes in orphans(survey, dead).items()]
     accepted = judge(_checks(survey, gone, left, promotions), frozenset(FailoverRefusal) if force else accept)
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
@@ -501,7 +504,7 @@ class Failover:
         """Look at the nodes and decide, without changing anything.
 
         Raises:
-            ClusterError, OptionError: a node that should answer does not, or a dead node does; or as `plan_failover`.
+            ClusterError: a node that should answer does not, or a dead node does; or as `plan_failover`.
         """
         return (await self._look())[0]
 
