@@ -171,6 +171,23 @@ def test_one_connection_gets_all_that_was_acknowledged(
             assert consumer.silence()
 
 
+@pytest.mark.parametrize("window_bytes", [1, 3000])
+def test_all_workers_have_their_share_of_a_small_window(
+    filled: tuple[Node, dict[bytes, bytes]], window_bytes: int
+) -> None:
+    """Each opening of the window is two turns, one that sends and one that finds it full: by their number the same
+    worker went first each time, and the streams of the others waited until its own had sent all."""
+    node, _ = filled
+    with Consumer(node.port, window_bytes=window_bytes) as consumer:
+        opened(consumer)
+        seen = list[int]()
+        while len(seen) < 120:
+            frame = consumer.next()
+            if frame.opcode == Opcode.DCP_MUTATION:
+                seen.append(frame.vbucket % 2)
+        assert 10 <= seen.count(0) <= 110
+
+
 def test_no_more_is_sent_than_the_window_takes_and_answers_come_all_the_same(
     filled: tuple[Node, dict[bytes, bytes]],
 ) -> None:

@@ -106,12 +106,14 @@ class ProducerSession(DcpEnd[Producer]):
     def pump(self) -> None:
         """Send at most an arena's worth: the streams take turns; one that fills an arena has it alone."""
         super().pump()
-        relay, self._others_first = self._relay, not self._others_first
+        relay, sent_bytes = self._relay, self.producer.flow.sent_bytes
         if relay is not None and self._others_first:
             relay.pump()
         self._pump_own()
         if relay is not None and not self._others_first:
             relay.pump()
+        if self.producer.flow.sent_bytes != sent_bytes:  # a turn in which a full window let nothing through is nobody's
+            self._others_first = not self._others_first
         # Else nothing is to be said, no deadline has moved, and nothing of others was kept.
         if self.producer.waiting_bytes or self._handovers or relay is not None:
             self._say()
@@ -128,6 +130,8 @@ class ProducerSession(DcpEnd[Producer]):
             self._handle(event)
         for handover in tuple(self._handovers):
             handover.tick(now)
+        if self._relay is not None:
+            self._relay.tick(now)
         self._answer()
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -359,9 +363,11 @@ class ProducerSession(DcpEnd[Producer]):
             self.connection.wake()
 
     def _next_deadline(self) -> float | None:
-        if not self._handovers:
+        if not self._handovers and self._relay is None:
             return self.producer.deadline
         waits = [handover.deadline for handover in self._handovers]
+        if self._relay is not None:
+            waits.append(self._relay.deadline)
         return min((moment for moment in (self.producer.deadline, *waits) if moment is not None), default=None)
 
     # --- streams ----------------------------------------------------------------------------------------------------

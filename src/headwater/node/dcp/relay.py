@@ -7,7 +7,8 @@
 
 There is one ledger of the client's window, this connection's: what others send counts in it as what is sent from here.
 To each other worker this end is a consumer with a window of its own. That bounds what waits here, and its answers never
-wait behind streams that the client does not take. NOOPs are answered here, and the client's are this end's matter.
+wait behind streams that the client does not take. NOOPs are answered here, and the client's are this end's matter; a
+worker that sends none any more is given up.
 
 The calls are made when the client opens its connection, for a name that it takes is taken at all workers. A worker that
 can't be called is called again with the next request; until then that fails for now. When one is lost its streams end
@@ -26,6 +27,7 @@ from headwater.kernels.scan import scan
 from headwater.node.connections.worker_call import WorkerCall
 from headwater.node.kv.relay import ANSWERS, introduction, path_of
 from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
+from headwater.protocol.dcp.noop import SILENCE_SECONDS_MIN
 from headwater.protocol.dcp.upr import end_status
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason
@@ -48,8 +50,11 @@ REQUESTS_BYTES_MAX: Final = 256 << 10
 """So much of the client's requests may wait for a worker to read them, then no more is read of the client."""
 ENTRY_BYTES: Final = 256
 """About what is kept here for a stream."""
-_OWN_CONTROLS: Final = frozenset({b"connection_buffer_size", b"set_noop_interval"})
+_OWN_CONTROLS: Final = frozenset({b"connection_buffer_size"})
 """The settings that are a matter between the client and this worker."""
+BUSY_SECONDS_MAX: Final = 10.0
+"""So long may a worker be silent however short the client's interval of no-ops is: it has other work."""
+_OF_NOOPS: Final = frozenset({b"enable_noop", b"set_noop_interval"})
 FOR_THE_CLIENT: Final = frozenset({Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM})
 """The requests whose answers are the client's; those to OPEN and CONTROL it has had from here."""
 _NO_SUCH_STREAM: Final = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
@@ -103,12 +108,12 @@ class _Held:
         )
         return memoryview(self._data)[begin : int(self._ends[self._left - 1])], self._counted_before - before
 
-    def without(self, vbucket: int, opaque: int) -> _Held | None:
+    def without(self, key: StreamKey, opaque: int) -> _Held | None:
         """Return what is left but for the messages of a stream; None if that is nothing."""
         kept, at = [], int(self._ends[self._left - 1]) if self._left else 0
         for end in self._ends[self._left :].tolist():
             message = Frame.decode(self._data[at:end])
-            if (message.vbucket, message.opaque) != (vbucket, opaque):
+            if ((message.vbucket, message.framing), message.opaque) != (key, opaque):
                 kept.append(self._data[at:end])
             at = end
         return _held(kept)
@@ -117,6 +122,13 @@ class _Held:
 def _held(messages: list[bytes]) -> _Held | None:
     ends = np.cumsum([len(each) for each in messages], dtype=np.int64)
     return _Held(b"".join(messages), ends) if messages else None
+
+
+def _framing_of(request: Frame) -> bytes:
+    """Return the framing extras of the messages of a stream by the request that opened it; empty without a stream id.
+    The settings do not tell: they may have changed since it was asked for."""
+    stream_id = read_json(request.value).get("sid") if request.value else None
+    return b"" if stream_id is None else stream_id_framing(stream_id)
 
 
 class StreamRelay:
@@ -150,6 +162,28 @@ class StreamRelay:
         """Return how many streams other workers have for the client."""
         return sum(len(each.streams) for each in self._calls.values())
 
+    @property
+    def deadline(self) -> float | None:
+        """The time at which `tick` is to be called; None for never."""
+        if not self._producer.noop.enabled or not self._calls:
+            return None
+        return min(each.heard_at for each in self._calls.values()) + self._silence_seconds_max
+
+    def tick(self, now: float) -> None:
+        """Give up workers that are silent for as long as the client may be: its no-ops come from here, and would hide
+        that one hangs. What was not read because this process was stopped itself counts as heard."""
+        deadline = self.deadline
+        for call in tuple(self._calls.values()):
+            if deadline is not None and now >= deadline + SILENCE_SECONDS_MIN:
+                call.heard_at = now
+            elif deadline is not None and now >= call.heard_at + self._silence_seconds_max:
+                call.close()
+                self.over(call)
+
+    @property
+    def _silence_seconds_max(self) -> float:
+        return max(self._producer.noop.silence_seconds_max, BUSY_SECONDS_MAX)
+
     # --- what the client says -----------------------------------------------------------------------------------------
 
     def takes(self, frame: Frame) -> bool:
@@ -170,6 +204,8 @@ class StreamRelay:
             self._controls = [each for each in self._controls if each.key != frame.key] + [frame]
             for call in self._calls.values():
                 call.ask(frame)
+                if frame.key in _OF_NOOPS:
+                    call.heard_at = self._kv.server.loop.time()
 
     def answered(self, frame: Frame) -> None:
         """Pass an answer of the client's on to the workers whose streams have its opaque."""
@@ -252,12 +288,6 @@ class StreamRelay:
         """Send another worker's answer."""
         self._kv.connection.send(answer.encode())
 
-    def framing_of(self, request: Frame) -> bytes:
-        """Return the framing extras that the messages of a stream have which was asked for; empty for none."""
-        if not self._producer.settings.stream_ids:
-            return b""
-        return stream_id_framing(read_json(request.value)["sid"])
-
     def read_on(self) -> None:
         """A worker has read what waited for it."""
         if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
@@ -293,6 +323,7 @@ class _Call(WorkerCall):
     Attributes:
         owed: the requests that are not answered yet. streams: the opaques of those that are open.
         held: messages of its streams that wait for the client's window; held_bytes: the memory they take.
+        heard_at: the time at which something came.
     """
 
     def __init__(self, relay: StreamRelay, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
@@ -302,6 +333,7 @@ class _Call(WorkerCall):
         self.streams: dict[StreamKey, int] = {}
         self.held: deque[_Held] = deque()
         self.held_bytes = 0
+        self.heard_at: float = loop.time()
         self._vbuckets: Counter[int] = Counter()  # of streams that are open or asked for
         self._unacknowledged_bytes = 0
 
@@ -410,7 +442,7 @@ class _Call(WorkerCall):
 
     def _opened(self, request: Frame, *, is_open: bool) -> None:
         if is_open:
-            self.streams[request.vbucket, self._relay.framing_of(request)] = request.opaque
+            self.streams[request.vbucket, _framing_of(request)] = request.opaque
         else:
             self._vbuckets[request.vbucket] -= 1
 
@@ -431,16 +463,17 @@ class _Call(WorkerCall):
     def _discard(self, key: StreamKey) -> None:
         """Drop what is held of a stream that the client has closed: after the answer it hears no more of it."""
         opaque = self.streams.get(key)
-        if opaque is None or sum((at[0], each) == (key[0], opaque) for at, each in self.streams.items()) > 1:
+        if opaque is None:
             return
         held, self.held, self.held_bytes = self.held, deque(), 0
         for each in held:
-            left = each.without(key[0], opaque)
+            left = each.without(key, opaque)
             self.acknowledge(each.counted_bytes - (left.counted_bytes if left is not None else 0))
             if left is not None:
                 self.hold(left)
 
     def _taken(self) -> None:
+        self.heard_at = self._loop.time()
         self._relay.say()
 
     def _lost(self) -> None:
