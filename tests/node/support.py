@@ -103,6 +103,7 @@ class FakeConnection:
         self.dropped = ""
         self.is_inner = False
         self.is_crowded = False
+        self.kept_bytes = self.relayed_bytes = 0
         self.session: KvSession
 
     @property
@@ -139,8 +140,15 @@ class FakeConnection:
     def know(self, *, is_known: bool, is_trusted: bool = False) -> None:
         self.is_known = is_known
 
+    @property
+    def session_bytes(self) -> int:
+        return self.kept_bytes + self.relayed_bytes
+
     def keeps(self, session_bytes: int) -> None:
-        self.session_bytes = session_bytes
+        self.kept_bytes = session_bytes
+
+    def keeps_relayed(self, relayed_bytes: int) -> None:
+        self.relayed_bytes = relayed_bytes
 
     def gives_way(self) -> bool:
         return False

@@ -16,7 +16,7 @@ from headwater.wire.framing import FrameBuffer, stream_id_framing
 from headwater.wire.header import Frame, Magic
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.node.kv.test_relay_calls import Worker, turns
+from tests.node.kv.test_relay_calls import LARGE, Worker, turns
 from tests.node.support import Desk, FakeConnection, discard
 
 FAR = 9
@@ -78,7 +78,10 @@ def played(play: Play, tmp_path: Path) -> None:
         here, far, path = Desk(tmp_path / "s"), Address("far", 1), f"{folder}/1"
         here.loop = asyncio.get_running_loop()
         here.cluster = SimpleNamespace(  # type: ignore[assignment]
-            owner=lambda vbucket: far if vbucket == FAR else None, version=(0, 0), map_in_refusals=False
+            holders=lambda vbucket: (far,) if vbucket == FAR else (),
+            owner=lambda vbucket: far if vbucket == FAR else None,
+            version=(0, 0),
+            map_in_refusals=False,
         )
         worker = Worker(path)
         consumer = Consumer(here, {far: path})
@@ -180,5 +183,23 @@ def test_what_came_while_this_process_was_stopped_is_read_before_a_worker_is_giv
         consumer.connection.session.tick(here.loop.time() + 400)
         await turns()
         assert [each.opcode for each in consumer.heard() if each.opcode != Opcode.DCP_NOOP] == [Opcode.DCP_MUTATION]
+
+    played(play, tmp_path)
+
+
+def test_documents_that_wait_for_another_worker_count_beside_what_waits_of_its_streams(tmp_path: Path) -> None:
+    """Each told the account of the connection for itself: what the other kept was not counted any more."""
+
+    async def play(here: Desk, consumer: Consumer, worker: Worker) -> None:
+        consumer.request(7)
+        worker.answer()
+        await turns()
+        consumer.heard()
+        streams_bytes = consumer.connection.session_bytes
+        assert streams_bytes > 0
+        consumer.give(Frame(0x80, Opcode.SET, b"\0k", vbucket=FAR, extras=bytes(8), value=LARGE))
+        assert consumer.connection.session_bytes > streams_bytes + len(LARGE) // 2
+        consumer.heard()
+        assert consumer.connection.session_bytes > streams_bytes + len(LARGE) // 2
 
     played(play, tmp_path)

@@ -162,7 +162,7 @@ class Connection:
         self.is_known: bool = True
         self.stranger_since: float = self.stirred_at
         self.kernel_bytes: int = 0
-        self._stirred_bytes = self._held_bytes = self._session_bytes = self._tls_bytes = 0
+        self._stirred_bytes = self._held_bytes = self._session_bytes = self._relayed_bytes = self._tls_bytes = 0
         self._turn_ends = 0.0
         self._sock = sock
         self.tls: TlsSocket | None = sock if isinstance(sock, TlsSocket) else None
@@ -370,6 +370,12 @@ class Connection:
             self._session_bytes = session_bytes
             self._account()
 
+    def keeps_relayed(self, relayed_bytes: int) -> None:
+        """Note the memory of what waits for other workers or came of them, which a session keeps beside its own."""
+        if relayed_bytes != self._relayed_bytes:
+            self._relayed_bytes = relayed_bytes
+            self._account()
+
     def weigh_kernel(self) -> int:
         """Measure the memory that the system keeps for the socket in both directions, and count it as held; return the
         bytes.
@@ -385,6 +391,7 @@ class Connection:
             self._inbox.memory_bytes
             + self._outbox.queued_bytes
             + self._session_bytes
+            + self._relayed_bytes
             + self.kernel_bytes
             + self._tls_bytes
         )

@@ -322,7 +322,7 @@ class Relay:
     def weigh(self) -> None:
         """Count the bytes that wait here, both ways, as held by the client's connection; this may drop it."""
         held_bytes = self._held_bytes + sum(each.memory_bytes for each in self._calls.values())
-        self._session.connection.keeps(held_bytes)
+        self._session.connection.keeps_relayed(held_bytes)
 
     def _send(self, place: _Place) -> None:
         answers, place.answers = place.answers, []
