@@ -97,7 +97,7 @@ class HeadwaterError(Exception):
 
 
 class ProtocolError(HeadwaterError):
-    """The rules of the conversation were broken; `problem` says how."""
+    """The peer or the caller broke the rules of the protocol; `problem` has the rule."""
 
     def __init__(self, problem: str, *more: object) -> None:
         super().__init__(problem, *more)
@@ -186,7 +186,9 @@ class TlsError(TransportError):
 
 
 class CertificateRefused(TlsError):
-    """The peer's certificate is not to be trusted: the text says which one, and why. To try again changes nothing."""
+    """The peer's certificate is not to be trusted; the message names it and the reason. Another attempt changes
+    nothing.
+    """
 
     retriable = False
 
@@ -203,11 +205,11 @@ class NothingCame(HeadwaterError, TimeoutError):
 
 
 class NotPersisted(HeadwaterError):
-    """Changes wait for copies of their vbucket to have them on disk (`min_persisted`), and those do not come on.
+    """Too few copies of a vbucket have its changes on disk (`min_persisted`), and the others make no progress.
 
     Attributes:
-        vbucket, seqno: what must be on disk. copies: how many have it, and how many have to.
-        waited_seconds: for how long nothing was let go. told: what the copies said.
+        vbucket, seqno: the change that must be on disk. copies: how many copies have it, and how many must have it.
+        waited_seconds: the time since the last change was released. told: the copies' answers.
     """
 
     def __init__(self, vbucket: int, seqno: int, copies: tuple[int, int], waited_seconds: float, told: str) -> None:
@@ -236,7 +238,7 @@ class StatusError(HeadwaterError):
     is a plain StatusError that carries number and name.
 
     Args:
-        context: what was asked, or what the server wrote to explain itself.
+        context: the request in words, or the server's explanation.
         status: the number, for a status without a subclass.
     """
 
@@ -279,7 +281,7 @@ class KeyExists(StatusError, status=0x02):
 
 
 class TooBig(StatusError, status=0x03):
-    """The value or key is larger than the server takes."""
+    """The value or key is larger than the server accepts."""
 
 
 class InvalidArguments(StatusError, status=0x04):
@@ -287,7 +289,7 @@ class InvalidArguments(StatusError, status=0x04):
 
 
 class NotStored(StatusError, status=0x05):
-    """There is nothing to append or prepend to."""
+    """There is no document to append or prepend to."""
 
 
 class NotANumber(StatusError, status=0x06):
@@ -331,7 +333,7 @@ class AuthError(StatusError, status=0x20):
 
 
 class OutOfRange(StatusError, status=0x22):
-    """A number lies outside what is possible: for a stream, start > end or start outside its snapshot."""
+    """A number lies outside of its range: for a stream, start > end or start outside its snapshot."""
 
 
 class NoAccess(StatusError, status=0x24):
@@ -351,7 +353,7 @@ class OutOfMemory(StatusError, status=0x82, retriable=True):
 
 
 class NotSupported(StatusError, status=0x83):
-    """The server knows the command but does not do it, or not on this connection."""
+    """The server knows the command but does not support it, or not on this connection."""
 
 
 class InternalError(StatusError, status=0x84):
@@ -399,7 +401,7 @@ class SyncWriteAmbiguous(StatusError, status=0xA3):
 
 
 class SyncWriteReCommitInProgress(StatusError, status=0xA4, retriable=True):
-    """A durable write of before a restart or a failover waits for the copies that are left; retry."""
+    """A durable write from before a restart or a failover waits for the remaining copies; retry."""
 
 
 def error_for(status: int, context: str = "") -> StatusError:
@@ -407,7 +409,7 @@ def error_for(status: int, context: str = "") -> StatusError:
 
     Args:
         status: bytes 6-7 of the response, anything but 0.
-        context: what was asked of whom, e.g. 'get "k1" (vbucket 7)'.
+        context: the request in words, e.g. 'get "k1" (vbucket 7)'.
     """
     kind = StatusError.registered.get(status)
     return kind(context) if kind else StatusError(context, status)
@@ -425,10 +427,10 @@ class RollbackRequired(HeadwaterError):
     """The two ends' histories of a vbucket differ after seqno `common`.
 
     Args:
-        vbucket: which.
+        vbucket: its number.
         requested: the seqno we wanted to continue from.
-        common: the last seqno both share. Go back to the newest state at or below it that was held whole
-            (`headwater.client.safe_point`), and drop what lies after that, before asking again.
+        common: the last seqno that both share. Go back to the newest complete state at or below it
+            (`headwater.client.safe_point`), and drop all later changes, before you ask again.
         reason: the rule that decided, in words.
     """
 
@@ -449,10 +451,11 @@ class RollbackRequired(HeadwaterError):
 
 
 class DataLoss(RollbackRequired):
-    """Deletions were purged before a reader came to them: all he holds of those vbuckets is to be read again.
+    """Deletions were purged before a reader came to them: it must read these vbuckets again whole.
 
     Args:
-        purged: vbucket to the seqno up to which deletions are gone. requested: where the first of them was to go on.
+        purged: vbucket to the seqno up to which deletions are gone. requested: the seqno from which the first of them
+            was to go on.
     """
 
     def __init__(self, purged: Mapping[int, int], requested: int) -> None:
@@ -470,11 +473,12 @@ class DataLoss(RollbackRequired):
 
 
 class HistoryChanged(HeadwaterError):
-    """A failover or a purge came amid a bounded read: of `vbuckets` it has no state that there was or is.
+    """A failover or a purge changed the history during a bounded read: for `vbuckets` it has no state that ever
+    existed.
 
     Args:
         vbuckets: their numbers, ascending.
-        purged: of those without a failover, the seqno up to which deletions are gone.
+        purged: for vbuckets without a failover, the seqno up to which deletions are gone.
     """
 
     def __init__(self, vbuckets: Sequence[int], purged: Mapping[int, int] = MappingProxyType({})) -> None:
@@ -491,11 +495,12 @@ class HistoryChanged(HeadwaterError):
 
 
 class BucketMadeAnew(HeadwaterError):
-    """The bucket that a request was made for is another one by now: it was dropped and made again under its name.
+    """The bucket of a request was dropped and made again under its name meanwhile.
 
     Args:
         url: connection string of the bucket, without a login.
-        before, now: the bucket's uuid (empty: unknown) and number of vbuckets, as the request was for, and as it is.
+        before, now: the uuid (empty: unknown) and the number of vbuckets of the request's bucket, and of the present
+            one.
     """
 
     def __init__(self, url: str, before: tuple[str, int], now: tuple[str, int]) -> None:
@@ -516,7 +521,9 @@ class BucketMadeAnew(HeadwaterError):
 
 
 class ClusterError(HeadwaterError):
-    """Several nodes are not as they must be for what was asked, says `problem`; `advice` is the next step."""
+    """Nodes of a cluster are not in the state that a request needs; `problem` names the fault, `advice` the
+    next step.
+    """
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(problem, advice)
@@ -528,7 +535,7 @@ class ClusterError(HeadwaterError):
 
 
 class WorkRefused(ClusterError):
-    """The object of work is not there, or is not such that the work can be done to it."""
+    """The object of an operator's work is missing, or in a state that does not allow the work."""
 
     def __init__(self, problem: str, advice: str = "") -> None:
         super().__init__(problem, advice)
@@ -538,7 +545,7 @@ class WorkRefused(ClusterError):
 
 
 class MoveError(ClusterError):
-    """A vbucket could not be moved; what was reached stays, and the same move can be asked for again."""
+    """A vbucket could not be moved; the progress stays, and the same move can be requested again."""
 
     def __init__(self, vbucket: int, problem: str, advice: str, retriable: bool = False) -> None:
         super().__init__(problem, advice)
@@ -554,11 +561,13 @@ class MoveError(ClusterError):
 
 
 class StorageError(HeadwaterError):
-    """The store can't do what was asked of it."""
+    """The store can't carry out a request."""
 
 
 class CorruptStore(StorageError):
-    """A file of the store is damaged at a place no crash explains; nothing was changed, and nothing of it is served."""
+    """A file of the store is damaged in a way that no crash explains; nothing was changed, and the damage is not
+    served.
+    """
 
     def __init__(self, path: str | Path, offset: int, why: str) -> None:
         super().__init__(path, offset, why)
@@ -604,7 +613,7 @@ class StoreLocked(StorageError):
 
 
 class UnsureFile(StorageError):
-    """A disk refused a change, and the file of before as well: the change may be in force after a restart."""
+    """A disk refused both a change and the old file: the change may be in force after a restart."""
 
     def __init__(self, path: str | Path, why: str) -> None:
         super().__init__(path, why)
@@ -619,7 +628,9 @@ class UnsureFile(StorageError):
 
 
 class TableError(HeadwaterError):
-    """A table of the lake can't be used as was asked: `place` names it, `problem` says why and what to do."""
+    """A table of the lake can't be used for this request: `place` names it, `problem` has the reason and the
+    next step.
+    """
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(place, problem)
@@ -631,20 +642,23 @@ class TableError(HeadwaterError):
 
 
 class UnsupportedTable(TableError):
-    """The table asks of its writers something we do not know; nothing was written."""
+    """The table demands a feature of its writers that headwater does not support; nothing was written."""
 
 
 class TableChanged(TableError):
-    """Somebody else's commit came first and touched what this one rests on; nothing was written. Plan anew, repeat."""
+    """Another commit came first and changed the base of this one; nothing was written. Plan again, and repeat."""
 
 
 class TableAway(TableError):
-    """The table that was read is not at its place any more: nothing is there, or another one, or an older state of it.
-    Nothing was written; it may come back, as a mount does."""
+    """The table that was read is not at its place any more: no table is there, or another one, or an older state of it.
+    Nothing was written; the table may come back, as a mount does.
+    """
 
 
 class BackupError(HeadwaterError):
-    """An archive of backups can't be used as was asked: `place` names it or a file of it, `problem` says why."""
+    """An archive of backups can't be used for this request: `place` names it or a file of it, `problem` has
+    the reason.
+    """
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(place, problem)
@@ -656,11 +670,11 @@ class BackupError(HeadwaterError):
 
 
 class LedgerError(TableError):
-    """A job's file can't be used as was asked: `place` names it, `problem` says why and what to do."""
+    """A job's file can't be used for this request: `place` names it, `problem` has the reason and the next step."""
 
 
 class SearchRefused(HeadwaterError):
-    """A search server said no for good: `peer` is its address, `problem` what it said."""
+    """A search server refused for good: `peer` is its address, `problem` its answer."""
 
     def __init__(self, peer: str, problem: str) -> None:
         super().__init__(peer, problem)
@@ -672,9 +686,9 @@ class SearchRefused(HeadwaterError):
 
 
 class RowsRefused(HeadwaterError):
-    """Nodes refused `count` rows of a DataFrame for good; `first` is the key of one of them, `reason` why.
+    """Nodes refused `count` rows of a DataFrame for good; `first` is the key of one of them, `reason` the reason.
 
-    `advice` says what to do.
+    `advice` is the next step.
     """
 
     def __init__(
@@ -699,15 +713,15 @@ _WORD = re.compile(r"[^\s\"']+")
 
 
 def hide_logins(text: str) -> str:
-    """Return a text without the names and passwords that addresses in it have: it may go to logs and screens.
+    """Return a text without the names and passwords of the addresses in it, for logs and screens.
 
-    It takes time in proportion to the text, which a guest may have sent.
+    The time is proportional to the text, which a client may have sent.
     """
     return _WORD.sub(_without_login, text) if "://" in text else text
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first ten of some names, and how many more there are."""
+    """Return the first ten of some names, and the number of the others."""
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
@@ -736,8 +750,8 @@ class OptionError(HeadwaterError, ValueError):
 
     Args:
         name: the option.
-        value: what was given; a name and a password in an address are not kept.
-        allowed: what would have been right, as a phrase: "a vbucket list such as 0-511,700".
+        value: its value; a name and a password in an address are not kept.
+        allowed: the allowed values, as a phrase: "a vbucket list such as 0-511,700".
     """
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
@@ -753,10 +767,11 @@ class OptionError(HeadwaterError, ValueError):
 
 
 class InvariantBroken(HeadwaterError):
-    """A rule of headwater's own does not hold, by a fault of it or of the memory it runs in; nothing went past it.
+    """A rule of headwater's own does not hold, by a mistake in headwater or a fault of the memory; nothing was written
+    or acknowledged after it.
 
     Args:
-        rule: what is wrong, with a `{}` for each of `numbers`.
+        rule: the fault in words, with a `{}` for each of `numbers`.
     """
 
     def __init__(self, rule: str, *numbers: object) -> None:

@@ -38,10 +38,10 @@ Shower = Callable[[type[BaseException], BaseException, Calls], Any]
 
 
 def first_line(error: BaseException) -> str | None:
-    """Return what went wrong and the next step, as the command line prints it; None for an error that is not ours.
+    """Return the reason and the next step, as the command line prints them; None for an error that is not ours.
 
     Args:
-        error: one of ours, or one of Spark's, of which the text has ours: Spark hands on texts between its processes.
+        error: one of ours, or one of Spark's with ours in its text: Spark passes texts between its processes.
     """
     if isinstance(error, HeadwaterError):
         name, text = type(error).__name__, str(error)
@@ -53,10 +53,11 @@ def first_line(error: BaseException) -> str | None:
 
 
 def next_step(name: str, text: str) -> str:
-    """Return where to look when no connection could be made, or one to something else; other errors say it themselves.
+    """Return the next step after a failed connection, or a connection to another kind of server; other errors have it
+    themselves.
 
     Args:
-        name: the error's class. text: what it says.
+        name: the error's class. text: its message.
     """
     if name == "BadFrame":
         return "; something answers there that speaks no memcached: is it a node, and its port?"
@@ -68,7 +69,7 @@ def next_step(name: str, text: str) -> str:
 
 
 def show() -> None:
-    """Let errors of ours that nobody catches begin with their line, in this process; a second time changes nothing."""
+    """Show uncaught errors of ours with their first line, in this process; may be called again."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
         show_in(shell)
@@ -77,7 +78,7 @@ def show() -> None:
 
 
 class _Hook:
-    """A `sys.excepthook` in front of the one that was there."""
+    """A `sys.excepthook` in front of the former one."""
 
     def __init__(self, before: Shower) -> None:
         self._before = before
@@ -93,8 +94,9 @@ class _Hook:
 
 
 def show_in(shell: Any) -> None:
-    """Do the same in a shell of IPython (`InteractiveShell`), unless somebody else shows errors there by rules of
-    theirs: IPython has room for one."""
+    """Do the same in a shell of IPython (`InteractiveShell`), unless other code shows errors there: IPython has room
+    for one handler.
+    """
     if shell.custom_exceptions and getattr(shell.CustomTB, "__name__", "") != _in_ipython.__name__:
         return
     kinds: list[type[BaseException]] = [HeadwaterError]
@@ -112,7 +114,7 @@ def show_in(shell: Any) -> None:
 def _in_ipython(
     shell: Any, kind: type[BaseException], error: BaseException, calls: Calls, tb_offset: int | None = None
 ) -> None:
-    """Show an error of a cell. IPython leaves that to its handlers, and does not look at what they return."""
+    """Show an error of a cell. IPython leaves this to its handlers, and ignores their results."""
     line = first_line(error)
     if line is None:
         shell.showtraceback((kind, error, calls), tb_offset=tb_offset)
@@ -126,7 +128,7 @@ def _in_ipython(
 
 
 def _folded(whole: str) -> dict[str, str]:
-    """Return a text for a notebook, folded; a program that shows no HTML says where it is."""
+    """Return a folded text for a notebook; a program without HTML shows where the text is."""
     title = f"Python and Java behind it, {len(whole.splitlines())} lines"
     folded = f"<details><summary>{title}</summary><pre>{escape(whole)}</pre></details>"
     return {"text/plain": f"({title}: %tb)", "text/html": folded}
