@@ -80,7 +80,7 @@ def test_a_node_that_is_down_is_named_and_the_same_again_goes_on() -> None:
         assert on(nodes[1:], buckets.names) == ["default"]
 
 
-def test_a_bucket_is_dropped_at_a_member_that_has_left_the_first_bucket_alone() -> None:
+def test_a_bucket_has_its_quota_and_is_dropped_at_a_member_that_has_left_the_first_bucket_alone() -> None:
     """A rebalance goes from bucket to bucket, and may be stopped in between."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(3)]
@@ -88,6 +88,8 @@ def test_a_bucket_is_dropped_at_a_member_that_has_left_the_first_bucket_alone() 
         on(nodes, lambda members, seeds: found_cluster(members, seeds, 0))
         on(nodes, lambda members, seeds: buckets.create(members, seeds, BucketWish("orders")))
         on(nodes[:1], lambda members, seeds: Rebalance(members, seeds, remove=[leaving]).run())
+        assert on(nodes[:1], lambda members, seeds: buckets.set_quota(members, seeds, "orders", 128)) == 3
+        assert set(on(nodes[:1], lambda members, seeds: buckets.quotas(members, seeds, "orders")).values()) == {128}
         nodes[2].stop()
         with pytest.raises(TransportError, match=f"{leaving}: connection refused"):
             on(nodes[:1], lambda members, seeds: buckets.drop(members, seeds, "orders"))

@@ -93,9 +93,16 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     return len(dropped)
 
 
+async def _all_nodes(members: Members, seeds: Sequence[Address], name: str) -> list[Address]:
+    """Return the nodes that `seeds` lead to, and all members of a bucket."""
+    nodes, _ = await _nodes(members, seeds)
+    return list(dict.fromkeys([*nodes, *await _members_of(members.of(name), nodes)]))
+
+
 async def _members_of(bucket: Members, nodes: Sequence[Address]) -> list[Address]:
-    """The members of a bucket by its own map, which may have others than the first bucket's: a node joins or leaves one
-    bucket after the other. None where no node tells."""
+    """Return the members of a bucket by its own map, for a node joins or leaves one bucket after the other; none if no
+    node tells.
+    """
     try:
         return await bucket_nodes(bucket, nodes)
     except (StatusError, TransportError):
@@ -104,8 +111,7 @@ async def _members_of(bucket: Members, nodes: Sequence[Address]) -> list[Address
 
 async def uuids(members: Members, seeds: Sequence[Address], name: str) -> frozenset[str]:
     """Return the uuids of a bucket on the nodes that `seeds` lead to; raises as `Members.uuids`."""
-    nodes, _ = await _nodes(members, seeds)
-    return await members.of(name).uuids(nodes)
+    return await members.of(name).uuids(await _all_nodes(members, seeds, name))
 
 
 async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota_mib: int) -> int:
@@ -115,7 +121,7 @@ async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota
         BucketNotFound: there is no such bucket.
         ClusterError: a node did not take it, and keeps the old quota.
     """
-    nodes, _ = await _nodes(members, seeds)
+    nodes = await _all_nodes(members, seeds, name)
     given = (members.of(name).admin(each).set_quota(quota_mib) for each in nodes)
     await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
     return len(nodes)
@@ -123,7 +129,7 @@ async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota
 
 async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, int]:
     """Return the quota of a bucket on each node, MiB; 0 for none."""
-    nodes, _ = await _nodes(members, seeds)
+    nodes = await _all_nodes(members, seeds, name)
     quotas = await asyncio.gather(*(members.of(name).admin(each).quota_mib() for each in nodes))
     return dict(zip(nodes, quotas, strict=True))
 
