@@ -181,7 +181,9 @@ INVARIANTS: tuple[Invariant, ...] = (
         " `cluster status` says so; from then on the node answers nothing with it. Until then it serves that one bit,"
         " and may copy it; nothing else differs. All other promises hold, the machine can be replaced without --force;"
         " with it, where the last other member was started anew and waits for the damaged one: then what that one"
-        " acknowledged alone meanwhile may be lost, and nothing else",
+        " acknowledged alone meanwhile may be lost, and nothing else. Where an earlier failover was cut off before it"
+        " had asked the damaged machine, it is replaced with --accept unknown: then what machines acknowledged that"
+        " are no members now may be lost, of the vbuckets that are named",
         "`harness.world.damage`, and each judge above, which is shown the bit as it was",
     ),
     Invariant(
