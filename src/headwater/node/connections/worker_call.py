@@ -7,12 +7,30 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
 
 RECEIVE_BYTES: Final = 256 << 10
+
+
+def number_of(path: str) -> int:
+    """Return the number of the worker that is called at a path (workers/worker.py)."""
+    return int(path.rpartition("-")[2])
+
+
+def own_number(paths: Iterable[str]) -> int:
+    """Return this worker's number: the one that is missing among those of the others."""
+    others = {number_of(each) for each in paths}
+    return next(each for each in range(len(others) + 1) if each not in others)
+
+
+def own_path(paths: Iterable[str]) -> str:
+    """Return the path at which this worker itself is called, from those of the others."""
+    others = list(paths)
+    return f"{others[0].rpartition('-')[0]}-{own_number(others)}"
 
 
 class WorkerCall(ABC):

@@ -23,6 +23,7 @@ OF_VBUCKETS: Final = frozenset({
     Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.RANGE_SCAN_CANCEL,
 })  # fmt: skip
 """Requests that are about the vbucket in their header, in whatever state it is."""
+_OF_ALL: Final = frozenset({Opcode.GET_ALL_VB_SEQNOS, Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER})
 _GROUPS: Final = frozenset({
     "vbucket", "vbucket-seqno", "vbucket-details", "vbucket-copies", "failovers", "checkpoint", "durability-monitor",
     "range-scans", "collections", "dcp", "",
@@ -59,7 +60,7 @@ def shares_of(frame: Frame, paths: Iterable[str], path_of: Callable[[int], str |
     Args:
         paths: of all others. path_of: returns that of the worker that has a vbucket; None for this one.
     """
-    if frame.opcode == Opcode.GET_ALL_VB_SEQNOS or (frame.opcode == Opcode.STAT and _is_of_node(frame)):
+    if frame.opcode in _OF_ALL or (frame.opcode == Opcode.STAT and _is_of_node(frame)):
         return dict.fromkeys(paths, frame)
     return _observed_shares(frame, path_of) if frame.opcode == Opcode.OBSERVE else {}
 

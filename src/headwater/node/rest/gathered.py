@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
+from headwater.node.connections.worker_call import number_of, own_number
 from headwater.node.rest.made import Made
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, frame_bytes
 from headwater.wire.opcodes import Opcode
@@ -39,9 +40,8 @@ async def with_others(
         request: the `question` for the page. own: this worker's. relays: the path at which each other worker is called.
     """
     questions = [_page_of(loop, relay, request) for relay in relays.values()]
-    answers = dict(zip(map(_number, relays.values()), await asyncio.gather(*questions), strict=True))
-    number = next(each for each in range(len(answers) + 1) if each not in answers)
-    pages = dict(sorted({number: own, **answers}.items()))
+    answers = dict(zip(map(number_of, relays.values()), await asyncio.gather(*questions), strict=True))
+    pages = dict(sorted({own_number(relays.values()): own, **answers}.items()))
     return _metrics(pages) if path == "/metrics" else _readiness(pages)
 
 
@@ -56,11 +56,6 @@ def answer(page: Made | None) -> bytes:
     body, status, kind = page or Made(b"", 404)
     head = json.dumps({"status": status, "type": kind}).encode()
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, head, value=body).encode()
-
-
-def _number(relay: str) -> int:
-    """Return the number of the worker that is called at a path (workers/worker.py)."""
-    return int(relay.rpartition("-")[2])
 
 
 async def _page_of(loop: asyncio.AbstractEventLoop, relay: str, request: bytes) -> Made | None:

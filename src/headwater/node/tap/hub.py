@@ -18,6 +18,7 @@ from headwater.node.refused import CommandRefused
 from headwater.node.reporting.log_lines import event
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.feed import Feed
+from headwater.node.tap.merging import TapMerge
 from headwater.node.tap.reader import takes_not
 from headwater.node.tap.session import TapSession
 from headwater.protocol.tap.options import OPTIONS_BYTES_MAX, TapOptions, read_connect
@@ -234,6 +235,9 @@ def connect(session: Session, frame: Frame) -> None:
         session.reply(frame, Failure(status=bad.status))
         session.connection.finish()
         return
+    if session.relays:
+        _merge(session, frame, options)
+        return
     tap = session.server.tap
     if fenced := tap.fenced(options):
         # An empty dump would look like an empty bucket.
@@ -243,6 +247,14 @@ def connect(session: Session, frame: Frame) -> None:
         _refuse(session, frame, Status.NOT_SUPPORTED, takes_not(named))
     else:
         tap.connect(session, options)
+
+
+def _merge(session: Session, frame: Frame, options: TapOptions) -> None:
+    """Have the sessions of all workers as one: each judges the request for itself."""
+    try:
+        session.connection.session = TapMerge(session, frame, acknowledges=options.acknowledge)
+    except OSError:
+        _refuse(session, frame, Status.ETMPFAIL, "no TAP yet: a worker is being started again")
 
 
 def _refuse(session: Session, frame: Frame, status: Status, cause: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import RemoteProtocolError
 from headwater.node.connections.inbox import whole_frame
+from headwater.node.tap.merging import complete
 from headwater.protocol.tap.producer import Fate
 from headwater.wire.header import Frame
 from headwater.wire.privilege import STREAM
@@ -109,5 +110,7 @@ class TapSession:
             connection.drop(f"the TAP client answered {name_of(producer.failure)}")
         elif producer.is_complete:
             producer.fate = Fate.DONE
+            if connection.is_inner:  # a worker that hangs up otherwise has not sent all
+                connection.send(complete())
             connection.finish()
         self.deadline = producer.deadline

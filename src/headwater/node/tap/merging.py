@@ -1,0 +1,279 @@
+"""A TAP session at the address that workers have in common: one stream of the sessions that all workers have.
+
+    TAP_CONNECT     --as it came--> each worker, this one included, over its unix socket
+    their messages  --numbered anew--> the client
+    its answers     --by their numbers--> each worker, for the messages that it sent
+
+An answer counts for all messages up to its number, so each worker gets one for its last of those. A refusal goes to all
+workers: each sends again what it sent behind that message, as one process would. A worker says when its dump or
+takeover is complete; one that hangs up before, or is lost, ends the client's connection, for what is left would look
+like all there is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headwater.errors import RemoteProtocolError
+from headwater.kernels.scan import scan
+from headwater.node.connections.inbox import whole_frame
+from headwater.node.connections.worker_call import WorkerCall, own_path
+from headwater.node.kv.relay import introduction
+from headwater.protocol.tap.ledger import OPAQUES
+from headwater.wire.failure import Failure
+from headwater.wire.header import Frame, Magic, opaque_of, put_opaque
+from headwater.wire.opcodes import Opcode
+from headwater.wire.privilege import STREAM
+from headwater.wire.status import Status
+from headwater.wire.tap import Opaque, OpaqueCode
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headwater.node.connections.connection import Connection
+    from headwater.node.kv.api import Session
+
+RUN_BYTES: Final = 128
+"""About what a run of messages takes that are not acknowledged."""
+_SET_UP: Final = frozenset({OpaqueCode.ENABLE_AUTO_NACK, OpaqueCode.ENABLE_CHECKPOINT_SYNC})
+"""The remarks that each worker makes of its session, and the client hears once."""
+_REQUESTS: Final = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
+
+
+def complete() -> bytes:
+    """Return the frame with which a worker ends a session that has sent all."""
+    return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO).encode()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Messages of one worker with consecutive numbers: the first one's here and there, and how many they are."""
+
+    first: int
+    count: int
+    call: _Call
+    there: int
+
+
+class TapMerge:
+    """The session of such a connection.
+
+    Raises:
+        OSError: one of the workers can't be called, so none is.
+    """
+
+    deadline: float | None = None
+    pumps = True
+
+    def __init__(self, kv: Session, request: Frame, *, acknowledges: bool) -> None:
+        self.connection: Connection = kv.connection
+        self._kv, self._request, self._acknowledges = kv, request, acknowledges
+        self._is_refused = False
+        self._runs: deque[_Run] = deque()
+        self._sent = 0
+        self._remarks: set[int] = set()
+        self._filters_changed = 0
+        self._calls: list[_Call] = []
+        begin = introduction(kv) + request.encode()
+        try:
+            for path in (own_path(kv.relays.values()), *kv.relays.values()):
+                self._calls.append(_Call(self, kv.server.loop, path, begin))
+        except OSError:
+            self.closed()
+            raise
+        self._worker_count = len(self._calls)
+
+    # --- what the connection calls ------------------------------------------------------------------------------------
+
+    def receive(self, data: memoryview) -> int:
+        """Pass every whole answer on; return the bytes consumed."""
+        offset, connection = 0, self.connection
+        while not connection.is_paused and not connection.is_closed and (size := whole_frame(data, offset)):
+            frame = Frame.decode(data[offset : offset + size])
+            offset += size
+            if not frame.is_response:
+                raise RemoteProtocolError(f"opcode 0x{frame.opcode:02x} after TAP_CONNECT: only answers may follow")
+            if frame.opcode != Opcode.NOOP:
+                self._answered(frame)
+            if connection.gives_way():
+                break
+        self._weigh()
+        return offset
+
+    def pump(self) -> None:
+        """Read on: the client has taken all."""
+        for call in self._calls:
+            call.watch()
+
+    def tick(self, now: float) -> None:
+        """Do nothing: no-ops and silence are the workers' matter."""
+
+    @property
+    def written_gate(self) -> int:
+        """The newest batch with a key-value write that came over this connection."""
+        return self._kv.written_gate
+
+    def users_changed(self) -> None:
+        """Cut the connection of a user who is none any more, or may stream no more."""
+        self._kv.users_changed()
+        if not self._kv.access.rights & STREAM and not self.connection.is_closed:
+            self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
+
+    def closed(self) -> None:
+        """Hang up: a session that is to be kept waits at each worker."""
+        for call in self._calls:
+            call.close()
+        self._calls.clear()
+        self._runs.clear()
+        self._kv.closed()
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _answered(self, frame: Frame) -> None:
+        behind = (self._sent - frame.opaque) % OPAQUES
+        number = self._sent - behind
+        if number < 1:
+            return  # of a message that was never sent: each worker would ignore it
+        if frame.status == Status.SUCCESS:
+            self._acknowledge(number, frame.opcode)
+            return
+        self._acknowledge(number - 1, frame.opcode)
+        refused: dict[_Call, int] = {}
+        for run in self._runs:
+            refused.setdefault(run.call, run.there)
+        self._runs.clear()  # all of that is sent again, under new numbers
+        for call, there in refused.items():
+            call.answer(frame.opcode, there, frame.status)
+
+    def _acknowledge(self, number: int, opcode: int) -> None:
+        """Tell each worker of its last message up to a number."""
+        last: dict[_Call, int] = {}
+        while self._runs and self._runs[0].first <= number:
+            run = self._runs[0]
+            count = min(run.count, number - run.first + 1)
+            last[run.call] = _wire(run.there + count - 1)
+            if count == run.count:
+                self._runs.popleft()
+            else:
+                run.first, run.there, run.count = run.first + count, _wire(run.there + count), run.count - count
+        for call, there in last.items():
+            call.answer(opcode, there, Status.SUCCESS)
+
+    # --- what the workers send ----------------------------------------------------------------------------------------
+
+    def pass_on(self, call: _Call, messages: bytearray, offsets: list[int]) -> None:
+        """Send consecutive messages of a worker, numbered anew."""
+        if self._acknowledges:
+            self._runs.append(_Run(self._sent + 1, len(offsets), call, opaque_of(messages, offsets[0])))
+        for offset in offsets:
+            self._sent += 1
+            put_opaque(messages, _wire(self._sent), offset)
+        self.connection.send(messages)
+        self._weigh()
+
+    def is_heard(self, message: Frame) -> bool:
+        """Return False for a message that the client has heard from another worker, or is to hear once from all."""
+        code = Opaque.decode(message).code if message.opcode == Opcode.TAP_OPAQUE else None
+        if code == OpaqueCode.COMPLETE_VB_FILTER_CHANGE:
+            self._filters_changed += 1
+            return self._filters_changed % self._worker_count == 0
+        if code not in _SET_UP or code is None:
+            return True
+        is_new = code not in self._remarks
+        self._remarks.add(code)
+        return is_new
+
+    def read_on(self) -> None:
+        """Read no more of the workers than the client takes."""
+        if not self.connection.writable:
+            for call in self._calls:
+                call.unwatch()
+
+    def refused(self, answer: Frame) -> None:
+        """A worker has refused the session: the client hears it, and the connection ends."""
+        if not self._is_refused:
+            self._is_refused = True
+            self._kv.reply(self._request, Failure(status=Status(answer.status), value=answer.value))
+            self.connection.finish()
+
+    def over(self, call: _Call) -> None:
+        """A worker has hung up."""
+        self._calls = [each for each in self._calls if each is not call]
+        if not call.is_complete and not self._is_refused:
+            self.connection.drop("a worker that had a part of its TAP session is gone", fault=False)
+        elif not self._calls and not self._is_refused:
+            self.connection.finish()
+
+    def _weigh(self) -> None:
+        kept_bytes = sum(each.kept_bytes for each in self._calls)
+        self.connection.keeps(RUN_BYTES * len(self._runs) + kept_bytes)
+
+
+def _wire(number: int) -> int:
+    """Return the opaque of a message by its number."""
+    return (number - 1) % OPAQUES + 1
+
+
+class _Call(WorkerCall):
+    """A worker's session for one client.
+
+    Attributes:
+        is_complete: True once it has said that it has sent all.
+    """
+
+    def __init__(self, merge: TapMerge, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
+        super().__init__(loop, path, begin)
+        self._merge = merge
+        self.is_complete = False
+        self._write()
+
+    def answer(self, opcode: int, opaque: int, status: int) -> None:
+        """Answer its message with this number."""
+        self._out += Frame(Magic.CLIENT_RESPONSE, opcode, vbucket=status, opaque=opaque).encode()
+        self._write()
+
+    def _take(self, data: bytearray) -> int:
+        scanned = scan(data)
+        ends = [*scanned.offsets[1:].tolist(), scanned.consumed]
+        begin, offsets = 0, list[int]()
+        for offset, end in zip(scanned.offsets.tolist(), ends, strict=True):
+            if data[offset] in _REQUESTS and data[offset + 1] not in (Opcode.TAP_OPAQUE, Opcode.NOOP):
+                offsets.append(offset - begin)
+                continue
+            message = Frame.decode(bytes(memoryview(data)[offset:end]))
+            if message.opcode == Opcode.TAP_OPAQUE and not message.is_response and self._merge.is_heard(message):
+                offsets.append(offset - begin)
+                continue
+            self._pass_on(data, begin, offset, offsets)
+            begin, offsets = end, []
+            self._heard(message)
+            if self.is_closed:
+                return int(end)
+        self._pass_on(data, begin, scanned.consumed, offsets)
+        return int(scanned.consumed)
+
+    def _pass_on(self, data: bytearray, begin: int, end: int, offsets: list[int]) -> None:
+        if offsets:
+            self._merge.pass_on(self, data[begin:end], offsets)
+
+    def _heard(self, message: Frame) -> None:
+        """Take what the client is not to hear, or not as one of the stream."""
+        if message.is_response and message.opcode == Opcode.HELLO and message.status == Status.SUCCESS:
+            self.is_complete = True
+        elif message.is_response:
+            self._merge.refused(message)
+        elif message.opcode == Opcode.NOOP:
+            self._merge.connection.send(message.encode())
+        else:
+            self.answer(message.opcode, message.opaque, Status.SUCCESS)
+
+    def _taken(self) -> None:
+        self._merge.read_on()
+
+    def _lost(self) -> None:
+        self._merge.over(self)
+
+    def _wrote(self) -> None:
+        """Nothing waits for it."""
