@@ -124,10 +124,10 @@ def _in_ipython(
     in_notebook = hasattr(shell, "kernel")
     shell._showtraceback(kind, error, [line] if in_notebook else [line, "(the whole: %tb)"])
     if in_notebook:  # a notebook that is kept has the rest as well
-        shell.display_pub.publish(_folded(hide_logins("".join(format_exception(kind, error, calls)))))
+        shell.display_pub.publish(_folded_text(hide_logins("".join(format_exception(kind, error, calls)))))
 
 
-def _folded(whole: str) -> dict[str, str]:
+def _folded_text(whole: str) -> dict[str, str]:
     """Return a folded text for a notebook; a program without HTML shows where the text is."""
     title = f"Python and Java behind it, {len(whole.splitlines())} lines"
     folded = f"<details><summary>{title}</summary><pre>{escape(whole)}</pre></details>"

@@ -408,7 +408,7 @@ class _Run:
         failpoint("backup.part_noted")
         self.progress.rows += out.rows
         self.progress.bytes += out.bytes
-        self._say(done + _passed(starts, reached))
+        self._say(done + _seqnos_passed(starts, reached))
 
     def _drain(self, out: PartFiles, starts: dict[int, Position], ends: dict[int, int]) -> dict[int, Position]:
         """Write the changes of some vbuckets; return the positions reached."""
@@ -433,7 +433,7 @@ class _Run:
                 if len(batch):
                     out.add(maker.rows(batch.records))
                 if time.monotonic() >= self._told_at + TELL_SECONDS:
-                    self._say(done + _passed(starts, batch.positions), out)
+                    self._say(done + _seqnos_passed(starts, batch.positions), out)
             return batches.positions
 
     def _say(self, done: int, out: PartFiles | None = None) -> None:
@@ -523,7 +523,7 @@ def _is_note(name: str) -> bool:
     return name.startswith("part-") and name.endswith(".json")
 
 
-def _passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:
+def _seqnos_passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:
     """Return the number of seqnos between start and reached positions."""
     return sum(place.seqno - starts[vb].seqno for vb, place in reached.items())
 

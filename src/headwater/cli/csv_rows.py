@@ -79,12 +79,12 @@ def types_of(head: str, delimiter: str, given: Mapping[str, str], key_field: str
             raise ValueError(f"--types names {name!r}; the columns are {', '.join(names)}")
     types = dict.fromkeys(names, "text")
     if infer:
-        types |= {name: _inferred({row[at] for row in rows[1:] if at < len(row)}) for at, name in enumerate(names)}
+        types |= {name: _inferred_type({row[at] for row in rows[1:] if at < len(row)}) for at, name in enumerate(names)}
         types |= {name: "text" for name in names if name == key_field}
     return types | dict(given)
 
 
-def _inferred(fields: set[str]) -> str:
+def _inferred_type(fields: set[str]) -> str:
     """Return the type that all fields have without a loss; empty fields are missing values of any type."""
     fields = fields - {""}
     for kind, pattern in _PATTERNS.items():

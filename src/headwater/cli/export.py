@@ -200,7 +200,10 @@ def _output(where: Path | None, form: "ExportForm") -> Iterator[IO[bytes]]:
     from headwater.lake.store import TableStore
 
     if where is not None:
-        with TableStore(str(where.parent), is_private=True).output(where.name) as out, _compressed(out, where) as text:
+        with (
+            TableStore(str(where.parent), is_private=True).output(where.name) as out,
+            _compressed_file(out, where) as text,
+        ):
             yield text
     elif form.file_format == "parquet":
         with tempfile.TemporaryFile() as whole:
@@ -217,7 +220,7 @@ def _nowhere() -> AbstractContextManager[IO[bytes]]:
 
 
 @contextmanager
-def _compressed(out: IO[bytes], where: Path) -> Iterator[IO[bytes]]:
+def _compressed_file(out: IO[bytes], where: Path) -> Iterator[IO[bytes]]:
     """Yield a file compressed by its name: .gz, .bz2, .zst, .lz4."""
     import pyarrow as pa
 
@@ -227,14 +230,14 @@ def _compressed(out: IO[bytes], where: Path) -> Iterator[IO[bytes]]:
     if codec is None:
         yield out
         return
-    beneath: Any = pa.PythonFile(_KeptOpen(out), "w")
+    beneath: Any = pa.PythonFile(_UnclosedFile(out), "w")
     with pa.CompressedOutputStream(beneath, cast(Any, codec)) as compressed:
         yield cast(
-            IO[bytes], _KeptOpen(cast(IO[bytes], compressed))
+            IO[bytes], _UnclosedFile(cast(IO[bytes], compressed))
         )  # Arrow's own tells a place that is not the text's
 
 
-class _KeptOpen(io.RawIOBase):
+class _UnclosedFile(io.RawIOBase):
     """A file for Arrow, which otherwise closes its files."""
 
     def __init__(self, out: IO[bytes]) -> None:

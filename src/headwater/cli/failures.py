@@ -153,7 +153,7 @@ def _usage(error: Any) -> str:
     if isinstance(error, typer.BadParameter):
         error.message = plain_words(error)
     where = error.ctx.command_path if error.ctx is not None else "headwater"
-    message = _ARGUMENT.sub("...@", error.format_message()) + _dashed(
+    message = _ARGUMENT.sub("...@", error.format_message()) + _dash_advice(
         error
     )  # what was typed may be an address with a password
     if not message:
@@ -161,7 +161,7 @@ def _usage(error: Any) -> str:
     return f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} See: {where} --help"
 
 
-def _dashed(error: Any) -> str:
+def _dash_advice(error: Any) -> str:
     """Return the way to pass arguments that begin with a dash, if a command takes arguments: `-40`, `-wine`."""
     typed, of = getattr(error, "option_name", ""), error.ctx.command.params if error.ctx is not None else ()
     arguments = [each for each in of if each.param_type_name == "argument"]

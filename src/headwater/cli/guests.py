@@ -39,7 +39,7 @@ class CommandsAndGuests(Commands):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, loaded now if another package has it. Raises CommandError for a broken one."""
         if cmd_name not in self.commands and (point := _first(cmd_name)) is not None:
-            self.commands[cmd_name] = _loaded(point)
+            self.commands[cmd_name] = _load_command(point)
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -98,7 +98,7 @@ def _package(point: "EntryPoint") -> str:
     return "an unknown package"
 
 
-def _loaded(point: "EntryPoint") -> Any:
+def _load_command(point: "EntryPoint") -> Any:
     """Import the object of an entry point and make a command of it. Raises CommandError."""
     from headwater.cli.making import command_of
 

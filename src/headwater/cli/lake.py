@@ -59,7 +59,7 @@ def describe(place: Place = None, table: TableName = None, conf: Conf = None) ->
     """Print what a table is, in numbers, as JSON."""
     from headwater.lake import upkeep
 
-    description = upkeep.describe(_table(_placed(place, table, conf))[0])
+    description = upkeep.describe(_table(_resolved_place(place, table, conf))[0])
     answer(json.dumps(description, indent=1), **description)
 
 
@@ -78,7 +78,7 @@ def optimize(
     """
     from headwater.pipelines import tables
 
-    where = _placed(place, table, conf)
+    where = _resolved_place(place, table, conf)
     with Meter("optimize", "files") as meter:
         done = (tables.fold_plan if dry else tables.fold)(where, meter.show, everything=everything)
     _tell(done)
@@ -101,7 +101,7 @@ def vacuum(
     from headwater.pipelines import tables
 
     age = None if older_than is None else read_age("older-than", older_than, before="h", at_least=HOUR)
-    where, seconds = _placed(place, table, conf), None if age is None else age.total_seconds()
+    where, seconds = _resolved_place(place, table, conf), None if age is None else age.total_seconds()
     with Meter("vacuum", "files") as meter:
         done = (tables.vacuum_plan if dry else tables.vacuum)(where, meter.show, seconds=seconds)
     _tell(done)
@@ -132,7 +132,7 @@ def verify(
     from headwater.lake.verify import check_indexes, check_quarantine, missing, of_table, strays, without
     from headwater.pipelines.repair import TableDamage
 
-    log, indexes = _table(_placed(place, table, conf))
+    log, indexes = _table(_resolved_place(place, table, conf))
     lost = missing(log.store, log.state)
     problems = TableDamage(strays(log), lost, []).lines()
     state = without(log.state, lost)
@@ -174,14 +174,14 @@ def repair(
     """
     from headwater.pipelines.repair import repair as mended
 
-    where = _placed(place, table, conf)
+    where = _resolved_place(place, table, conf)
     with Meter("repair", "files") as meter:
         lines = mended(where, anew=anew, dry=dry, tell=lambda done: meter.show(done, None))
     text = "\n".join(lines) or "nothing is wrong that a repair mends"
     (answer if dry else report)(text, problems=lines)
 
 
-def _placed(place: str | None, table: str | None, conf: list[str] | None) -> str:
+def _resolved_place(place: str | None, table: str | None, conf: list[str] | None) -> str:
     """Return the table's place; for its name in a catalog Spark is started, and ended again.
 
     Raises: OptionError, TableError.

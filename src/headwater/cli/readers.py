@@ -177,7 +177,7 @@ def _stream(raw: _Counted, path: Path, encoding: str) -> Any:
     return stream
 
 
-class _Headed(io.RawIOBase):
+class _InspectedStream(io.RawIOBase):
     """A stream whose beginning was inspected; the byte order mark is left out."""
 
     def __init__(self, stream: Any, size: int = HEAD_BYTES) -> None:
@@ -256,7 +256,7 @@ def _change(path: Path, place: str, row: dict[str, Any], position: int) -> Input
         if event != "mutation":
             why = f"tells the event {event!r}, expected mutation, deletion or expiration{_OR_ROWS}"
             raise InputError(path, place, why)
-        document = _document(path, place, key, _stored(row), position)
+        document = _document(path, place, key, _stored_value(row), position)
         flags, expiry = int(row.get("flags", 0)), int(row.get("expiry", 0))
         return document._replace(flags=flags, expiry=expiry, collection=whose)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -272,7 +272,7 @@ def _collection(row: dict[str, Any]) -> str | None:
     return None if (scope, name) == (DEFAULT, DEFAULT) else f"{scope}.{name}"
 
 
-def _stored(row: dict[str, Any]) -> bytes:
+def _stored_value(row: dict[str, Any]) -> bytes:
     """Return the value of a change: base64, text, or JSON that is written in one way only; empty if there is none."""
     if "base64" in row:
         return base64.b64decode(row["base64"], validate=True)
@@ -286,7 +286,7 @@ def _stored(row: dict[str, Any]) -> bytes:
 def _numbered(path: Path, raw: _Counted, reading: Reading) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
-        stream = _Headed(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
+        stream = _InspectedStream(_stream(raw, path, reading.encoding), len(BYTE_ORDER_MARK))
         for number, line in enumerate(_split(stream), 1):
             yield number, line
     except (ValueError, OSError) as error:
@@ -314,7 +314,7 @@ def _split(raw: Any) -> Iterator[bytes]:
 
 def _object(path: Path, place: str, text: bytes) -> dict[str, Any]:
     try:
-        parsed = json.loads(text, parse_constant=_no_number, parse_int=_whole)
+        parsed = json.loads(text, parse_constant=_no_number, parse_int=_whole_number)
     except RecursionError:
         raise InputError(path, place, "is nested too deeply to be read") from None
     except UnicodeDecodeError as error:
@@ -331,7 +331,7 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number there")
 
 
-def _whole(digits: str) -> int | decimal.Decimal:
+def _whole_number(digits: str) -> int | decimal.Decimal:
     """Return a whole number; Python makes no int of more than 4,300 digits, and a line with one is stored
     unchanged.
     """
@@ -348,7 +348,7 @@ def _csv_rows(
     it.
     """
     with _Counted(path) as raw, _told_as_csv(path):
-        stream = _Headed(_stream(raw, path, reading.encoding))
+        stream = _InspectedStream(_stream(raw, path, reading.encoding))
         table = rows_of(stream, delimiter, strict=strict)
         named = columns(next(table, []), stream.head)
         for number, row in enumerate(table, 1):

@@ -174,7 +174,7 @@ def tail(
     wanted, lines = vbucket_set(vbuckets), line_maker(form, keys_only)
     with until_stopped(has_end=not follow), connect(node, user, password) as client:
         chosen = _choice(client, collection, scope, positions)
-        saved = _saved(client, positions, chosen)
+        saved = _saved_positions(client, positions, chosen)
         first = _start(client, where, wanted, chosen, saved)
         reading = _reading(on_data_loss, follow=follow, keep=positions is not None)
         changes = client.changes(first, **reading, vbuckets=wanted, no_value=keys_only, collections=chosen)
@@ -214,7 +214,7 @@ def _saved_choice(positions: Path) -> "Coverage | None":
     return next((position.coverage for position in saved.values()), None)
 
 
-def _saved(client: "Client", positions: Path | None, chosen: "Coverage | None") -> "dict[int, Position]":
+def _saved_positions(client: "Client", positions: Path | None, chosen: "Coverage | None") -> "dict[int, Position]":
     """Return the positions of a file, none if there is none yet. All of them must have the present choice of
     collections, also those of vbuckets that are left out this time, which stay in the file.
     """
@@ -281,12 +281,12 @@ def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: Printed
     if shown.change is csv_line:
         typer.echo(CSV_HEADER)
     for event in events(changes, printed):
-        if (row := _printed(event, shown, since_ns)) is not None:
+        if (row := _line_to_print(event, shown, since_ns)) is not None:
             typer.echo(row)
         printed.note(event.vbucket)
 
 
-def _printed(event: "Event", shown: TailShown, since_ns: int) -> str | None:
+def _line_to_print(event: "Event", shown: TailShown, since_ns: int) -> str | None:
     """Return the line of an event; None if it has none."""
     from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
 

@@ -62,7 +62,7 @@ class _InCollection:
 
 
 @dataclass(frozen=True, slots=True)
-class _Changed(_InCollection):
+class _ChangeFields(_InCollection):
     """The fields that every change has, all of them columns of a batch."""
 
     vbucket: int
@@ -77,7 +77,7 @@ class _Changed(_InCollection):
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation(_Changed, Valued):
+class Mutation(_ChangeFields, Valued):
     """A document was stored.
 
     Attributes:
@@ -97,7 +97,7 @@ class Mutation(_Changed, Valued):
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion(_Changed):
+class Deletion(_ChangeFields):
     """A document was deleted; the fields are those of a mutation, `delete_time` is Unix seconds, 0 if unknown."""
 
     delete_time: int
@@ -105,7 +105,7 @@ class Deletion(_Changed):
 
 
 @dataclass(frozen=True, slots=True)
-class Expiration(_Changed):
+class Expiration(_ChangeFields):
     """A document ran out; the fields are those of a deletion."""
 
     delete_time: int

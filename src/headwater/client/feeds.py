@@ -122,7 +122,7 @@ class _EventPositions(_Feed):
         """Return the position of one vbucket after the last returned event; quicker than `positions`."""
         return self._feed.position(vbucket)
 
-    def _taken(self) -> Event | None:
+    def _next_event(self) -> Event | None:
         """Return the next event of the last handout, None if there is none left."""
         if self._torn:
             self._expect_whole()
@@ -175,7 +175,7 @@ class Changes(_EventPositions, Iterator[Event]):
         since = None
         self._feed.settle()
         try:
-            while (event := self._taken()) is None:
+            while (event := self._next_event()) is None:
                 since = self._still_waits(since)
                 with self._reading("thread", threading.get_ident()):
                     handout = blocking.run(self._steps(), self._drainer.clock)
@@ -230,7 +230,7 @@ class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
         since = None
         self._feed.settle()
         try:
-            while (event := self._taken()) is None:
+            while (event := self._next_event()) is None:
                 since = self._still_waits(since)
                 self._take(await self._advance())
             return event

@@ -40,7 +40,7 @@ def watch(
         turn += 1
         with suppress(TransportError, StatusError):
             yield from cluster.ask_map_of(cluster.map.servers[turn % len(cluster.map.servers)])
-        misplaced = set(_misplaced(cluster, workers))
+        misplaced = set(_misplaced_vbuckets(cluster, workers))
         for address, vbucket in sorted(misplaced & suspects):
             if address in workers:
                 drop(address, cluster.misplaced(vbucket, "stream", address))
@@ -54,7 +54,7 @@ def _rest(cluster: Cluster, seconds: float | None) -> Steps[None]:
         yield Ready((), until)
 
 
-def _misplaced(cluster: Cluster, workers: Mapping[Address, Worker]) -> list[tuple[Address, int]]:
+def _misplaced_vbuckets(cluster: Cluster, workers: Mapping[Address, Worker]) -> list[tuple[Address, int]]:
     """Return the vbuckets whose stream comes from another node than the map's."""
     known = cluster.map
     return [

@@ -49,7 +49,7 @@ def plan(
     # With Collections, nodes say how far all of a vbucket has come, and not the default collection alone (kv.md 3).
     own = cluster.twin(Feature.COLLECTIONS)
     try:
-        streamed = yield from _streamed(own, _saved(start), options)
+        streamed = yield from _chosen_share(own, _saved(start), options)
         begin, ends = yield from _ends(own, start, vbuckets, until, options)
         return Drainer(own, covering(begin, streamed.choice), ends, _with_name(options), streamed)
     except BaseException:
@@ -71,7 +71,7 @@ def _with_name(options: DrainOptions) -> DrainOptions:
     return replace(options, name=options.name or f"headwater-{secrets.token_hex(6)}")
 
 
-def _streamed(cluster: Cluster, saved: Mapping[int, Position], options: DrainOptions) -> Steps[Streamed]:
+def _chosen_share(cluster: Cluster, saved: Mapping[int, Position], options: DrainOptions) -> Steps[Streamed]:
     """Return the chosen share of the bucket's collections."""
     covered = [position.coverage.manifest_uid for position in saved.values() if position.coverage is not None]
     manifest = yield from manifest_of(cluster, max(covered, default=0))

@@ -193,7 +193,7 @@ class TapStream:
             link = Link(self._settings.target.seeds[0], self._settings.clock, self._settings.target.tls)
             try:
                 yield from link.open(self._settings.login, self._settings.connect_timeout_seconds)
-                expects = (yield from self._expected(link)) if self.options.ends else None
+                expects = (yield from self._expected_vbuckets(link)) if self.options.ends else None
                 has_gap = self._was_open and (yield from self._has_gap(link))
                 link.channel.send(self.options.encode())
             except BaseException:
@@ -206,7 +206,7 @@ class TapStream:
                 self._on_gap()
         return self._link
 
-    def _expected(self, link: Link) -> Steps[set[int] | None]:
+    def _expected_vbuckets(self, link: Link) -> Steps[set[int] | None]:
         """Return the vbuckets that a dump or takeover must bring; TAP marks its end only by closing."""
         deadline = link.clock() + self._settings.timeout_seconds
         stats = {} if self.options.takeover else (yield from link.statistics("vbucket-details", deadline))

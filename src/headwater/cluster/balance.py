@@ -117,7 +117,7 @@ def balance(
     held = _held(before, empty.servers)
     owners = _owners([chain[0] for chain in held], held, len(empty.servers))
     kept = [[index for index in (*chain[1:], chain[0]) if index != NOBODY] for chain in held]
-    table = _Replicas(owners, kept, _numbered(empty), min(count, len(empty.servers) - 1))
+    table = _Replicas(owners, kept, _group_numbers(empty), min(count, len(empty.servers) - 1))
     table.keep()
     table.fill()
     table.level()
@@ -137,7 +137,7 @@ def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
     return kept
 
 
-def _numbered(map_: ClusterMap) -> list[int]:
+def _group_numbers(map_: ClusterMap) -> list[int]:
     """Return the group of each node, as a number; a node without a group has one of its own."""
     names = [map_.groups.get(server) or server for server in map_.servers]
     return list(map(list(dict.fromkeys(names)).index, names))
@@ -145,7 +145,7 @@ def _numbered(map_: ClusterMap) -> list[int]:
 
 def crowded(map_: ClusterMap) -> list[int]:
     """Return the vbuckets of which one group has more copies than the number of groups makes necessary."""
-    groups = _numbered(map_)
+    groups = _group_numbers(map_)
     limits: dict[int, int] = {}
     crowds = []
     for vb, chain in enumerate(map_.chains):

@@ -181,7 +181,7 @@ def plan_failover(
     owners = {each.vbucket: each.chosen for each in promotions}
     anew = _spread(survey, without, left, begun)
     after = survey.map.with_servers(left)
-    unnamed = _unnamed(survey, after)
+    unnamed = _unnamed_owners(survey, after)
     owners |= {**unnamed, **anew}
     after = after.with_chains({vb: chain_with_owner(after.copies(vb), owner) for vb, owner in owners.items()})
     taken = (vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb)))
@@ -190,7 +190,7 @@ def plan_failover(
     return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk, accepted)
 
 
-def _unnamed(survey: Survey, after: ClusterMap) -> dict[int, Address]:
+def _unnamed_owners(survey: Survey, after: ClusterMap) -> dict[int, Address]:
     """Return the vbuckets with one owner that the map does not name: they were handed over, and the run was killed
     before it could send the map. Only the new owner may have the changes that it and the former one acknowledged.
     """
@@ -464,7 +464,7 @@ def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
     """
     sent, before = plan.ownerless, plan.before
     owners = {vb: sent.owner(vb) for vb in range(sent.vbuckets) if survey.in_state(vb, State.ACTIVE)}
-    owners |= _unnamed(survey, sent)
+    owners |= _unnamed_owners(survey, sent)
     chains = {vb: (owner, *(node for node in before.copies(vb) if node != owner)) for vb, owner in owners.items()}
     promoted = {each.vbucket for each in plan.promotions}
     unknown = [vb for vb in sent.unknown if vb in owners or vb not in promoted]

@@ -201,7 +201,7 @@ class Rebalance:
 
     async def _move_all(self, moves: Sequence[Move], movers: AsyncExitStack) -> bool:
         """Move all vbuckets, a few at a time; return False if the run was stopped."""
-        waiting, room = deque(_mixed(moves)), Room(self._at_once)
+        waiting, room = deque(_in_mixed_order(moves)), Room(self._at_once)
         failures: list[HeadwaterError] = []
 
         async def work() -> None:
@@ -377,7 +377,7 @@ class Room:
         return self._count < (SMALL_AT_ONCE * self._most if are_small else self._most)
 
 
-def _mixed(moves: Sequence[Move]) -> list[Move]:
+def _in_mixed_order(moves: Sequence[Move]) -> list[Move]:
     """Return the moves in an order in which those under way at the same time use different pairs of nodes."""
     by_pair: dict[tuple[Address | None, Address | None], list[Move]] = {}
     for move in moves:

@@ -111,13 +111,13 @@ def _with_both(now: Situation, source: Seen, target: Seen) -> Verdict:
     if now.owner:
         return Verdict(Action.REFUSE, f"it belongs to {now.owner}, says the cluster map")
     if source.state is State.DEAD and target.state is State.PENDING:
-        return _between(source, target)
+        return _verdict_between(source, target)
     return Verdict(
         Action.REFUSE, f"the source does not own it (there: {_name(source)}, on the target: {_name(target)})"
     )
 
 
-def _between(source: Seen, target: Seen) -> Verdict:
+def _verdict_between(source: Seen, target: Seen) -> Verdict:
     """Return the repair after "lost after 8" (failover 4): no active owner. "Finish ... only if B has
     everything".
     """

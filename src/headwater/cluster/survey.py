@@ -347,10 +347,10 @@ def rival(copies: Sequence[Copy]) -> Copy | None:
     whose changes are to be given up: the operator must.
     """
     chosen = best(copies)
-    return next((each for each in current(copies) if _apart(chosen, each)), None)
+    return next((each for each in current(copies) if _are_apart(chosen, each)), None)
 
 
-def _apart(first: Copy, second: Copy) -> bool:
+def _are_apart(first: Copy, second: Copy) -> bool:
     """Return True if both have changes behind the point where their histories parted; False if their logs are not
     known.
     """

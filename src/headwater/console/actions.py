@@ -54,7 +54,7 @@ async def plan(request: Request) -> Response:
     desk, kind = desk_of(request), request.path_params["kind"]
     fields = dict(request.query_params)
     try:
-        work, shown = await _planned(desk, kind, fields)
+        work, shown = await _planned_work(desk, kind, fields)
     except HeadwaterError as error:
         return _refused(request, kind, error)
     return _confirm(request, fields, work, shown)
@@ -68,7 +68,7 @@ async def begin(request: Request) -> Response:
     if desk.foreman.has_begun(ticket):  # sent twice, by a double click or by the browser: its work is done once
         return RedirectResponse("/actions", 303)
     try:
-        work, shown = await _planned(desk, kind, fields)
+        work, shown = await _planned_work(desk, kind, fields)
         words = work.confirmation(desk.settings.target.bucket)
         if desk.foreman.has_begun(ticket):  # by the other one, while this one was planned
             return RedirectResponse("/actions", 303)
@@ -128,7 +128,7 @@ def _confirm(
     return desk.render(request, "plan.html", context, status)
 
 
-async def _planned(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[DeclaredWork, WorkPlan]:
+async def _planned_work(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[DeclaredWork, WorkPlan]:
     """Return the work that a form describes, if the user may do it, and its present plan."""
     if kind not in OF_TABLES:
         await check_rights(desk, kind)

@@ -191,7 +191,7 @@ class Lookout:
         try:
             survey, in_cluster = await self.members.survey(self._known_seeds()), True
         except ClusterError:
-            survey, in_cluster = await self._alone(), False
+            survey, in_cluster = await self._standalone_survey(), False
         now = self._wall()
         self._views |= {address: (view, now) for address, view in survey.nodes.items() if view.answers}
         known = {address: self._views[address] for address, view in survey.nodes.items() if _is_away(view, self._views)}
@@ -209,7 +209,7 @@ class Lookout:
         seeds = map(self.members.name_of, self.target.seeds)
         return list(dict.fromkeys([*seeds, *(said.survey.map.servers if said is not None else ())]))
 
-    async def _alone(self) -> Survey:
+    async def _standalone_survey(self) -> Survey:
         """Return a survey of nodes that are in no cluster: each has a map of its own, of which the first is used.
 
         Raises:

@@ -112,7 +112,7 @@ async def documents(request: Request) -> Response:
     fields = request.query_params
     done = DONE.get(fields.get("done", ""), "")
     if "key" not in fields:
-        return await (_listed(request) if "prefix" in fields else _documents(request, done=done))
+        return await (_list_page(request) if "prefix" in fields else _documents(request, done=done))
     try:
         key = editing.read_key(fields["key"], Form.of(fields.get("form", "")))
     except OptionError as error:
@@ -120,7 +120,7 @@ async def documents(request: Request) -> Response:
     return await _documents(request, key=key, done=done, form=Form.of(fields["as"]) if fields.get("as") else None)
 
 
-async def _listed(request: Request) -> Response:
+async def _list_page(request: Request) -> Response:
     """Show a page of the keys with a prefix."""
     desk, fields = desk_of(request), request.query_params
     try:

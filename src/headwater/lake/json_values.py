@@ -43,13 +43,13 @@ def _fraction(text: str) -> float | LargeNumber:
     return LargeNumber(text) if math.isinf(number) else number
 
 
-def _whole(text: str) -> int | LargeNumber:
+def _whole_number(text: str) -> int | LargeNumber:
     """Return the integer that a text gives; Python limits its length for the time that digits take."""
     return int(text) if len(text) < DIGITS_MAX or not math.isinf(float(text)) else LargeNumber(text)
 
 
 def decoder(
-    fraction: Callable[[str], Any] = _fraction, whole: Callable[[str], Any] = _whole
+    fraction: Callable[[str], Any] = _fraction, whole: Callable[[str], Any] = _whole_number
 ) -> Callable[[bytes | None], Any]:
     """Return a function that reads JSON as `json.loads` does, with these functions for numbers, but no NaN or Infinity.
 

@@ -92,7 +92,9 @@ class ObjectStore(TableStore):
     def opened(self, path: str) -> Any:
         """Return an object as a file that is read in parts."""
         with self._own_errors():
-            return _Opened(self._files.open(self._key(path), "rb", block_size=READ_BYTES), self.root, self._own_errors)
+            return _ObjectFile(
+                self._files.open(self._key(path), "rb", block_size=READ_BYTES), self.root, self._own_errors
+            )
 
     MAPPED_MAX: ClassVar[int] = 512
     maps_files: ClassVar[bool] = False
@@ -300,7 +302,7 @@ class ObjectStore(TableStore):
             raise ConnectionLost(self.root, problem) from error
 
 
-class _Opened:
+class _ObjectFile:
     """An object as a file that Arrow reads.
 
     Readers take every OSError for damage of the file. Errors of the store, such as an outage, are therefore raised as

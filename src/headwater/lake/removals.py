@@ -33,7 +33,7 @@ def of_checkpoint(removed: pa.Table, live: Mapping[str, DataFile], oldest: float
         oldest: time in milliseconds; removals before it have expired.
     """
     removed = removed.filter(pc.greater_equal(pc.fill_null(removed["deletionTimestamp"], 0), oldest))
-    removed = removed.filter(pc.invert(_back_again(removed, live)))
+    removed = removed.filter(pc.invert(_restored_mask(removed, live)))
     removed = removed.take(pc.sort_indices(removed["deletionTimestamp"]))
     gone = pc.invert(pc.is_in(removed["path"], pa.array(list(live), pa.string())))
     vectors = pc.struct_field(removed["deletionVector"].combine_chunks(), ["pathOrInlineDv"])
@@ -48,7 +48,7 @@ def names(removed: pa.Table, since: float) -> Iterator[str]:
             yield from names_of(action)
 
 
-def _back_again(removed: pa.Table, live: Mapping[str, DataFile]) -> Any:
+def _restored_mask(removed: pa.Table, live: Mapping[str, DataFile]) -> Any:
     """Return a mask of the removals whose file and vector a RESTORE brought back into the table."""
     vectors = {path: file.vector for path, file in live.items() if file.vector}
     known = [f"{path}\0{vector['pathOrInlineDv']}\0{offset_of(vector)}" for path, vector in vectors.items()]

@@ -197,7 +197,7 @@ class JsonShape(TableShape):
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the table's rows, with a value in the column of each field that has one."""
-        parsed = [_parsed(value) for value in batch.column("value").to_pylist()]
+        parsed = [_parsed_fields(value) for value in batch.column("value").to_pylist()]
         documents = [document for document, _ in parsed]
         self.misfits: list[str | None] = [why for _, why in parsed]
         self._learn(documents)
@@ -206,7 +206,7 @@ class JsonShape(TableShape):
             column: self._fitted(documents, name, column, kind, rest)
             for name, (column, kind) in self.columns.of.items()
         }
-        self._unplaced(documents, rest)
+        self._add_unplaced(documents, rest)
         texts = [dumped(written(rest[row])) if row in rest else None for row in range(batch.num_rows)]
         arrays = [self._array(column, batch, fitted, texts) for column in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -235,7 +235,7 @@ class JsonShape(TableShape):
         if len(self.described) != len(self.schema):
             self.schema: pa.Schema = arrow_schema(self.described)
 
-    def _unplaced(self, documents: Sequence[dict[str, Any]], rest: dict[int, dict[str, Any]]) -> None:
+    def _add_unplaced(self, documents: Sequence[dict[str, Any]], rest: dict[int, dict[str, Any]]) -> None:
         """Put the fields that have no column into `rest`: there are too many, or no column can hold them."""
         known = self.columns.of.keys()
         for row, document in enumerate(documents):
@@ -325,7 +325,7 @@ def _label(kind: Kind | None) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
-def _parsed(value: bytes | None) -> tuple[dict[str, Any], str | None]:
+def _parsed_fields(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     """Return the fields of a document, and None; if it is no JSON object, no fields and the reason."""
     try:
         tree = parse(value)

@@ -289,7 +289,7 @@ def _copy(
         for batch in _batches(opened):
             alive = source.alive[at : at + batch.num_rows]
             at += batch.num_rows
-            kept = _conformed(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
+            kept = _conformed_rows(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
             if not kept.num_rows:
                 continue
             number, first = out.add(kept)
@@ -307,7 +307,7 @@ def _batches(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
         yield from opened.iter_batches(batch_size=1 << 16, row_groups=[group])
 
 
-def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _conformed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows of a file with the table's columns; older files lack newer columns."""
     arrays: list[Any] = []
     for column in schema:

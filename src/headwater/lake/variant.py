@@ -94,7 +94,7 @@ def encoded(value: bytes | None) -> tuple[bytes, bytes] | str:
         if may_have_halves(value):
             document = written(document)
         names: dict[str, int] = {}
-        body = _encoded(document, names, 0)
+        body = _encoded_value(document, names, 0)
         metadata = _metadata(names)
     except RecursionError:
         return TOO_DEEP
@@ -121,7 +121,7 @@ def _digits(text: str) -> int | Decimal | float:
 _parse = decoder(_fraction, _digits)
 
 
-def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:
+def _encoded_value(value: Any, names: dict[str, int], depth: int) -> bytes:
     """Encode a value that `json.loads` returned; `names` gets an id for each new name."""
     kind = type(value)
     if kind is dict:
@@ -178,7 +178,7 @@ def _object(value: Mapping[str, Any], names: dict[str, int], depth: int) -> byte
     at = 0
     for name, item in value.items():
         members.append((name, names.setdefault(name, len(names)), at))
-        part = _encoded(item, names, depth)
+        part = _encoded_value(item, names, depth)
         parts.append(part)
         at += len(part)
     members.sort()
@@ -196,7 +196,7 @@ def _array(value: Sequence[Any], names: dict[str, int], depth: int) -> bytes:
     parts: list[bytes] = []
     offsets = [0]
     for item in value:  # no comprehension: it would be a frame more for each level
-        parts.append(_encoded(item, names, depth))
+        parts.append(_encoded_value(item, names, depth))
         offsets.append(offsets[-1] + len(parts[-1]))
     offset_size = _size(offsets[-1])
     large = len(parts) > _COUNT_SHORT

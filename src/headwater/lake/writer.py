@@ -158,7 +158,7 @@ def write(
     quarantine_out = DataWriter(aside.store, aside.shape.schema, "quarantine") if aside else None
     try:
         taking = _Taking(shape, out, aside.shape if aside else None, quarantine_out)
-        seen = _Seen(indexes.seed, 2 if aside else 1)
+        seen = _TaskChanges(indexes.seed, 2 if aside else 1)
         for batch in batches:
             if batch.num_rows:
                 seen.note(batch, taking.take(batch))
@@ -278,7 +278,7 @@ class _Newest:
     places: list[_Places]
 
 
-class _Seen:
+class _TaskChanges:
     """All changes of a task: hash, vbucket, seqno, and the positions of their rows.
 
     Args:

@@ -42,16 +42,16 @@ class FirstBytes:
         """Give the connection the session that understands these bytes; consume none."""
         connection = self.connection
         if looks_like_http(data):
-            connection.session = HttpSession(connection, self.server, self._certified(), self._relays)
+            connection.session = HttpSession(connection, self.server, self._certified_user(), self._relays)
         elif data[0] == _TLS_HANDSHAKE:
             connection.drop(self._where_tls_is_spoken())
         elif data[0] in _TEXT_COMMANDS:
-            connection.session = TextSession(connection, self.server, self._certified(), self._relays)
+            connection.session = TextSession(connection, self.server, self._certified_user(), self._relays)
         elif not may_become_http(data):
-            connection.session = KvSession(connection, self.server, self._certified(), self._relays)
+            connection.session = KvSession(connection, self.server, self._certified_user(), self._relays)
         return 0
 
-    def _certified(self) -> str | None:
+    def _certified_user(self) -> str | None:
         """Return the user that the peer's certificate stands for; None if it is no user of this node."""
         tls, server = self.connection.tls, self.server
         named = server.tls.user(tls) if server.tls is not None and tls is not None else None

@@ -63,7 +63,7 @@ class Pager:
             if not bucket.is_active(vb):
                 continue
             try:
-                for _ in self._expired(vb, now, limit - done):
+                for _ in self._expired_keys(vb, now, limit - done):
                     done += 1
             except (ArenaFull, DiskFull):  # at the next look
                 bucket.committer.wrote()
@@ -74,7 +74,7 @@ class Pager:
                 self._complaints.pop(vb, None)
         return done
 
-    def _expired(self, vb: int, now: int, limit: int) -> Iterator[bytes]:
+    def _expired_keys(self, vb: int, now: int, limit: int) -> Iterator[bytes]:
         """Yield the keys of a vbucket's expired documents, each after it has become an EXPIRATION record."""
         bucket = self._bucket
         alive = np.array(sorted(bucket.vbuckets[vb].collections.alive), np.uint64)

@@ -120,7 +120,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO, worker: NodeWork
         loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_tls(on_request=True))
         _warn_of_the_open_network(config, host, server)
         if worker is not None:
-            await _admitted(server, stop)
+            await _wait_for_admission(server, stop)
         _tell_ready(config, server, host, port, out)
         collector.start()
         trimmer.start()
@@ -142,7 +142,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO, worker: NodeWork
             server.catalog.close(clean=False)
 
 
-async def _admitted(server: Server, stop: asyncio.Event) -> None:
+async def _wait_for_admission(server: Server, stop: asyncio.Event) -> None:
     """Wait until the other workers have said that this one may serve its vbuckets; not for ever, for in a cluster of
     several machines the others may be gone.
     """

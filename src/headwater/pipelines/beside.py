@@ -40,7 +40,7 @@ class FileBeside:
         if self._folder is not None:
             path = self._folder / self._name
             return path.read_text("utf-8") if path.exists() else None
-        path, files = self._there(self._name)
+        path, files = self._spark_path(self._name)
         if not files.exists(path):
             return None
         stream = files.open(path)
@@ -52,7 +52,7 @@ class FileBeside:
     def write(self, text: str) -> None:
         """Replace the file's text; on return it is on the disk."""
         if self._folder is None:
-            path, files = self._there(self._name)
+            path, files = self._spark_path(self._name)
             stream = files.create(path, True)
             stream.write(bytearray(text.encode()))
             stream.close()
@@ -70,7 +70,7 @@ class FileBeside:
         """Return True if a query has begun with this checkpoint."""
         if self._folder is not None:
             return (self._folder / OFFSETS).is_dir()
-        path, files = self._there(OFFSETS)
+        path, files = self._spark_path(OFFSETS)
         return bool(files.exists(path))
 
     @property
@@ -79,7 +79,7 @@ class FileBeside:
             raise OptionError("checkpoint", self.place, "a folder of this machine")
         return self._spark._jvm
 
-    def _there(self, name: str) -> tuple[Any, Any]:
+    def _spark_path(self, name: str) -> tuple[Any, Any]:
         """Return a path in Spark's checkpoint, and its file system."""
         path = self._jvm.org.apache.hadoop.fs.Path(f"{self.place}/{name}")
         session: Any = self._spark

@@ -135,7 +135,7 @@ class NamedTable:
         return quoted((*self.parts[:-1], f"{self.parts[-1]}{end}"))
 
     def _registered_place(self, end: str) -> str | None:
-        details = self._described(end)
+        details = self._description(end)
         if details is None:
             return None
         name, kind, provider = f"{self.name}{end}", details.get("type", "VIEW"), details.get("provider", "")
@@ -146,7 +146,7 @@ class NamedTable:
             raise TableError(name, f"{message}: choose another name, or drop it and let the mirror make it")
         return located(name, details.get("location", ""))
 
-    def _described(self, end: str) -> Mapping[str, str] | None:
+    def _description(self, end: str) -> Mapping[str, str] | None:
         """Return the description of a table in the catalog, by names in lower case; None if there is none."""
         self._check_catalog()
         with self._explained(end):

@@ -55,7 +55,7 @@ def work(job: BucketCopy) -> CopyProgress:
     attempts = attempts_of(job, CopyProgress())
     seconds = attempts.retry_seconds
     with session_of(job) as spark:
-        carried, file = _carried(CarriedFile(job.place, spark), source_options, *ends, job.into, seconds)
+        carried, file = _carried_collections(CarriedFile(job.place, spark), source_options, *ends, job.into, seconds)
         options = source_options | carried.options()
         reads, writes = settings.parse(options, streaming=True), ends[1]
         check = partial(_claim, file, reads, writes, seconds)
@@ -71,7 +71,7 @@ def work(job: BucketCopy) -> CopyProgress:
                 collections.close()
 
 
-def _carried(
+def _carried_collections(
     file: CarriedFile,
     source_options: Mapping[str, str],
     reads: SourceSettings,
@@ -165,7 +165,7 @@ def _writing(
 
         from headwater.spark.deadletters import task_name
 
-        seen = _Seen(alive)
+        seen = _RowFilter(alive)
         written = write(target, names, seen.watch(batches), task_name(f"{number:08d}", number))
         counts: dict[str, Any] = {"written": asdict(written), "rollbacks": seen.rollbacks, "highs": seen.highs}
         counts |= {"left_out": seen.left_out, "data_loss": seen.data_loss}
@@ -174,7 +174,7 @@ def _writing(
     return task
 
 
-class _Seen:
+class _RowFilter:
     """Takes rollback rows, and rows of collections that are not copied, out of a task's batches; notes each vbucket's
     last seqno.
     """

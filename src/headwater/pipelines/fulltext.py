@@ -230,7 +230,7 @@ def search(
     query = expression(words, any_of=any_of)
     with closing(open_for_reading(path_of(place))) as database:
         by_collection = bool(_shape(database).get(BY_COLLECTION))
-        within, given = _within(by_collection, collections, scope)
+        within, given = _collection_condition(by_collection, collections, scope)
         more = ", documents.scope, documents.collection" if by_collection else ""
         line = (
             "SELECT documents.key, -bm25(words) AS score, snippet(words, -1, '[', ']', '…', ?) AS snippet"  # noqa: S608
@@ -241,7 +241,7 @@ def search(
     return [Hit(*row) for row in rows]
 
 
-def _within(by_collection: bool, collections: Sequence[str], scope: str | None) -> tuple[str, list[str]]:
+def _collection_condition(by_collection: bool, collections: Sequence[str], scope: str | None) -> tuple[str, list[str]]:
     """Return the SQL condition for some collections, and its parameters."""
     check_within(by_collection, collections, scope)
     if scope is not None:

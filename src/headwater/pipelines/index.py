@@ -284,7 +284,7 @@ class IndexSink:
         if self.server is not None:
             known = {int(vb): number for vb, number in self._ledger.notes.get("generations", {}).items()}
             known |= {part.vbucket: known.get(part.vbucket, 0) + 1 for part in parts if part.rollback}
-            index = self._claimed(self.server)
+            index = self._claim_index(self.server)
             self._ledger.begin(end, {"generations": {str(vb): known[vb] for vb in sorted(known)}, "index": index})
             generations = known
         return [
@@ -342,7 +342,7 @@ class IndexSink:
             for name, number in each.counts.items():
                 setattr(progress, name, getattr(progress, name) + number)
 
-    def _claimed(self, server: SearchServer) -> str:
+    def _claim_index(self, server: SearchServer) -> str:
         """Return the id of the server's index; make the index if no document was ever sent to it."""
         known = self._ledger.notes.get("index")
         with closing(SearchClient(server)) as client:

@@ -398,7 +398,10 @@ class SearchClient:
         query = {
             "size": limit,
             "query": {
-                "bool": {"must": [{"simple_query_string": text}], "filter": [alive, *_within(collections, scope)]}
+                "bool": {
+                    "must": [{"simple_query_string": text}],
+                    "filter": [alive, *_collection_filters(collections, scope)],
+                }
             },
             "highlight": marks,
             "_source": ["scope", "collection"] if self.server.by_collection else False,
@@ -418,13 +421,13 @@ class SearchClient:
     def _by_vbucket(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
         self._refresh()
         by_vbucket = {"terms": {"field": "vbucket", "size": VBUCKETS_MAX}, "aggs": wanted}
-        answer = self._searched({"size": 0, "aggs": {"vbuckets": by_vbucket}})
+        answer = self._search_all_shards({"size": 0, "aggs": {"vbuckets": by_vbucket}})
         return list(answer["aggregations"]["vbuckets"]["buckets"])
 
     def _hits(self, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return list(self._searched(query)["hits"]["hits"])
+        return list(self._search_all_shards(query)["hits"]["hits"])
 
-    def _searched(self, query: Mapping[str, Any]) -> dict[str, Any]:
+    def _search_all_shards(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return the hits of a query that all shards answered: without one of them the others' would pass for
         all.
         """
@@ -595,7 +598,7 @@ def _number(aggregation: Mapping[str, Any]) -> int:
     return int(aggregation["value"] or 0)
 
 
-def _within(collections: Sequence[str], scope: str | None) -> list[dict[str, Any]]:
+def _collection_filters(collections: Sequence[str], scope: str | None) -> list[dict[str, Any]]:
     """Return the filters for some collections."""
     if scope is not None:
         return [{"term": {"scope": scope}}]

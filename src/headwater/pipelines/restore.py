@@ -71,7 +71,7 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
 
     def attempt() -> Restored:
         with nodes.connect(source) as origin, connect_target(target) as copy:
-            compared = _Compared.of(origin, copy, source, target)
+            compared = _ComparedCollections.of(origin, copy, source, target)
             return _restore(origin, copy, ends, source.retry_seconds, compared)
 
     # From the beginning: what is right already is passed over.
@@ -79,7 +79,7 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _ComparedCollections:
     """The collections to compare.
 
     Args:
@@ -96,7 +96,7 @@ class _Compared:
     copy_paths: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, origin: Client, copy: Client, source: SourceSettings, target: WriteSettings) -> _Compared:
+    def of(cls, origin: Client, copy: Client, source: SourceSettings, target: WriteSettings) -> _ComparedCollections:
         """Look up the copied collections."""
         if not source.chooses:
             return cls(source.transaction_records)
@@ -129,7 +129,7 @@ _Held = dict[tuple[str, bytes], Meta]
 
 
 def _restore(
-    origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _Compared
+    origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> Restored:
     restored = Restored()
     if compared.origin is not None and not compared.origin.collections:
@@ -144,7 +144,9 @@ def _restore(
     return restored
 
 
-def _held(origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _Compared) -> _Held:
+def _held(
+    origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
+) -> _Held:
     """Return the copy's documents of these vbuckets; its own vbuckets may have other numbers."""
     same = origin.map.vbuckets == copy.map.vbuckets
     reading = copy.batches(
@@ -168,7 +170,7 @@ def _path(row: Mapping[str, Any], paths: Mapping[int, str]) -> str:
 
 
 def _differing(
-    origin: Client, held: _Held, ends: Mapping[int, int], patience_seconds: float, compared: _Compared
+    origin: Client, held: _Held, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> Iterator[tuple[str, WriteWithMeta]]:
     """Yield the writes of documents that differ at the source; remove every key that the source has from `held`."""
     until = {vb: end for vb, end in ends.items() if end}

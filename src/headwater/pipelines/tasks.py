@@ -155,7 +155,7 @@ class _View:
         self.indexes: Final = Indexes(self.store, state.id, bytes.fromhex(state.properties[SEED]))
 
 
-class _Kept(threading.local):
+class _KeptObjects(threading.local):
     """A thread's objects kept between tasks: tables by place, clients by login."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class _Kept(threading.local):
         self.clients: dict[tuple[str, str | None, str | None], Client] = {}
 
 
-_kept = _Kept()
+_kept = _KeptObjects()
 
 
 def forget() -> None:
@@ -206,7 +206,7 @@ def run(task: MirrorTask) -> TaskResult:
     times = {"began": time.time()}
     try:
         names = logging.names if logging else SOURCE
-        batches = _begun(read(task.settings, names, _wholes(task), _borrowed, unread, reached=reached), times)
+        batches = _with_times(read(task.settings, names, _wholes(task), _borrowed, unread, reached=reached), times)
         tapped = logging.tap(batches) if logging else batches
         written = write(view.store, state, view.indexes, shape, task.portion, tapped, aside)
         if logging is not None:
@@ -235,7 +235,7 @@ def _aside(where: tuple[str, str]) -> Aside:
     return Aside(view.store, state, view.indexes, QuarantineShape(state.fields))
 
 
-def _begun(batches: Iterator[Any], times: dict[str, float]) -> Iterator[Any]:
+def _with_times(batches: Iterator[Any], times: dict[str, float]) -> Iterator[Any]:
     """Yield the batches, and note the times of the first and of the last."""
     for batch in batches:
         if "first" not in times:
@@ -290,7 +290,7 @@ class _Logging:
         self._writer.discard()
 
 
-class _Borrowed:
+class _BorrowedClient:
     """A client that stays open after its use, for the next task."""
 
     def __init__(self, client: Client) -> None:
@@ -307,7 +307,7 @@ def _borrowed(settings: SourceSettings) -> Client:
     who = _who(settings)
     if who not in _kept.clients:
         _kept.clients[who] = connect(settings)
-    return cast("Client", _Borrowed(_kept.clients[who]))
+    return cast("Client", _BorrowedClient(_kept.clients[who]))
 
 
 def _hang_up(settings: SourceSettings) -> None:

@@ -141,7 +141,7 @@ class Planning:
             self._at = at
             self._calm_since = self._calm_since if start == self._start else float("inf")
             self._start = start
-        begun = self._covered(Offset.from_json(start))
+        begun = self._covered_offset(Offset.from_json(start))
         check_fits(begun, self.nodes.vbuckets, self.settings.url)
         if begun.latest:
             return replace(newest(self._histories), coverage=begun.coverage).to_json()
@@ -187,7 +187,7 @@ class Planning:
         self.targets |= moved
         return bool(moved)
 
-    def _covered(self, start: Offset) -> Offset:
+    def _covered_offset(self, start: Offset) -> Offset:
         """Return an offset with the collections to read, by id; at a beginning, those that the names mean now.
 
         Raises:

@@ -144,7 +144,7 @@ class Peer:
     def _log(self, request: Frame) -> Iterator[Frame]:
         yield response(request, value=encode_log(self.history(request.vbucket).failover_log))
 
-    def _persisted(self, request: Frame) -> Iterator[Frame]:
+    def _persisted_answers(self, request: Frame) -> Iterator[Frame]:
         """Answer with format 0 for the newest branch, 1 for an older one, KEY_ENOENT for an unknown one (kv.md 2)."""
         query = ObserveSeqno.decode(request)
         held = self.history(query.vbucket)
@@ -229,7 +229,7 @@ _ANSWERS: dict[int, Callable[[Peer, Frame], Iterator[Frame]]] = {
     Opcode.GET_CLUSTER_CONFIG: Peer._map,
     Opcode.GET_ALL_VB_SEQNOS: Peer._seqnos,
     Opcode.GET_FAILOVER_LOG: Peer._log,
-    Opcode.OBSERVE_SEQNO: Peer._persisted,
+    Opcode.OBSERVE_SEQNO: Peer._persisted_answers,
     Opcode.DCP_OPEN: Peer._agree,
     Opcode.DCP_CONTROL: Peer._agree,
     Opcode.DCP_STREAM_REQ: Peer._stream,

@@ -83,9 +83,9 @@ class TlsSocket:
             TlsError: it failed. OSError: the connection is broken.
         """
         if not self.is_established and self._socket_has_room():
-            self._guarded(self.engine.shake)
+            self._run_engine(self.engine.shake)
             while not self.is_established and self._fill():
-                self._guarded(self.engine.shake)
+                self._run_engine(self.engine.shake)
         return self.is_established
 
     def recv_into(self, room: memoryview) -> int:
@@ -96,7 +96,7 @@ class TlsSocket:
         """
         if not self.engine.has_more and not self._fill():
             raise BlockingIOError
-        taken = self._guarded(lambda: self.engine.read_into(room))
+        taken = self._run_engine(lambda: self.engine.read_into(room))
         if not taken and not self.engine.is_over:
             raise BlockingIOError
         return taken
@@ -110,7 +110,7 @@ class TlsSocket:
         if not self.is_established or not self.flush():
             raise BlockingIOError
         piece = memoryview(data)[:SEND_BYTES]
-        self._guarded(lambda: self.engine.write(piece))
+        self._run_engine(lambda: self.engine.write(piece))
         return len(piece)
 
     def flush(self) -> bool:
@@ -156,7 +156,7 @@ class TlsSocket:
         self.engine.receive(self._arena[:count])
         return True
 
-    def _guarded(self, work: Callable[[], T]) -> T:
+    def _run_engine(self, work: Callable[[], T]) -> T:
         """Let the engine work, and send the bytes that result; after a failure its alert, too."""
         try:
             result = work()

@@ -18,7 +18,7 @@ from headwater.transport.waiting import Ready, Resolve, Result, Steps
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedChannel:
     """A channel in the loop; its descriptor is remembered because closing the channel forgets it."""
 
     descriptor: int
@@ -37,7 +37,7 @@ class Waiters:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._watched: dict[Channel, _Watched] = {}
+        self._watched: dict[Channel, _WatchedChannel] = {}
 
     async def run(self, steps: Steps[Result]) -> Result:
         """Drive a step generator to its end and return its result; cancelling closes the generator."""
@@ -96,7 +96,7 @@ class Waiters:
 
     def _watch(self, channel: Channel, woken: asyncio.Future[None]) -> None:
         loop, descriptor = asyncio.get_running_loop(), channel.fileno()
-        watched = self._watched[channel] = _Watched(descriptor, woken)
+        watched = self._watched[channel] = _WatchedChannel(descriptor, woken)
         loop.add_reader(descriptor, _wake, woken)
         if channel.wants_to_write:
             watched.for_room_too()

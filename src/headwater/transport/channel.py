@@ -106,9 +106,9 @@ class Channel:
             self._connecting = False
         if self._engine is None:
             return True
-        return self._shaken(self._engine)
+        return self._continue_handshake(self._engine)
 
-    def _shaken(self, engine: TlsEngine) -> bool:
+    def _continue_handshake(self, engine: TlsEngine) -> bool:
         """Continue TLS's handshake as far as possible now; return True once it is over."""
         if self.tls is None and isinstance(self._socket, socket.socket):
             self.tls = TlsSocket(self._socket, engine, self.peer, memoryview(bytearray(SEALED_BYTES)))

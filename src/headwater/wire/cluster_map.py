@@ -284,7 +284,7 @@ class ClusterMap:
             "clusterCapabilities": {},
             "nodes": [{"hostname": str(server), "ports": {"direct": server.port}} for server in self.servers],
             "nodesExt": [
-                _extended(server, self.tls_ports.get(server), self.groups.get(server), is_this=server == this)
+                _extended_entry(server, self.tls_ports.get(server), self.groups.get(server), is_this=server == this)
                 for server in self.servers
             ],
             "vBucketServerMap": {
@@ -444,7 +444,7 @@ def _bounded(entries: Any) -> Sequence[Any]:
     return entries
 
 
-def _extended(server: Address, tls_port: int | None, group: str | None, *, is_this: bool) -> dict[str, Any]:
+def _extended_entry(server: Address, tls_port: int | None, group: str | None, *, is_this: bool) -> dict[str, Any]:
     """Return an entry; without a host name it means the host that the map was fetched from.
 
     A node that is known by its port for TLS speaks nothing else.

@@ -277,15 +277,15 @@ class RangeScan:
             loose += rows
             self._keep(sum(_bytes_of(key) for key, _ in rows))
             if len(loose) >= SORTED_AT_ONCE or self._keeps_too_much:
-                runs += await self._packed(loose, pause)
+                runs += await self._packed_runs(loose, pause)
                 loose = []
             if self._keeps_too_much and sum(map(len, runs)) > KEYS_AT_LEAST:
                 runs = await self._cut(runs, pause)
                 bound = runs[-1].last if runs else bound
             await pause()
-        return runs + await self._packed(loose, pause)
+        return runs + await self._packed_runs(loose, pause)
 
-    async def _packed(self, entries: list[tuple[bytes, int]], pause: Pause) -> list[_Run]:
+    async def _packed_runs(self, entries: list[tuple[bytes, int]], pause: Pause) -> list[_Run]:
         """Return some keys as runs."""
         runs: list[_Run] = []
         for at in range(0, len(entries), SORTED_AT_ONCE):
@@ -334,7 +334,7 @@ class RangeScan:
                 )
                 raise CommandRefused(Status.EBUSY, message)
             await pause()
-        return await self._packed(kept, pause)
+        return await self._packed_runs(kept, pause)
 
     def _some(self) -> list[tuple[bytes, int]] | None:
         """Return the keys and seqnos of some hundred documents; None at the end."""

@@ -51,7 +51,7 @@ def check_collection(session: Session, collection: int, needed: Privilege) -> No
     if session.access.places is None or not needed & ~(rights := rights_in(session, collection)):
         return
     if rights <= _LOGIN:
-        raise _hidden(session, collection, in_words(needed))
+        raise _hidden_refusal(session, collection, in_words(needed))
     session.server.audit(session, f"may not {in_words(needed)} collection 0x{collection:x}")
     raise CommandRefused(Status.EACCESS, f"it needs {in_words(needed)} in collection 0x{collection:x}")
 
@@ -61,11 +61,11 @@ def check_place(session: Session, frame: Frame, rule: Rule) -> None:
     collection = session.collection if session.knows_collections else 0
     rights = rights_in(session, collection)
     if rights <= _LOGIN and session.knows_collections:
-        raise _hidden(session, collection, name_of(frame.opcode))
+        raise _hidden_refusal(session, collection, name_of(frame.opcode))
     check_rights(session, frame, rule, rights)
 
 
-def _hidden(session: Session, collection: int, what: str) -> CommandRefused:
+def _hidden_refusal(session: Session, collection: int, what: str) -> CommandRefused:
     """Return the refusal of a collection in which the user has no right at all: as if it did not exist."""
     session.server.audit(session, f"may not {what} in collection 0x{collection:x}")
     return session.store_bucket.collections.unknown_collection(collection)

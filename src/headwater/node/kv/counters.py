@@ -65,7 +65,9 @@ def _begun(session: Session, request: wire.Increment, old: StoredDocument | None
     return documents.store(session, request, body, old=old, flags=0, expiry=expiry, datatype=datatype)
 
 
-def _touched(session: Session, request: wire.Touch | wire.GetAndTouch) -> tuple[StoredDocument, StagedChange | None]:
+def _touch_document(
+    session: Session, request: wire.Touch | wire.GetAndTouch
+) -> tuple[StoredDocument, StagedChange | None]:
     """Give a document a new expiry: a change like any other (new seqno and CAS), unless the expiry stays the
     same.
 
@@ -84,7 +86,7 @@ def _touched(session: Session, request: wire.Touch | wire.GetAndTouch) -> tuple[
 @handles(wire.Touch, document=True, writes=True)
 def touch(session: Session, request: wire.Touch) -> wire.TouchResponse | Awaitable[wire.TouchResponse]:
     """TOUCH: a new expiry, no body in the answer."""
-    document, staged = _touched(session, request)
+    document, staged = _touch_document(session, request)
     if staged is None:
         return wire.TouchResponse(cas=document.cas)
     return staged.answer(wire.TouchResponse(cas=staged.stored.cas))
@@ -93,7 +95,7 @@ def touch(session: Session, request: wire.Touch) -> wire.TouchResponse | Awaitab
 @handles(wire.GetAndTouch, document=True, writes=True)
 def get_and_touch(session: Session, request: wire.GetAndTouch) -> wire.GetResponse | Awaitable[wire.GetResponse]:
     """GAT: TOUCH, then GET."""
-    document, staged = _touched(session, request)
+    document, staged = _touch_document(session, request)
     if staged is None:
         return documents.answer_hit(session, document, wire.GetResponse, cas=document.cas)
     return staged.answer(documents.answer_hit(session, document, wire.GetResponse, cas=staged.stored.cas))

@@ -270,7 +270,7 @@ def answer_hit(
     return answer(flags=document.flags, key=key, value=value, datatype=datatype, cas=cas_)
 
 
-def _merged(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[bytes, int]:
+def _merged_value(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[bytes, int]:
     """Return the value of a plain write: a new body, with the old attributes that only attribute-aware writers may
     change.
     """
@@ -334,7 +334,7 @@ def _put(session: Session, request: wire.Set, version: StoredDocument | None) ->
     """Stage a SET; `version` is the newest one, a tombstone included."""
     alive = None if version is None or version.deleted else version
     datatype = values.accepted(request.value, request.datatype)
-    value, datatype = _merged(version, request.value, datatype)
+    value, datatype = _merged_value(version, request.value, datatype)
     if len(value) > VALUE_BYTES_MAX:
         raise CommandRefused(Status.E2BIG, f"with its attributes the value has {len(value)} bytes")
     expiry = _new_expiry(session, request, alive)

@@ -46,7 +46,7 @@ MECHANISMS = (*HASHES, "PLAIN")
 @handles(SaslListMechs)
 def list_mechanisms(session: Session, request: SaslListMechs) -> SaslListMechsResponse:
     """Return the mechanisms that this client may use, strongest first."""
-    return SaslListMechsResponse(value=" ".join(_offered(session)).encode())
+    return SaslListMechsResponse(value=" ".join(_offered_mechanisms(session)).encode())
 
 
 @handles(SaslAuth)
@@ -55,7 +55,7 @@ async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContin
     session.login = session.user = None
     session.refresh_access()
     mechanism = request.key.decode("ascii", "replace")
-    if mechanism.removesuffix(BOUND) not in _offered(session) or mechanism == f"PLAIN{BOUND}":
+    if mechanism.removesuffix(BOUND) not in _offered_mechanisms(session) or mechanism == f"PLAIN{BOUND}":
         raise await _refused(session, _why_not_offered(mechanism))
     try:
         if mechanism == "PLAIN":
@@ -80,7 +80,7 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
         return outcome is not None
 
     try:
-        is_right = await _judged(session, user, judge)
+        is_right = await _is_right_attempt(session, user, judge)
     except scram.Malformed as problem:
         raise await _refused(session, str(problem), user) from None
     if not is_right:
@@ -89,7 +89,7 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
     return SaslResponse(value=outcome or b"")
 
 
-def _offered(session: Session) -> tuple[str, ...]:
+def _offered_mechanisms(session: Session) -> tuple[str, ...]:
     """Return the mechanisms for a client: none that shows a password to the network, or proves one that everybody
     knows.
     """
@@ -121,7 +121,9 @@ async def _plain(session: Session, value: bytes) -> SaslResponse:
         raise scram.Malformed("PLAIN needs three parts")
     user, password = (part.decode("utf-8", "replace") for part in parts[1:])
     users = session.server.users
-    if users.was_refused(user, password) or not await _judged(session, user, lambda: users.is_right(user, password)):
+    if users.was_refused(user, password) or not await _is_right_attempt(
+        session, user, lambda: users.is_right(user, password)
+    ):
         raise _wrong(session, "wrong name or password", user)
     await _succeed(session, user)
     return SaslResponse()
@@ -155,7 +157,7 @@ def _names(session: Session) -> set[str]:
     return {str(each.here) for each in maps if each is not None and each.here is not None}
 
 
-async def _judged(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:
+async def _is_right_attempt(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:
     """Return True if an attempt is right; attempts of one name and address are checked one after the other."""
     server = session.server
     try:

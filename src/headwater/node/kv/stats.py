@@ -84,7 +84,7 @@ def _uuid(session: Session, arguments: list[str]) -> Pairs:
     yield "uuid", session.store_bucket.uuid
 
 
-def _chosen(session: Session, arguments: list[str]) -> list[VBucket]:
+def _chosen_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
     """Return the vbuckets that a group is about: the one in the arguments, or all. A bad number: EINVAL; a vbucket that
     is not here: 07.
     """
@@ -100,7 +100,7 @@ def _chosen(session: Session, arguments: list[str]) -> list[VBucket]:
 
 
 def _vbucket(session: Session, arguments: list[str]) -> Pairs:
-    for each in _chosen(session, arguments):
+    for each in _chosen_vbuckets(session, arguments):
         yield f"vb_{each.id}", each.state.name.lower()
 
 
@@ -123,13 +123,13 @@ def _seqnos(each: VBucket) -> Pairs:
 
 
 def _vbucket_seqno(session: Session, arguments: list[str]) -> Pairs:
-    for each in _chosen(session, arguments):
+    for each in _chosen_vbuckets(session, arguments):
         yield from _seqnos(each)
 
 
 def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
     store = session.store_bucket.store
-    for each in _chosen(session, arguments):
+    for each in _chosen_vbuckets(session, arguments):
         yield f"vb_{each.id}", each.state.name.lower()
         yield f"vb_{each.id}:num_items", str(store.index.items(each.id))
         yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
@@ -147,7 +147,7 @@ def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
     damaged changes, the bytes of its documents, and its failover log, newest branch first.
     """
     bucket = session.store_bucket
-    for each in _listed(session, arguments):
+    for each in _listed_vbuckets(session, arguments):
         session.saw(each)
         table = [f"{branch.vb_uuid:x}:{branch.seqno}" for branch in each.failover.entries]
         numbers = each.durable_seqno, each.readable_seqno, each.refused_changes, each.damaged_changes
@@ -155,7 +155,7 @@ def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}", " ".join(map(str, columns))
 
 
-def _listed(session: Session, arguments: list[str]) -> list[VBucket]:
+def _listed_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
     """Return the vbuckets of a list such as 0-3,7 that are on this node, or all."""
     bucket = session.store_bucket
     if len(arguments) > 1:
@@ -173,7 +173,7 @@ def _collections(session: Session, arguments: list[str]) -> Pairs:
     manifest = bucket.collections.manifest
     sums = {number: [0, 0, 0] for number in manifest.by_id()}
     yield "manifest_uid", f"0x{manifest.uid:x}"
-    for each in _chosen(session, arguments):
+    for each in _chosen_vbuckets(session, arguments):
         if each.state is State.ACTIVE:
             for number, items, size, tombstones in bucket.store.collections(each.id, sorted(sums)):
                 sums[number] = [a + b for a, b in zip(sums[number], (items, size, tombstones), strict=True)]
@@ -203,7 +203,7 @@ def _durability(session: Session, arguments: list[str]) -> Pairs:
     acknowledged seqno.
     """
     writes = session.store_bucket.durable_writes
-    for each in _chosen(session, arguments):
+    for each in _chosen_vbuckets(session, arguments):
         pending = each.prepares.pending.values()
         if not pending and not arguments:
             continue
@@ -217,7 +217,7 @@ def _durability(session: Session, arguments: list[str]) -> Pairs:
 
 def _range_scans(session: Session, arguments: list[str]) -> Pairs:
     """Yield the open scans of one vbucket or of all: their plans, and how long each has been idle."""
-    chosen, now = set(_chosen(session, arguments)), session.server.loop.time()
+    chosen, now = set(_chosen_vbuckets(session, arguments)), session.server.loop.time()
     for scan in tuple(session.store_bucket.scans):
         if scan.vbucket in chosen:
             prefix = f"vb_{scan.vbucket.id}:{scan.name[0]:016x}{scan.name[1]:016x}"
@@ -228,7 +228,7 @@ def _range_scans(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _failovers(session: Session, arguments: list[str]) -> Pairs:
-    for each in _chosen(session, arguments):
+    for each in _chosen_vbuckets(session, arguments):
         entries = each.failover.entries
         yield f"vb_{each.id}:num_entries", str(len(entries))
         yield f"vb_{each.id}:num_erroneous_entries_erased", "0"
@@ -241,7 +241,7 @@ def _checkpoint(session: Session, arguments: list[str]) -> Pairs:
     """Yield one checkpoint for each vbucket, for the log has no others: this node's, or the one that a TAP producer
     named.
     """
-    for each in _chosen(session, arguments):
+    for each in _chosen_vbuckets(session, arguments):
         yield f"vb_{each.id}:state", each.state.name.lower()
         yield f"vb_{each.id}:open_checkpoint_id", str(each.checkpoint + 1)
         yield f"vb_{each.id}:last_closed_checkpoint_id", str(each.checkpoint)

@@ -43,10 +43,10 @@ def inflate(value: bytes, datatype: int) -> bytes:
 
     CommandRefused with EINVAL if it does not inflate, E2BIG if it inflates to too many bytes.
     """
-    return bytes(_inflated(value)) if datatype & _SNAPPY else value
+    return bytes(_inflated_value(value)) if datatype & _SNAPPY else value
 
 
-def _inflated(value: bytes) -> memoryview:
+def _inflated_value(value: bytes) -> memoryview:
     """Inflate a compressed value without a copy of the result, which takes milliseconds for 20 MiB."""
     try:
         size = snappy.inflated_size(value)
@@ -109,7 +109,7 @@ def check_attributes(value: Value) -> Value:
 
 def accepted(value: bytes, datatype: int) -> int:
     """Return the datatype to store an incoming value with: checked, and with the JSON bit as the node finds it."""
-    inflated = _inflated(value) if datatype & _SNAPPY else memoryview(value)
+    inflated = _inflated_value(value) if datatype & _SNAPPY else memoryview(value)
     body = check_attributes(inflated) if datatype & _XATTR else inflated
     kept = datatype & (_SNAPPY | _XATTR)
     return kept | (_JSON if is_json(body) else 0)

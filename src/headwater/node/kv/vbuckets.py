@@ -138,7 +138,7 @@ def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.
     another node may own it and have more. If the map names this node for it, the request is refused: a reader would
     take the other vbuckets for all there are.
     """
-    wanted = _collection_asked(session, request)
+    wanted = _wanted_collection(session, request)
     number = request.vb_state or _ALIVE
     if number > State.DEAD:
         raise CommandRefused(Status.EINVAL, f"{number} is no state")
@@ -167,7 +167,7 @@ def undecided(server: Services) -> list[int]:
     return [vb for vb in server.bucket.fenced if known is None or known.owner(vb) in (None, known.here)]
 
 
-def _collection_asked(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
+def _wanted_collection(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
     """Return the collection of a request. kv.md 3: "For connections without Collections the high seqno is that of the
     default collection".
     """

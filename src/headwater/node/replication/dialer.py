@@ -308,7 +308,7 @@ class Dialer:
             noop_interval_seconds=NOOP_INTERVAL_SECONDS,
             idle_seconds=IDLE_SECONDS,
             takes_movers=False,
-            consumer_name=self._here(),
+            consumer_name=self._own_name(),
         )
         consumer = Consumer(negotiated, settings, self._server.loop.time())
         kv = KvSession(connection, self._server)
@@ -390,7 +390,7 @@ class Dialer:
         name = f"replication:{self.source.host}:{self.source.port}->{here}:{self.source.bucket}"
         return name[:NAME_BYTES_MAX]
 
-    def _here(self) -> str:
+    def _own_name(self) -> str:
         """Return this node's name among the others, under which it acknowledges prepares."""
         known = self._server.membership.map
         here = None if known is None else known.here

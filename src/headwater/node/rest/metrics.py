@@ -291,7 +291,7 @@ METRICS: tuple[NodeMetric, ...] = (
 )
 
 
-class _Looked(Collector):
+class _LookedUpMetrics(Collector):
     """The table's metrics, whose values are looked up when they are collected."""
 
     def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
@@ -327,7 +327,7 @@ def page(node: Services, shown: Container[str] | None = None, *, of_node: bool =
     """Return metrics in Prometheus' text format: those of the buckets that are `shown` (None: all), and (`of_node`) of
     the node and its process."""
     registry = CollectorRegistry()
-    registry.register(_Looked(node, tuple(node.buckets) if shown is None else shown, of_node))
+    registry.register(_LookedUpMetrics(node, tuple(node.buckets) if shown is None else shown, of_node))
     if of_node:
         ProcessCollector(registry=registry)
     return generate_latest(registry)

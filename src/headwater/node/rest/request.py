@@ -76,7 +76,9 @@ def read(data: memoryview) -> HttpRequest | None:
     method, target, version = _request_line(line)
     fields = _fields(lines)
     at = len(head) + len(_END)
-    body = _chunked(start, at, fields, version) if "transfer-encoding" in fields else _plain(start, at, fields)
+    body = (
+        _chunked_body(start, at, fields, version) if "transfer-encoding" in fields else _plain_body(start, at, fields)
+    )
     closes = version == "HTTP/1.0" or fields.get("connection", "").lower() == "close"
     path = unquote(target.partition("?")[0]).rstrip("/") or "/"
     if body is None:
@@ -116,7 +118,7 @@ class _Body(NamedTuple):
     end: int
 
 
-def _plain(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
+def _plain_body(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
     """Return a body of known length; None while it is incomplete."""
     length = fields.get("content-length", "0")
     if not (length.isascii() and length.isdecimal() and len(length) <= 9):
@@ -125,7 +127,7 @@ def _plain(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
     return _Body(start[at:end], end) if end <= len(start) else None
 
 
-def _chunked(start: bytes, at: int, fields: dict[str, str], version: str) -> _Body | None:
+def _chunked_body(start: bytes, at: int, fields: dict[str, str], version: str) -> _Body | None:
     """Return a body in chunks, as Go's clients send it (RFC 9112, 7.1); None while it is incomplete.
 
     Extensions and trailers, which these clients do not send, are refused, and so is a length beside the chunks.

@@ -88,7 +88,7 @@ class Segment:
         self.path = path
         self.header = header
         self.file: File | None = file
-        self.memory: NDArray[np.uint8] = self._allowed(file.map())
+        self.memory: NDArray[np.uint8] = self._readable_memory(file.map())
         self.end = SEGMENT_HEADER_BYTES
         self.reserved: int = SEGMENT_HEADER_BYTES
         self.slot = UNREGISTERED
@@ -96,7 +96,7 @@ class Segment:
         self.batches = 0
 
     @staticmethod
-    def _allowed(memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _readable_memory(memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return memory that kernels may read (the debug build checks)."""
         if debugging():
             register(memory)
@@ -153,7 +153,7 @@ class Segment:
         node_invariant(self.end <= size, "{}: sealed at byte {} of {}", self.path, self.end, size)
         try:
             self.writable().truncate(self.end)
-            self.memory = self._allowed(self.memory[: self.end])
+            self.memory = self._readable_memory(self.memory[: self.end])
         finally:
             self.close()
 

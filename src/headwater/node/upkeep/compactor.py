@@ -100,7 +100,7 @@ class Compactor:
         if self._task is not None:  # it may not have come to the lock yet
             await self._task
         async with self._run_lock:
-            await self._forgotten()
+            await self._wait_until_forgotten()
 
     async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
         """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
@@ -149,7 +149,7 @@ class Compactor:
         history_rows: Callable[[int], int],
         enough: Callable[[], bool],
     ) -> None:
-        await self._forgotten()  # no more than two generations of files take room
+        await self._wait_until_forgotten()  # no more than two generations of files take room
         store, committer = self._bucket.store, self._bucket.committer
         # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
         # for ever.
@@ -178,7 +178,7 @@ class Compactor:
             if job.is_whole or enough() or self._stopping:
                 return
             new_segments.update(job.written)
-            await self._forgotten()
+            await self._wait_until_forgotten()
 
     async def _readers_let_go(self) -> bool:
         """Wait until readers that keep replaced files are done with them, or have had their time; return True if there
@@ -225,7 +225,7 @@ class Compactor:
         self._dead_left = self._dead_bytes
         self.runs += 1
 
-    async def _forgotten(self) -> None:
+    async def _wait_until_forgotten(self) -> None:
         """Wait until the files of the last run are really gone."""
         if self._forgetting is not None:
             await asyncio.wait([self._forgetting])  # who gives up waiting does not end it; its failure is not ours

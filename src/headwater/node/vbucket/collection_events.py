@@ -174,7 +174,7 @@ class VBucketCollections:
     @property
     def manifest(self) -> CollectionsManifest:
         """The manifest as staged, including events that are not durable yet."""
-        return self._all.manifest
+        return self._all_events.manifest
 
     @property
     def uid(self) -> int:
@@ -184,7 +184,7 @@ class VBucketCollections:
     @property
     def alive(self) -> dict[int, int | None]:
         """The collections of the staged manifest by id, with the maximum TTL of each in seconds."""
-        return self._all.alive
+        return self._all_events.alive
 
     @property
     def named_paths(self) -> list[str]:
@@ -199,7 +199,7 @@ class VBucketCollections:
         """Return the events that lead to another manifest, each with its stored form; computed once for all
         vbuckets.
         """
-        folded = self._all
+        folded = self._all_events
         if folded.next is None or folded.next[0] is not following:
             events = folded.manifest.events_to(following)
             folded.next = following, [(event, event_parts(message_of(event))) for event in events]
@@ -207,7 +207,7 @@ class VBucketCollections:
 
     def choice(self, wanted: Wanted, seqno: int) -> Shown:
         """Return the choice of a reader that may see everything up to a durable seqno (kernels/choices.py)."""
-        choices, length = self._all.choices, self._length(seqno)
+        choices, length = self._all_events.choices, self._length(seqno)
         choice = choices.get((wanted, length))
         if choice is None:
             choice = choices[wanted, length] = self._choose(wanted, seqno)
@@ -231,7 +231,7 @@ class VBucketCollections:
         return np.array(drops, np.uint64).reshape(-1, 2)
 
     @property
-    def _all(self) -> FoldedEvents:
+    def _all_events(self) -> FoldedEvents:
         """The result of all events."""
         if self._folded is None or self._folded[0] is not self._row:
             self._folded = self._row, self._row.folded
@@ -240,7 +240,7 @@ class VBucketCollections:
     def _events_until(self, seqno: int) -> FoldedEvents:
         """Return the result of the events up to a seqno."""
         length = self._length(seqno)
-        return self._all if length == len(self._seqnos) else self._row.cut(length).folded
+        return self._all_events if length == len(self._seqnos) else self._row.cut(length).folded
 
     def _length(self, seqno: int) -> int:
         """Return the number of events up to a seqno; as a rule that of all, and called all the time."""

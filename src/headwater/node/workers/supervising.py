@@ -273,9 +273,9 @@ class Supervisor:
                 continue
             pid, status = os.waitpid(life.pid, os.WNOHANG)
             if pid:
-                self._buried(life, os.waitstatus_to_exitcode(status))
+                self._bury(life, os.waitstatus_to_exitcode(status))
 
-    def _buried(self, life: _Life, status: int) -> None:
+    def _bury(self, life: _Life, status: int) -> None:
         """Start the next process of a worker that ended, unless all are to end."""
         life.pid, life.is_ready = 0, False
         if life.pipe >= 0:

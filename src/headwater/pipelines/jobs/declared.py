@@ -157,7 +157,7 @@ class DeclaredJob(Generic[P]):
             HeadwaterError: what is not done is done again by the next run.
         """
         self.check()
-        return cast("P", _imported(self.work)(self))
+        return cast("P", _import_function(self.work)(self))
 
     @property
     def work(self) -> str:
@@ -170,7 +170,7 @@ class DeclaredJob(Generic[P]):
 
     async def plan(self) -> tuple[str, dict[str, Any]]:
         """Return the plan of the work, as lines for people and as JSON types."""
-        return cast("tuple[str, dict[str, Any]]", await _imported(self.PLAN)(self))
+        return cast("tuple[str, dict[str, Any]]", await _import_function(self.PLAN)(self))
 
     def prepare(self) -> None:
         """Start slow parts while buckets are asked. Raises SparkUnavailable."""
@@ -284,7 +284,7 @@ class WithCheckpoint(FollowingJob[P]):
         return text if "://" in text else str(Path(text).absolute())
 
 
-def _imported(place: str) -> Callable[..., Any]:
+def _import_function(place: str) -> Callable[..., Any]:
     """Return the function at "module:function"."""
     module, _, name = place.partition(":")
     return cast("Callable[..., Any]", getattr(import_module(module), name))

@@ -69,7 +69,7 @@ class CommandReader:
         if not line:
             return TextCommand((), len(data), problem=TOO_LONG, closes=True)
         words = tuple(word for word in line[:-1].removesuffix(b"\r").split(b" ") if word)
-        claimed = _claimed(words)
+        claimed = _claimed_length(words)
         if claimed is None:
             return self._taken(TextCommand(words, len(line)))
         if claimed > self.block_bytes_max:
@@ -84,7 +84,7 @@ class CommandReader:
         line = self._line(data)
         if line is None:
             return len(data) + 1
-        claimed = _claimed(tuple(line.split(maxsplit=_SIZE_WORDS))) if line else None
+        claimed = _claimed_length(tuple(line.split(maxsplit=_SIZE_WORDS))) if line else None
         if claimed is None or claimed > self.block_bytes_max:
             return len(line)
         return len(line) + claimed + len(_END)
@@ -111,7 +111,7 @@ class CommandReader:
         return b""
 
 
-def _claimed(words: tuple[bytes, ...]) -> int | None:
+def _claimed_length(words: tuple[bytes, ...]) -> int | None:
     """Return the length of the data that a line claims; None if it claims none, or an invalid one."""
     at = _SIZE_AT.get(words[0]) if words else None
     claimed = None if at is None or len(words) <= at else integer(words[at])

@@ -221,7 +221,7 @@ def push_first(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     if place.missing:
         return Edit(_add_missing(text, place, b"[%b]" % value, mkdir_p))
     _array(text, place.at)
-    return Edit(_inserted(text, place.at, value))
+    return Edit(_with_elements(text, place.at, value))
 
 
 def insert(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
@@ -335,12 +335,12 @@ def _replaced(text: bytes, at: int, value: bytes) -> bytes:
 def _appended(text: bytes, array: int, value: bytes) -> bytes:
     _, _, last, _, count = element(_view(text), array, ALL_OF_THEM)
     if count == 0:
-        return _inserted(text, array, value)
+        return _with_elements(text, array, value)
     end = _end(text, last)
     return b"%b,%b%b" % (text[:end], value, text[end:])
 
 
-def _inserted(text: bytes, array: int, value: bytes) -> bytes:
+def _with_elements(text: bytes, array: int, value: bytes) -> bytes:
     """Put elements behind the opening bracket."""
     after = _skip(text, array + 1)
     comma = b"" if text[after : after + 1] == b"]" else b","
