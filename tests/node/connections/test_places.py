@@ -140,5 +140,5 @@ def test_calls_of_other_workers_take_no_place_and_have_an_end() -> None:
 def test_workers_have_descriptors_for_the_calls_of_all_their_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (DESCRIPTORS_RESERVED + 100, 4096))
     places = ConnectionPlaces(10_000, has_pages=False, workers=3)
-    assert places.find(19, has_pages_only=False, has_users=False) is PlaceKind.COMMON
-    assert places.find(20, has_pages_only=False, has_users=False) is None, "100 are five for each of 20 clients"
+    assert places.find(13, has_pages_only=False, has_users=False) is PlaceKind.COMMON
+    assert places.find(14, has_pages_only=False, has_users=False) is None, "100 are seven for each of 14 clients"

@@ -389,3 +389,35 @@ def test_streams_of_all_workers_come_by_tls() -> None:
         for _ in range(2):
             with Consumer(node.tls_port, tls=context) as consumer:
                 drained(consumer, wanted)
+
+
+def test_a_node_that_is_told_to_stop_ends_streams_and_calls_and_itself() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node:
+        with Consumer(node.port, b"a") as first, Consumer(node.port, b"b", window_bytes=100) as second:
+            opened(first)
+            second.holds = True
+            opened(second)
+            assert node.stop() == 0
+            while first.read() is not None:
+                pass
+        assert node.start().is_running
+        with Consumer(node.port) as again:
+            opened(again)
+
+
+def test_a_worker_that_does_not_answer_holds_up_its_own_requests_and_nobody_else() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node, at_the_other(node, 1) as consumer:
+        opened(consumer)
+        stopped = workers_of(node)[1]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            asked = Frame(0x80, Opcode.DCP_GET_FAILOVER_LOG, vbucket=1, opaque=9).encode()
+            consumer.socket.settimeout(0.3)
+            sent = 0
+            with pytest.raises(TimeoutError):  # what waits for it here has an end
+                while sent < 256 << 20:
+                    sent += consumer.socket.send(asked * 1000)
+            with Client(node.port) as other:  # the worker that is stopped accepts nobody
+                assert other.ask(Opcode.NOOP).status == 0
+        finally:
+            os.kill(stopped, signal.SIGCONT)

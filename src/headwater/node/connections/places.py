@@ -115,6 +115,6 @@ class ConnectionPlaces:
         trusted = max(TRUSTED_PLACES_MIN, self._most // TRUSTED_PART) if has_users else 0
         if soft == resource.RLIM_INFINITY:
             return self._most, trusted
-        room = max(0, soft - DESCRIPTORS_RESERVED - self._pages_room) // (2 * self._workers - 1)
+        room = max(0, soft - DESCRIPTORS_RESERVED - self._pages_room) // (3 * self._workers - 2)
         trusted = min(trusted, max(TRUSTED_PLACES_MIN, room // TRUSTED_PART)) if has_users else 0
         return max(1, min(self._most, room - trusted)), trusted
