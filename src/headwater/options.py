@@ -131,7 +131,7 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The option's name in the environment."""
         return self.env or f"HEADWATER_{self.field.upper()}"
 
     @property

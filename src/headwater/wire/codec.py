@@ -50,7 +50,7 @@ class Number:
 
     @property
     def size(self) -> int:
-        """Bytes always taken."""
+        """The bytes that the field takes in every message."""
         return self.width
 
     @property

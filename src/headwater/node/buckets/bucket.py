@@ -330,7 +330,7 @@ class Bucket:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _wrote(self, vb: int) -> Callable[[], int]:
-        """Return a vbucket's callback after it staged a record: a state or a failover table may have changed."""
+        """Return the function that a vbucket calls after it staged a record: its state or failover table may be new."""
 
         def wrote() -> int:
             self._changed.add(vb)
